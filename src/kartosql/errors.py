@@ -1,0 +1,132 @@
+"""One error base class, stable codes, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Span = tuple[int, int]
+
+
+class KartosqlError(Exception):
+    """The base of every error that kartosql raises on purpose.
+
+    ``code`` is a stable kebab-case name with a section in docs/errors.md, ``hint`` says what
+    to do next, ``span`` is the (start, end) character range in the SQL text, if there is one.
+    """
+
+    default_code = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        span: Span | None = None,
+        sql: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.hint = hint
+        self.span = span
+        self.sql = sql
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.sql is not None and self.span is not None:
+            text += "\n" + excerpt(self.sql, self.span)
+        if self.hint:
+            text += f"\nHint: {self.hint}"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error as a JSON-able dictionary."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "span": list(self.span) if self.span else None,
+        }
+
+
+class UsageError(KartosqlError):
+    """A call or a command line that cannot be carried out as given."""
+
+    default_code = "invalid-argument"
+
+
+class SqlError(KartosqlError):
+    """A statement that cannot be understood or is not allowed."""
+
+    default_code = "invalid-query"
+
+
+class UnknownNameError(SqlError):
+    """One or more names that the snapshot does not know, all reported at once.
+
+    ``errors`` holds one SqlError per name, in the order of the text.
+    """
+
+    default_code = "unknown-name"
+
+    def __init__(self, errors: list[SqlError], sql: str) -> None:
+        codes = {e.code for e in errors}
+        first = errors[0]
+        if len(errors) == 1:
+            message, hint = first.message, first.hint
+        else:
+            message = f"{len(errors)} names are unknown: " + "; ".join(e.message for e in errors)
+            hints = [e.hint for e in errors if e.hint]
+            hint = " ".join(dict.fromkeys(hints)) or None
+        code = codes.pop() if len(codes) == 1 else None
+        super().__init__(message, code=code, hint=hint, span=first.span, sql=sql)
+        self.errors = errors
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error and all the names it is about."""
+        return {**super().to_dict(), "errors": [e.to_dict() for e in self.errors]}
+
+
+class StoreError(KartosqlError):
+    """The store cannot be reached, read or written."""
+
+    default_code = "store-failed"
+
+
+class FormatError(KartosqlError):
+    """What stands in the store is not what the format asks for."""
+
+    default_code = "invalid-metadata"
+
+
+class ExecutionError(KartosqlError):
+    """The engine failed while it ran a valid statement."""
+
+    default_code = "query-failed"
+
+
+class LimitError(KartosqlError):
+    """A limit set by the user or the settings was reached."""
+
+    default_code = "limit-exceeded"
+
+
+class KartosqlWarning(UserWarning):
+    """Something was left out or ignored, and the answer is still right."""
+
+
+def excerpt(sql: str, span: Span) -> str:
+    """Return the line of ``sql`` that holds ``span`` with a caret line below it."""
+    start = max(0, min(span[0], len(sql)))
+    line_start = sql.rfind("\n", 0, start) + 1
+    line_end = sql.find("\n", start)
+    line_end = len(sql) if line_end < 0 else line_end
+    number = sql.count("\n", 0, start) + 1
+    # Long lines are cut around the place so that the caret stays in view.
+    left = max(line_start, start - 60)
+    right = min(line_end, left + 120)
+    head = f"LINE {number}: " + ("..." if left > line_start else "")
+    text = "".join(c if c.isprintable() else " " for c in sql[left:right])
+    width = max(1, min(span[1], right) - start)
+    return f"{head}{text}\n{' ' * (len(head) + start - left)}{'^' * width}"

@@ -1,0 +1,1 @@
+"""What stands on disk; no SQL and no engine."""

@@ -1,0 +1,1 @@
+"""Kartothek datasets and cubes as they stand in a store."""

@@ -1,0 +1,126 @@
+"""A dataset as it stands in one snapshot: its tables, files, partition values and indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.partitions import PartitionTable, parse_partitions, partition_type
+
+
+@dataclass(frozen=True)
+class InvertedIndex:
+    """Where the inverted index of one column is: a storage key, or the document itself."""
+
+    column: str
+    type: pa.DataType
+    key: str | None
+    embedded: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class DatasetTable:
+    """One table of a dataset: its schema and its files, in the order of the document."""
+
+    uuid: str
+    table: str
+    schema: pa.Schema
+    partition_keys: tuple[str, ...]
+    labels: tuple[str, ...]
+    files: tuple[str, ...]
+    indices: Mapping[str, InvertedIndex]
+    metadata: Mapping[str, Any]
+
+    @cached_property
+    def partitions(self) -> PartitionTable:
+        """Partition values of all files, parsed at first use."""
+        types = [self.schema.field(name).type for name in self.partition_keys]
+        return parse_partitions(self.files, self.uuid, self.table, self.partition_keys, types)
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """Arrow type of every column, partition keys included."""
+        types = {f.name: f.type for f in self.schema}
+        if self.files:
+            types |= {name: partition_type(types[name]) for name in self.partition_keys}
+        return types
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One dataset: its checked metadata document and the schema of each table."""
+
+    document: DatasetDocument
+    schemas: Mapping[str, pa.Schema]
+    # Tables, labels and file keys found by listing, for documents without ``partitions``.
+    listed: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] | None = None
+
+    @property
+    def uuid(self) -> str:
+        """The dataset's uuid."""
+        return self.document.uuid
+
+    @cached_property
+    def tables(self) -> dict[str, DatasetTable]:
+        """The tables by name."""
+        return {name: self._table(name, schema) for name, schema in self.schemas.items()}
+
+    def _files(self, table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if self.listed is not None:
+            return self.listed.get(table, ((), ()))
+        column = self.document.files.get(table, ())
+        labels = self.document.labels or ()
+        if None not in column:
+            return labels[: len(column)], column  # type: ignore[return-value]
+        pairs = [(label, key) for label, key in zip(labels, column, strict=True) if key is not None]
+        return tuple(label for label, _ in pairs), tuple(key for _, key in pairs)
+
+    def _table(self, table: str, schema: pa.Schema) -> DatasetTable:
+        labels, files = self._files(table)
+        keys = self.document.partition_keys
+        if keys is None:
+            folder = naming.folder_of(files[0], self.uuid, table) if files else ""
+            keys = naming.derive_partition_keys(folder)
+        missing = [name for name in keys if name not in schema.names]
+        if missing:
+            raise FormatError(
+                f"{naming.schema_key(self.uuid, table)}: the partition key {missing[0]!r} is not in the schema",
+                code="invalid-schema",
+            )
+        indices = {}
+        for column, where in self.document.indices.items():
+            if column in schema.names and column not in keys:
+                type_ = schema.field(column).type
+                key, embedded = (where, None) if isinstance(where, str) else (None, where)
+                indices[column] = InvertedIndex(column, type_, key, embedded)
+        return DatasetTable(
+            uuid=self.uuid,
+            table=table,
+            schema=schema,
+            partition_keys=keys,
+            labels=labels,
+            files=files,
+            indices=indices,
+            metadata=self.document.metadata,
+        )
+
+
+def group_listed(uuid: str, keys: list[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return labels and file keys per table for a dataset whose document lists no partitions.
+
+    ``keys`` are all keys below ``<uuid>/``, sorted. A label is the partition folders and the
+    file name without its suffix.
+    """
+    found: dict[str, list[tuple[str, str]]] = {}
+    for key in keys:
+        parts = key.split("/")
+        if len(parts) >= 3 and parts[1] != "indices" and key.endswith(".parquet"):
+            found.setdefault(parts[1], []).append(("/".join(parts[2:]).removesuffix(".parquet"), key))
+    return {t: (tuple(label for label, _ in rows), tuple(k for _, k in rows)) for t, rows in found.items()}

@@ -1,0 +1,208 @@
+"""The metadata document of a dataset: JSON, or msgpack compressed with zstd."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek import naming
+from kartosql.store.keys import check_key
+from kartosql.store.store import MAX_METADATA_BYTES
+
+
+@dataclass(frozen=True)
+class DatasetDocument:
+    """What the metadata document of one dataset says, checked.
+
+    ``labels`` are the partition labels in document order, ``files`` maps each table to one
+    file key per label (None where a partition lacks the table). ``labels`` is None when the
+    document has no ``partitions``: the files are then found by listing.
+    """
+
+    uuid: str
+    key: str
+    labels: tuple[str, ...] | None
+    files: Mapping[str, tuple[str | None, ...]]
+    partition_keys: tuple[str, ...] | None
+    indices: Mapping[str, Any]  # column -> storage key, or {value text: [labels]}
+    metadata: Mapping[str, Any]
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that the partitions hold."""
+        return tuple(self.files)
+
+
+def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
+    """Parse and check the metadata document ``data`` stored under ``key``.
+
+    Raises ``invalid-metadata``, ``unsupported-version``, ``unsafe-key`` or ``too-large``.
+    Source: kartothek 5.3 storage layout, dataset_metadata_version 4.
+    """
+    decode = _decode_msgpack if key.endswith(naming.METADATA_MSGPACK) else _decode_json
+    document = decode(data, key)
+    if not isinstance(document, dict):
+        raise _invalid(key, f"the document is {_kind(document)}, not a map")
+    version = document.get("dataset_metadata_version")
+    if type(version) is not int:
+        raise _invalid(key, "dataset_metadata_version is missing or no integer")
+    if version != naming.FORMAT_VERSION:
+        raise FormatError(
+            f"{key}: dataset_metadata_version {version} is not supported",
+            code="unsupported-version",
+            hint=f"kartosql reads version {naming.FORMAT_VERSION}.",
+        )
+    if document.get("dataset_uuid") != uuid:
+        raise _invalid(key, f"dataset_uuid is {document.get('dataset_uuid')!r}, but the file name says {uuid!r}")
+    labels, files = _partitions(document, key, uuid)
+    metadata = document.get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise _invalid(key, f"metadata is {_kind(metadata)}, not a map")
+    return DatasetDocument(
+        uuid=uuid,
+        key=key,
+        labels=labels,
+        files=files,
+        partition_keys=_partition_keys(document, key),
+        indices=_indices(document, key, uuid),
+        metadata=metadata,
+    )
+
+
+def _partitions(
+    document: dict[str, Any], key: str, uuid: str
+) -> tuple[tuple[str, ...] | None, dict[str, tuple[str | None, ...]]]:
+    if "partitions" not in document:
+        return None, {}
+    partitions = document["partitions"]
+    if not isinstance(partitions, dict):
+        raise _invalid(key, f"partitions is {_kind(partitions)}, not a map")
+    tables: dict[str, None] = {}
+    entries: list[dict[str, Any]] = []
+    for label, entry in partitions.items():
+        found = entry.get("files") if isinstance(entry, dict) else None
+        if not isinstance(found, dict) or not isinstance(label, str):
+            raise _invalid(key, f"the partition {label!r} is not of the form {{'files': {{table: key}}}}")
+        entries.append(found)
+        if len(found) != len(tables) or not found.keys() <= tables.keys():
+            tables.update(dict.fromkeys(found))
+    files: dict[str, tuple[str | None, ...]] = {}
+    for table in tables:
+        if not isinstance(table, str):
+            raise _invalid(key, f"the table name {table!r} is not text")
+        check_key(f"{uuid}/{table}/x", source=key)
+        if "/" in table:
+            raise _invalid(key, f"the table name {table!r} holds a slash")
+        column = tuple([found.get(table) for found in entries])
+        _check_file_keys(column, key, uuid)
+        files[table] = column
+    return tuple(partitions), files
+
+
+def _check_file_keys(keys: tuple[Any, ...], source: str, uuid: str) -> None:
+    prefix = uuid + "/"
+    for key in keys:
+        # The quick test settles nearly all keys; what it does not is looked at in full.
+        quick = (
+            type(key) is str
+            and key.startswith(prefix)
+            and ".." not in key
+            and "/./" not in key
+            and len(key) < 256
+            and key.isascii()
+            and key.isprintable()
+            and "://" not in key
+        )
+        if not quick and key is not None:
+            check_key(key, prefix, source=source)
+
+
+def _partition_keys(document: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    if "partition_keys" not in document:
+        return None
+    keys = document["partition_keys"]
+    if not isinstance(keys, list) or not all(isinstance(k, str) and k for k in keys) or len(set(keys)) != len(keys):
+        raise _invalid(key, f"partition_keys is {keys!r}, not a list of different column names")
+    return tuple(keys)
+
+
+def _indices(document: dict[str, Any], key: str, uuid: str) -> dict[str, Any]:
+    indices = document.get("indices", {})
+    if not isinstance(indices, dict):
+        raise _invalid(key, f"indices is {_kind(indices)}, not a map")
+    for column, where in indices.items():
+        if not isinstance(column, str):
+            raise _invalid(key, f"the index column {column!r} is not text")
+        if isinstance(where, str):
+            check_key(where, uuid + "/", source=key)
+        elif not isinstance(where, dict):
+            raise _invalid(key, f"the index of {column!r} is {_kind(where)}, neither a key nor a map")
+    return indices
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(k for k, _ in pairs if k in seen or seen.add(k))
+        raise ValueError(f"the key {twice!r} occurs twice in one object")
+    return result
+
+
+def _decode_json(data: bytes, key: str) -> Any:
+    try:
+        text = data.decode("utf-8")
+        # NUL-padded or empty files are what a torn write leaves behind.
+        return json.loads(text, object_pairs_hook=_no_duplicates)
+    except UnicodeDecodeError as e:
+        raise _invalid(key, f"it is not UTF-8 ({e.reason} at byte {e.start})") from None
+    except RecursionError:
+        raise _invalid(key, "it is nested too deeply") from None
+    except ValueError as e:
+        raise _invalid(key, f"it is torn or no JSON: {e}") from None
+
+
+def _decode_msgpack(data: bytes, key: str) -> Any:
+    import msgpack
+    import zstandard
+
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        if size > MAX_METADATA_BYTES and size != zstandard.CONTENTSIZE_UNKNOWN:
+            raise FormatError(
+                f"{key}: would unpack to {size:,} bytes, the limit is {MAX_METADATA_BYTES:,}", code="too-large"
+            )
+        # Streamed, because the size in the frame is only a claim of whoever wrote it.
+        reader = zstandard.ZstdDecompressor().stream_reader(data)
+        raw = reader.read(MAX_METADATA_BYTES + 1)
+        if len(raw) > MAX_METADATA_BYTES:
+            raise FormatError(f"{key}: unpacks to more than {MAX_METADATA_BYTES:,} bytes", code="too-large")
+        return msgpack.unpackb(
+            raw, raw=False, strict_map_key=True, object_pairs_hook=_no_duplicates, ext_hook=_no_extensions
+        )
+    except zstandard.ZstdError as e:
+        raise _invalid(key, f"it is torn or no zstd: {e}") from None
+    except RecursionError:
+        raise _invalid(key, "it is nested too deeply") from None
+    except (ValueError, msgpack.exceptions.UnpackException, TypeError) as e:
+        raise _invalid(key, f"it is torn or no msgpack: {e}") from None
+
+
+def _no_extensions(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code} is not allowed")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a map", list: "a list", str: "text", type(None): "null", bool: "a truth value"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _invalid(key: str, reason: str) -> FormatError:
+    return FormatError(
+        f"{key}: {reason}",
+        code="invalid-metadata",
+        hint="The metadata file is damaged or was not written by kartothek, plateau or kartosql.",
+    )

@@ -1,0 +1,100 @@
+"""Keys, labels and percent-encoding of Kartothek datasets (format version 4)."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote as _quote
+from urllib.parse import unquote_to_bytes
+
+METADATA_JSON = ".by-dataset-metadata.json"
+METADATA_MSGPACK = ".by-dataset-metadata.msgpack.zstd"
+INDEX_SUFFIX = ".by-dataset-index.parquet"
+COMMON_METADATA = "_common_metadata"
+DEFAULT_TABLE = "table"
+CUBE_SEPARATOR = "++"
+FORMAT_VERSION = 4
+
+_UUID = re.compile(r"[a-zA-Z0-9+\-_]+")
+# The file-level part of the labels that kartothek, plateau and kartosql give: a uuid4 per written frame.
+_WRITE_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def is_dataset_uuid(name: str) -> bool:
+    """Return whether ``name`` is a legal dataset uuid."""
+    return _UUID.fullmatch(name) is not None
+
+
+def metadata_uuid(file_name: str) -> str | None:
+    """Return the dataset uuid of a metadata file name, or None for other files."""
+    for suffix in (METADATA_JSON, METADATA_MSGPACK):
+        if file_name.endswith(suffix):
+            return file_name[: -len(suffix)] or None
+    return None
+
+
+def split_member(uuid: str) -> tuple[str, str] | None:
+    """Return (cube prefix, dataset id) of a cube member's uuid, or None for other datasets."""
+    prefix, separator, dataset = uuid.partition(CUBE_SEPARATOR)
+    if not separator or not prefix or not dataset or CUBE_SEPARATOR in dataset:
+        return None
+    return prefix, dataset
+
+
+def schema_key(uuid: str, table: str) -> str:
+    """Return the key of a table's schema file."""
+    return f"{uuid}/{table}/{COMMON_METADATA}"
+
+
+def quote(text: str | bytes) -> str:
+    """Percent-encode a column name or value for a path; unlike the original also ``/``."""
+    return _quote(text, safe="~")
+
+
+def unquote(text: str) -> bytes:
+    """Return the bytes that a percent-encoded path component stands for."""
+    return unquote_to_bytes(text)
+
+
+def folder_of(key: str, uuid: str, table: str) -> str:
+    """Return the part of a file key between table and file name (``k1=v1/k2=v2`` or empty)."""
+    head = len(uuid) + len(table) + 2
+    tail = key.rfind("/")
+    return key[head:tail] if tail > head else ""
+
+
+def write_id(key: str) -> str | None:
+    """Return the uuid that all files of one written frame share, or None for other names."""
+    name = key[key.rfind("/") + 1 :].removesuffix(".parquet")
+    return name if _WRITE_ID.fullmatch(name) else None
+
+
+def split_folder(folder: str, partition_keys: tuple[str, ...]) -> dict[str, bytes]:
+    """Return the raw value of each partition key in ``folder``.
+
+    Components that are not ``key=value`` of the next expected key belong to the value before
+    them: older writers did not encode a slash inside of a value.
+    """
+    values: dict[str, bytes] = {}
+    current: str | None = None
+    expected = list(partition_keys)
+    for part in folder.split("/") if folder else ():
+        name, separator, value = part.partition("=")
+        column = unquote(name).decode("utf-8", "replace") if separator and "=" not in value else None
+        if column is not None and column in expected:
+            # Keys before the one found are missing; the caller reports them.
+            expected = expected[expected.index(column) + 1 :]
+            current = column
+            values[column] = unquote(value)
+        elif current is not None:
+            values[current] += b"/" + unquote(part)
+    return values
+
+
+def derive_partition_keys(folder: str) -> tuple[str, ...]:
+    """Return the partition keys that a file's folder shows, for documents that do not list them."""
+    keys = []
+    for part in folder.split("/") if folder else ():
+        name, separator, value = part.partition("=")
+        if separator and "=" not in value:
+            keys.append(unquote(name).decode("utf-8", "replace"))
+    return tuple(keys)

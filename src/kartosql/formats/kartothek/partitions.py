@@ -1,0 +1,164 @@
+"""Partition values: read from file paths, typed by the schema of the table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek import naming
+
+_INT = re.compile(r"[+-]?[0-9]+")
+_TIMESTAMP = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?"
+)
+_TRUTH = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
+
+
+@dataclass(frozen=True)
+class PartitionTable:
+    """The partition values of the files of one table.
+
+    ``tuples`` holds each distinct combination of partition values once, ``part_of_file`` one
+    index into it per file, in file order. Timestamps are integers in the unit of their type.
+    """
+
+    keys: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    tuples: tuple[tuple[Any, ...], ...]
+    part_of_file: tuple[int, ...]
+
+    def to_arrow(self) -> pa.Table:
+        """Return the distinct combinations as a table with one column per partition key."""
+        arrays = [
+            pa.array([row[i] for row in self.tuples], type=type_) for i, type_ in enumerate(self.types)
+        ]
+        return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
+
+
+def partition_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which values of a partition key of schema type ``type_`` are exposed."""
+    return pa.string() if pa.types.is_null(type_) else type_
+
+
+def parse_partitions(
+    file_keys: Sequence[str], uuid: str, table: str, partition_keys: tuple[str, ...], types: Sequence[pa.DataType]
+) -> PartitionTable:
+    """Read the partition values of ``file_keys`` from their paths.
+
+    Raises ``invalid-partition-value`` for a file whose path lacks a key or holds a value that
+    is not of the key's type.
+    """
+    exposed = tuple(partition_type(t) for t in types)
+    if not partition_keys:
+        return PartitionTable((), (), ((),) if file_keys else (), (0,) * len(file_keys))
+    parsers = [value_parser(t) for t in exposed]
+    head = len(uuid) + len(table) + 2
+    by_folder: dict[str, int] = {}
+    by_tuple: dict[tuple[Any, ...], int] = {}
+    tuples: list[tuple[Any, ...]] = []
+    part_of_file = []
+    for key in file_keys:
+        tail = key.rfind("/")
+        folder = key[head:tail] if tail > head else ""
+        part = by_folder.get(folder)
+        if part is None:
+            row = _parse_folder(folder, key, partition_keys, parsers, exposed)
+            # Different spellings of one value are one partition; the repr tells 0.0 from -0.0.
+            part = by_tuple.setdefault((row, repr(row)), len(tuples))
+            if part == len(tuples):
+                tuples.append(row)
+            by_folder[folder] = part
+        part_of_file.append(part)
+    return PartitionTable(partition_keys, exposed, tuple(tuples), tuple(part_of_file))
+
+
+def _parse_folder(
+    folder: str,
+    key: str,
+    partition_keys: tuple[str, ...],
+    parsers: Sequence[Callable[[bytes], Any]],
+    types: Sequence[pa.DataType],
+) -> tuple[Any, ...]:
+    raw = naming.split_folder(folder, partition_keys)
+    row = []
+    for name, parse, type_ in zip(partition_keys, parsers, types, strict=True):
+        if name not in raw:
+            raise FormatError(
+                f"{key}: the path has no value for the partition key {name!r}", code="invalid-partition-value"
+            )
+        try:
+            row.append(parse(raw[name]))
+        except (ValueError, OverflowError, KeyError):
+            shown = raw[name][:60].decode("utf-8", "backslashreplace")
+            raise FormatError(
+                f"{key}: the value {shown!r} of the partition key {name!r} is no {type_}",
+                code="invalid-partition-value",
+                hint="Partition values are read from the path and typed by _common_metadata.",
+            ) from None
+    return tuple(row)
+
+
+def value_parser(type_: pa.DataType) -> Callable[[bytes], Any]:
+    """Return the function that turns the decoded bytes of a path component into a value."""
+    t = pa.types
+    if t.is_string(type_):
+        return lambda raw: raw.decode("utf-8")
+    if t.is_binary(type_):
+        return lambda raw: raw
+    if t.is_integer(type_):
+        low, high = (0, 2**64 - 1) if t.is_unsigned_integer(type_) else (-(2**63), 2**63 - 1)
+        return lambda raw: _parse_int(raw, low, high)
+    if t.is_floating(type_):
+        return _parse_float
+    if t.is_boolean(type_):
+        return lambda raw: _TRUTH[raw.decode("ascii")]
+    if t.is_date32(type_):
+        return _parse_date
+    if t.is_timestamp(type_):
+        return lambda raw: _parse_timestamp(raw, type_.unit, type_.tz is not None)
+    return _unsupported
+
+
+def _parse_int(raw: bytes, low: int, high: int) -> int:
+    text = raw.decode("ascii")
+    if len(text) > 40 or not _INT.fullmatch(text) or not low <= (value := int(text)) <= high:
+        raise ValueError(text)
+    return value
+
+
+def _parse_float(raw: bytes) -> float:
+    text = raw.decode("ascii")
+    if "_" in text or text != text.strip():
+        raise ValueError(text)
+    return float(text)
+
+
+def _parse_date(raw: bytes) -> dt.date:
+    match = _TIMESTAMP.fullmatch(raw.decode("ascii"))
+    if not match or match[2] not in (None, "00:00", "00:00:00") or match[4]:
+        raise ValueError(raw)
+    return dt.date.fromisoformat(match[1])
+
+
+def _parse_timestamp(raw: bytes, unit: str, has_zone: bool) -> int:
+    match = _TIMESTAMP.fullmatch(raw.decode("ascii"))
+    if not match or (match[4] and not has_zone):
+        raise ValueError(raw)
+    zone = match[4] or "+00:00"
+    moment = dt.datetime.fromisoformat(f"{match[1]}T{match[2] or '00:00:00'}{'+00:00' if zone == 'Z' else zone}")
+    delta = moment - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    nanoseconds = (delta.days * 86400 + delta.seconds) * 10**9 + int((match[3] or "0").ljust(9, "0"))
+    value = nanoseconds if unit == "ns" else nanoseconds // 1000
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError(raw)
+    return value
+
+
+def _unsupported(raw: bytes) -> Any:
+    raise ValueError(raw)

@@ -1,0 +1,265 @@
+"""The store: listing, reading and writing bytes under keys, on any fsspec filesystem."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from kartosql.errors import FormatError, StoreError
+from kartosql.store.keys import check_key
+
+MAX_WORKERS = 32
+MAX_METADATA_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name of a listing; ``size`` is None for folders."""
+
+    name: str
+    size: int | None
+    is_dir: bool
+
+
+@dataclass
+class StoreCounter:
+    """How often the store was asked, and how many bytes it answered."""
+
+    lists: int = 0
+    reads: int = 0
+    sizes: int = 0
+    writes: int = 0
+    bytes_read: int = 0
+    keys: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, kind: str, key: str = "", nbytes: int = 0) -> None:
+        """Count one call of ``kind`` (lists, reads, sizes or writes)."""
+        with self._lock:
+            setattr(self, kind, getattr(self, kind) + 1)
+            self.bytes_read += nbytes
+            if kind == "reads":
+                self.keys.append(key)
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the counts as a dictionary."""
+        names = ("lists", "reads", "sizes", "writes", "bytes_read")
+        return {name: getattr(self, name) for name in names}
+
+
+class Store:
+    """A folder or bucket prefix that holds datasets.
+
+    ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem
+    cannot be made and ``store-not-found`` when a local folder does not exist.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, create: bool = False) -> None:
+        from fsspec.core import url_to_fs
+
+        url = os.fspath(url)
+        if not isinstance(url, str) or not url or "\0" in url:
+            raise StoreError(f"{url!r} is no path or URL of a store.", code="store-not-found")
+        self.url = url
+        try:
+            self.fs, root = url_to_fs(url, **dict(storage_options or {}))
+        except (ImportError, ValueError, TypeError, OSError) as e:
+            raise StoreError(f"Cannot open the store {url!r}: {e}", hint=_protocol_hint(url)) from e
+        self.root: str = root.rstrip("/")
+        protocol = self.fs.protocol
+        self.is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+        self.counter = StoreCounter()
+        self._real_root = ""
+        self._safe_dirs: set[str] = set()
+        if self.is_local:
+            if create:
+                os.makedirs(self.root or "/", exist_ok=True)
+            elif not os.path.isdir(self.root or "/"):
+                raise StoreError(
+                    f"There is no folder {self.root!r}.", code="store-not-found", hint="Check the path of the store."
+                )
+            self._real_root = os.path.realpath(self.root or "/")
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    # -- names ---------------------------------------------------------------------------
+
+    def path(self, key: str) -> str:
+        """Return the path of ``key`` in the filesystem."""
+        return f"{self.root}/{key}"
+
+    def local_path(self, key: str) -> str:
+        """Return the absolute local path of ``key``; links that leave the dataset are refused."""
+        path = os.path.join(self._real_root, key)
+        folder = posixpath.dirname(path)
+        if folder not in self._safe_dirs:
+            top = os.path.join(self._real_root, key.split("/", 1)[0])
+            inside = top + os.sep if "/" in key else self._real_root + os.sep
+            if not (os.path.realpath(folder) + os.sep).startswith(inside):
+                raise _link_error(key)
+            self._safe_dirs.add(folder)
+        if os.path.islink(path):
+            raise _link_error(key)
+        return path
+
+    # -- reading -------------------------------------------------------------------------
+
+    def list_root(self) -> list[Entry]:
+        """Return files and folders directly below the root, with one listing call."""
+        return self._list("")
+
+    def _list(self, prefix: str) -> list[Entry]:
+        self.counter.add("lists")
+        path = self.path(prefix) if prefix else (self.root or "/")
+        try:
+            # No listing cache: a statement must see what other processes committed before it.
+            rows = self.fs.ls(path, detail=True, refresh=True) if self._refreshable else self.fs.ls(path, detail=True)
+        except FileNotFoundError:
+            return []  # object stores have no empty folders
+        except (OSError, ValueError) as e:
+            raise StoreError(f"Cannot list {self.url!r}: {e}") from e
+        entries = []
+        for row in rows:
+            name = row["name"].rstrip("/").rsplit("/", 1)[-1]
+            is_dir = row["type"] == "directory"
+            entries.append(Entry(name, None if is_dir else row.get("size"), is_dir))
+        return sorted(entries, key=lambda e: e.name)
+
+    @property
+    def _refreshable(self) -> bool:
+        return hasattr(self.fs, "dircache") and not self.is_local and "memory" not in self.fs.protocol
+
+    def list_below(self, prefix: str) -> dict[str, int | None]:
+        """Return every key below ``prefix`` with its size, sorted by key."""
+        check_key(prefix, source=self.url)
+        self.counter.add("lists")
+        try:
+            self.fs.invalidate_cache()
+            found: dict[str, Any] = self.fs.find(self.path(prefix), detail=True)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as e:
+            raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {e}") from e
+        cut = len(self.root) + 1
+        return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
+
+    def read(self, key: str, *, start: int | None = None, end: int | None = None, limit: int | None = None) -> bytes:
+        """Return the bytes of ``key``, or of its range [start, end).
+
+        Raises KeyError when there is no such key, ``too-large`` beyond ``limit`` bytes (with
+        a limit the size is asked first) and ``store-failed`` when the store does not answer.
+        """
+        if self.is_local:
+            self.local_path(key)
+        if limit is not None:
+            size = self.size(key)
+            if size is not None and size > limit:
+                raise FormatError(f"{key}: {size:,} bytes are more than the limit of {limit:,}", code="too-large")
+        with self._errors(key):
+            data: bytes = self.fs.cat_file(self.path(key), start=start, end=end)
+        self.counter.add("reads", key, len(data))
+        return data
+
+    def read_metadata(self, key: str) -> bytes:
+        """Return the whole of a metadata document, index or schema file of at most 1 GiB."""
+        with self._errors(key):
+            if self.is_local:
+                # A cheap local call; a remote one would double the requests of every open.
+                size = os.stat(self.local_path(key)).st_size
+                if size > MAX_METADATA_BYTES:
+                    raise FormatError(
+                        f"{key}: {size:,} bytes are more than the limit of {MAX_METADATA_BYTES:,}", code="too-large"
+                    )
+        return self.read(key)
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | KartosqlOrKeyError]:
+        """Return the bytes of many keys, read concurrently; errors stand in place of bytes."""
+
+        def one(key: str) -> bytes | KartosqlOrKeyError:
+            try:
+                return self.read_metadata(key)
+            except (KeyError, FormatError, StoreError) as e:
+                return e
+
+        return list(self.map(one, keys))
+
+    def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
+        """Apply ``function`` to all items concurrently and return the results in order."""
+        if len(items) <= 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(min(MAX_WORKERS, len(items))) as pool:
+            return list(pool.map(function, items))
+
+    def size(self, key: str) -> int | None:
+        """Return the size of ``key`` in bytes; KeyError when there is none."""
+        with self._errors(key):
+            if self.is_local:
+                return os.stat(self.local_path(key)).st_size
+            self.counter.add("sizes", key)
+            size = self.fs.size(self.path(key))
+            return None if size is None else int(size)
+
+    @contextlib.contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise KeyError(key) from None
+        except PermissionError as e:
+            raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from e
+        except OSError as e:
+            raise StoreError(f"Cannot read {key!r} in {self.url!r}: {e}") from e
+
+    # -- writing -------------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write ``data`` under ``key``; readers see all of it or nothing."""
+        check_key(key, source="write")
+        self.counter.add("writes", key)
+        try:
+            if self.is_local:
+                path = os.path.join(self._real_root, key)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                self.local_path(key)
+                # A file of its own name in the same folder, so that the rename is atomic.
+                part = f"{os.path.dirname(path)}/.{uuid.uuid4().hex}.part"
+                try:
+                    with open(part, "wb") as f:
+                        f.write(data)
+                        f.flush()
+                        os.fsync(f.fileno())
+                    os.replace(part, path)
+                finally:
+                    if os.path.exists(part):
+                        os.unlink(part)
+            else:
+                self.fs.pipe_file(self.path(key), data)
+        except PermissionError as e:
+            raise StoreError(f"No permission to write {key!r} in {self.url!r}.", code="access-denied") from e
+        except OSError as e:
+            raise StoreError(f"Cannot write {key!r} in {self.url!r}: {e}") from e
+
+
+KartosqlOrKeyError = FormatError | StoreError | KeyError
+
+
+def _link_error(key: str) -> FormatError:
+    return FormatError(
+        f"The file {key!r} is a link or lies behind one that leaves its dataset.",
+        code="unsafe-key",
+        hint="Replace the link by the file itself.",
+    )
+
+
+def _protocol_hint(url: str) -> str | None:
+    if url.startswith("s3://"):
+        return "Install the extra for S3: pip install 'kartosql[s3]'."
+    return None
