@@ -1,1 +1,57 @@
-"""kartosql."""
+"""kartosql: type SQL at an object store, open only the files that can hold the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kartosql.conditions import C, Condition, Conjunction
+    from kartosql.connection import Connection, connect
+    from kartosql.errors import KartosqlError, KartosqlWarning
+    from kartosql.formats.kartothek.cube import Cube
+    from kartosql.plan.report import ScanReport
+    from kartosql.query import Query
+
+# Importing the package is cheap: names are loaded from their modules when they are first used.
+_HOMES = {
+    "C": "kartosql.conditions",
+    "Condition": "kartosql.conditions",
+    "Conjunction": "kartosql.conditions",
+    "Connection": "kartosql.connection",
+    "connect": "kartosql.connection",
+    "Cube": "kartosql.formats.kartothek.cube",
+    "KartosqlError": "kartosql.errors",
+    "KartosqlWarning": "kartosql.errors",
+    "Query": "kartosql.query",
+    "ScanReport": "kartosql.plan.report",
+}
+
+__all__ = [
+    "C",
+    "Condition",
+    "Conjunction",
+    "Connection",
+    "Cube",
+    "KartosqlError",
+    "KartosqlWarning",
+    "Query",
+    "ScanReport",
+    "__version__",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'kartosql' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

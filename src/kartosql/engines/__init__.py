@@ -1,1 +1,1 @@
-"""engines."""
+"""Engines: pruned scan to Arrow."""

@@ -1,1 +1,6 @@
-"""sql."""
+"""Text to statement: the DuckDB dialect with positions, parameters, and kartosql's own statements."""
+
+from kartosql.sql.parse import parse, split_statements
+from kartosql.sql.statements import Describe, Explain, Reset, Select, Set, Show, Statement
+
+__all__ = ["Describe", "Explain", "Reset", "Select", "Set", "Show", "Statement", "parse", "split_statements"]

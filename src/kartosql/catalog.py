@@ -1,0 +1,271 @@
+"""The answers of SHOW and DESCRIBE, as Arrow tables."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError, KartosqlError
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.tables import Tables, TableSource, quote_identifier
+from kartosql.settings import SETTINGS, Settings
+from kartosql.store import Store
+
+_STRINGS = pa.list_(pa.string())
+
+
+def _table(rows: Iterable[Sequence[Any]], /, **columns: pa.DataType) -> pa.Table:
+    rows = list(rows)
+    arrays = [pa.array([row[i] for row in rows], type_) for i, type_ in enumerate(columns.values())]
+    return pa.table(arrays, names=list(columns))
+
+
+def settings(values: Settings, names: Iterable[str]) -> pa.Table:
+    """Return settings with their values: name, value, about."""
+    found = [SETTINGS[n] if n in SETTINGS else _setting(n) for n in names]
+    rows = [(s.name, None if values[s.name] is None else str(values[s.name]), s.about) for s in found]
+    return _table(rows, name=pa.string(), value=pa.string(), about=pa.string())
+
+
+def _setting(name: str) -> Any:
+    from kartosql.settings import find
+
+    return find(name)
+
+
+def cubes(snapshot: Snapshot) -> pa.Table:
+    """Return the cubes of a store, one row each."""
+    rows = [
+        (
+            name,
+            cube.seed_dataset,
+            list(cube.dimension_columns),
+            list(cube.partition_columns),
+            sorted(cube.index_columns),
+            sorted(snapshot.members[name]),
+        )
+        for name, cube in snapshot.cubes().items()
+    ]
+    return _table(
+        rows,
+        cube=pa.string(),
+        seed_dataset=pa.string(),
+        dimension_columns=_STRINGS,
+        partition_columns=_STRINGS,
+        index_columns=_STRINGS,
+        datasets=_STRINGS,
+    )
+
+
+def tables(known: Tables) -> pa.Table:
+    """Return every table that a statement can name: cubes, their datasets, plain datasets, registered data."""
+    snapshot = known.snapshot
+    found = snapshot.cubes()
+    rows = [(name, "cube") for name in found]
+    rows += [(f"{cube}.{quoted(d)}", "dataset of a cube") for cube in found for d in sorted(snapshot.members[cube])]
+    members = {f"{cube}++{d}" for cube in found for d in snapshot.members[cube]}
+    rows += [(uuid, "dataset") for uuid in sorted(snapshot.keys) if uuid not in members]
+    rows += [(name, "registered") for name in known.registered]
+    return _table(rows, table=pa.string(), kind=pa.string())
+
+
+def quoted(name: str) -> str:
+    """Return a name as it is written behind a dot."""
+    return name if name.isidentifier() else quote_identifier(name)
+
+
+def datasets(snapshot: Snapshot) -> pa.Table:
+    """Return the datasets of a store, one row each; broken ones with what is wrong."""
+    rows = []
+    for uuid, found in sorted(snapshot.datasets(snapshot.keys).items()):
+        if isinstance(found, Dataset):
+            try:
+                every = list(found.tables.values())
+                names: list[str] = [t.table for t in every]
+                first = every[0]
+                rows.append((uuid, names, list(first.partition_keys), len(first.files), sorted(first.indices), None))
+            except KartosqlError as e:
+                rows.append((uuid, None, None, None, None, e.message))
+        else:
+            message = found.message if isinstance(found, KartosqlError) else f"{found.args[0]} is missing"
+            rows.append((uuid, None, None, None, None, message))
+    return _table(
+        rows,
+        dataset=pa.string(),
+        tables=_STRINGS,
+        partition_keys=_STRINGS,
+        files=pa.int64(),
+        indexes=_STRINGS,
+        problem=pa.string(),
+    )
+
+
+def members(source: TableSource, store: Store) -> pa.Table:
+    """Return the datasets of a cube with their role, keys and size."""
+    rows = []
+    for part in source.parts:
+        table = part.table
+        role = "seed" if source.cube and part.name == source.cube.cube.seed_dataset else "enrichment"
+        payload = [c for c in part.columns if c not in part.join_key]
+        rows.append(
+            (
+                part.name,
+                role if part.join_key else "dataset",
+                list(part.join_key),
+                list(table.partition_keys),
+                payload,
+                sorted(table.indices),
+                len(table.files),
+            )
+        )
+    return _table(
+        rows,
+        dataset=pa.string(),
+        role=pa.string(),
+        join_key=_STRINGS,
+        partition_keys=_STRINGS,
+        payload_columns=_STRINGS,
+        indexes=_STRINGS,
+        files=pa.int64(),
+    )
+
+
+def describe(source: TableSource) -> pa.Table:
+    """Return the columns of a table: name, type, role, dataset, index."""
+    rows = []
+    by_name = {p.name: p for p in source.parts}
+    for column, type_ in source.columns.items():
+        part = by_name.get(source.owner.get(column, ""))
+        rows.append((column, str(type_), _role(source, column), part.name if part else None, _index(source, column)))
+    return _table(
+        rows, column=pa.string(), type=pa.string(), role=pa.string(), dataset=pa.string(), index=pa.string()
+    )
+
+
+def _role(source: TableSource, column: str) -> str:
+    cube = source.cube.cube if source.cube else None
+    if cube and column in cube.dimension_columns:
+        return "dimension"
+    if any(column in p.table.partition_keys for p in source.parts):
+        return "partition"
+    return "index" if any(column in p.table.indices for p in source.parts) else "payload"
+
+
+def _index(source: TableSource, column: str) -> str | None:
+    if any(column in p.table.partition_keys for p in source.parts):
+        return "partition key"
+    return "inverted index" if any(column in p.table.indices for p in source.parts) else None
+
+
+def describe_schema(schema: pa.Schema) -> pa.Table:
+    """Return the columns of a query: name and type."""
+    return _table([(f.name, str(f.type)) for f in schema], column=pa.string(), type=pa.string())
+
+
+def partitions(source: TableSource, store: Store) -> pa.Table:
+    """Return each combination of partition values with its number of files, per dataset."""
+    rows = []
+    for part in source.parts:
+        values = part.table.partitions
+        counts: dict[int, int] = {}
+        for at in values.part_of_file:
+            counts[at] = counts.get(at, 0) + 1
+        for at, row in enumerate(values.tuples):
+            shown = ", ".join(
+                f"{k} = {_value(v, t)}" for k, v, t in zip(values.keys, row, values.types, strict=True)
+            )
+            rows.append((part.name, shown or None, counts.get(at, 0)))
+    return _table(rows, dataset=pa.string(), partition=pa.string(), files=pa.int64())
+
+
+def _value(value: Any, type_: pa.DataType) -> str:
+    if pa.types.is_timestamp(type_):
+        return str(pa.scalar(value, type_))
+    return repr(value) if isinstance(value, (str, bytes)) else str(value)
+
+
+def indexes(source: TableSource, store: Store) -> pa.Table:
+    """Return the inverted indices of a table, one row each."""
+    rows = [
+        (part.name, column, str(index.type), index.key)
+        for part in source.parts
+        for column, index in sorted(part.table.indices.items())
+    ]
+    return _table(rows, dataset=pa.string(), column=pa.string(), type=pa.string(), key=pa.string())
+
+
+def files(source: TableSource, store: Store) -> pa.Table:
+    """Return the files of a table in the order of the metadata document, with their sizes."""
+    rows = []
+    for part in source.parts:
+        sizes = store.map(lambda key: _size(store, key), part.table.files)
+        for label, key, size in zip(part.table.labels, part.table.files, sizes, strict=True):
+            rows.append((part.name, label, key, size))
+    return _table(rows, dataset=pa.string(), label=pa.string(), key=pa.string(), bytes=pa.int64())
+
+
+def _size(store: Store, key: str) -> int | None:
+    try:
+        return store.size(key)
+    except KeyError:
+        return None
+
+
+def stats(source: TableSource, store: Store) -> pa.Table:
+    """Return partitions, files, physical rows and bytes per dataset, from the files' footers.
+
+    Rows that were overwritten are counted, as they still stand in the files.
+    """
+    rows = []
+    for part in source.parts:
+        found = list(store.map(lambda key: _footer(store, key), part.table.files))
+        distinct = set(part.table.partitions.part_of_file)
+        rows.append(
+            (
+                part.name,
+                len(distinct),
+                len(found),
+                sum(r for r, _ in found),
+                sum(size for _, size in found),
+                _created(part.table),
+            )
+        )
+    return _table(
+        rows,
+        dataset=pa.string(),
+        partitions=pa.int64(),
+        files=pa.int64(),
+        rows=pa.int64(),
+        bytes=pa.int64(),
+        created=pa.string(),
+    )
+
+
+def _created(table: DatasetTable) -> str | None:
+    created = table.metadata.get("creation_time")
+    try:
+        return None if created is None else str(dt.datetime.fromisoformat(created))
+    except (TypeError, ValueError):
+        return str(created)
+
+
+def _footer(store: Store, key: str) -> tuple[int, int]:
+    """Return rows and bytes of a data file, reading no more than its end."""
+    import pyarrow.parquet as pq
+
+    try:
+        size = store.size(key) or 0
+        tail = store.read(key, start=max(0, size - 8), end=size)
+        length = int.from_bytes(tail[:4], "little") + 8
+        if tail[4:] != b"PAR1" or length > size:
+            raise FormatError(f"{key}: it is no Parquet file", code="corrupt-file")
+        data = store.read(key, start=size - length, end=size)
+        return pq.read_metadata(pa.BufferReader(data)).num_rows, size
+    except KeyError:
+        raise FormatError(f"The file {key!r} is missing.", code="missing-file") from None
+    except (pa.ArrowException, OSError) as e:
+        raise FormatError(f"{key}: {e}", code="corrupt-file") from None

@@ -1,0 +1,294 @@
+"""Conditions of ``query_cube``: objects, tuples and the original's text form.
+
+``C("a") == 1`` makes a condition, ``&`` joins them; there is no OR and no NOT, as in the
+original. Source: kartothek 5.3, ``core/cube/conditions.py``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import UsageError
+
+_SQL_OPS = {"==": "=", "=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_TEXT = re.compile(r"\s*\(?\s*([^\s!<>=()]+)\s*(==|!=|<=|>=|=|<|>)\s*([^)=]*?)\s*\)?\s*")
+_TRUTH = {"1": True, "t": True, "y": True, "true": True, "yes": True}
+_FALSE = {"0": False, "f": False, "n": False, "false": False, "no": False}
+
+
+def _fail(message: str, hint: str | None = None) -> UsageError:
+    return UsageError(message, code="invalid-condition", hint=hint)
+
+
+def is_null(value: Any) -> bool:
+    """Return whether ``value`` is one of the spellings of NULL: None, NaN, NaT, pandas.NA."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One comparison of a column: ``op`` is ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in`` or ``interval``.
+
+    The value of ``in`` is a tuple, of ``interval`` a pair (start inclusive, stop exclusive)
+    in which None stands for no bound.
+    """
+
+    column: str
+    op: str
+    value: Any
+
+    def __and__(self, other: Condition | Conjunction) -> Conjunction:
+        return Conjunction((self,)) & other
+
+    def __bool__(self) -> bool:
+        raise TypeError("A condition has no truth value; join conditions with &.")
+
+    def __str__(self) -> str:
+        if self.op == "interval":
+            start, stop = ("" if v is None else repr(v) for v in self.value)
+            return f"({self.column}.in_interval({start}, {stop}))"
+        return f"({self.column} {self.op} {self.value!r})"
+
+
+@dataclass(frozen=True)
+class Conjunction:
+    """Conditions that must all hold."""
+
+    conditions: tuple[Condition, ...]
+
+    def __and__(self, other: Condition | Conjunction) -> Conjunction:
+        if isinstance(other, Condition):
+            return Conjunction((*self.conditions, other))
+        if isinstance(other, Conjunction):
+            return Conjunction(self.conditions + other.conditions)
+        return NotImplemented
+
+    def __bool__(self) -> bool:
+        raise TypeError("A condition has no truth value; join conditions with &.")
+
+    def __str__(self) -> str:
+        return " & ".join(map(str, self.conditions))
+
+
+class C:
+    """A column to make conditions of: ``C("a") == 1``, ``C("a").isin([1, 2])``."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise _fail(f"{name!r} is no column name.")
+        self.name = name
+
+    def _make(self, op: str, value: Any) -> Condition:
+        if isinstance(value, (C, Condition, Conjunction)):
+            raise TypeError("A condition compares a column with a value.")
+        return _checked(Condition(self.name, op, value))
+
+    def __eq__(self, value: object) -> Condition:  # type: ignore[override]
+        return self._make("==", value)
+
+    def __ne__(self, value: object) -> Condition:  # type: ignore[override]
+        return self._make("!=", value)
+
+    def __lt__(self, value: Any) -> Condition:
+        return self._make("<", value)
+
+    def __le__(self, value: Any) -> Condition:
+        return self._make("<=", value)
+
+    def __gt__(self, value: Any) -> Condition:
+        return self._make(">", value)
+
+    def __ge__(self, value: Any) -> Condition:
+        return self._make(">=", value)
+
+    def isin(self, values: Iterable[Any]) -> Condition:
+        """Return the condition that the column has one of ``values``; a text is one value."""
+        return self._make("in", values)
+
+    def in_interval(self, start: Any = None, stop: Any = None) -> Condition:
+        """Return the condition ``start <= column < stop``; a bound of None is open."""
+        return self._make("interval", (start, stop))
+
+
+def _checked(condition: Condition) -> Condition:
+    """Return the condition in its normal form; raises ``invalid-condition`` for NULL."""
+    column, op, value = condition.column, condition.op, condition.value
+    if op in ("in", "isin"):
+        if value is None:
+            value = ()
+        value = (value,) if isinstance(value, (str, bytes)) else value
+        if not isinstance(value, Iterable):
+            raise _fail(f"{column}: 'in' needs a list of values, not {value!r}.")
+        condition = Condition(column, "in", tuple(_scalar(v) for v in value))
+        nulls = [v for v in condition.value if is_null(v)]
+    elif op == "interval":
+        if not isinstance(value, (tuple, list)) or len(value) != 2:
+            raise _fail(f"{column}: 'interval' needs start and stop, not {value!r}.")
+        condition = Condition(column, "interval", tuple(None if v is None else _scalar(v) for v in value))
+        nulls = [v for v in condition.value if v is not None and is_null(v)]
+    elif op in _SQL_OPS:
+        condition = Condition(column, "==" if op == "=" else op, _scalar(value))
+        nulls = [condition.value] if is_null(condition.value) else []
+    else:
+        raise _fail(f"{column}: there is no operator {op!r}.", "Use ==, !=, <, <=, >, >=, in or interval.")
+    if nulls:
+        raise _fail(f"Cannot compare column {column!r} with NULL.", "Use SQL for IS NULL.")
+    return condition
+
+
+def _scalar(value: Any) -> Any:
+    """Return a plain Python value for numpy and pandas scalars."""
+    if type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "to_pydatetime"):
+        return value if is_null(value) else value.to_pydatetime()
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        if type(value).__name__ == "datetime64":
+            return pa.scalar(value).cast(pa.timestamp("us")).as_py()
+        return value.item()
+    return value
+
+
+def parse_conditions(conditions: Any, types: Mapping[str, pa.DataType]) -> list[Condition]:
+    """Return conditions given in any of the forms as a list.
+
+    Raises ``invalid-condition``; column names and types are checked by ``check_types``.
+    """
+    if conditions is None:
+        return []
+    if isinstance(conditions, str):
+        return [_from_text(part, types) for part in conditions.split("&") if part.strip()]
+    if isinstance(conditions, Condition):
+        return [_checked(conditions)]
+    if isinstance(conditions, Conjunction):
+        return list(conditions.conditions)
+    if isinstance(conditions, tuple) and len(conditions) == 3 and isinstance(conditions[0], str):
+        return [_checked(Condition(*conditions))]
+    if not isinstance(conditions, Iterable):
+        raise _fail(f"{conditions!r} is no condition.")
+    found: list[Condition] = []
+    for item in conditions:
+        if isinstance(item, list):
+            item = tuple(item)  # noqa: PLW2901
+        if isinstance(item, tuple) and len(item) == 4 and item[1] == "interval":
+            item = (item[0], "interval", item[2:])  # noqa: PLW2901
+        if not isinstance(item, (Condition, Conjunction, str, tuple)) or (isinstance(item, tuple) and len(item) != 3):
+            raise _fail(f"{item!r} is no condition.", "Write (column, op, value), C('a') == 1, or text.")
+        if isinstance(item, tuple) and not isinstance(item[0], str):
+            raise _fail(f"{item[0]!r} is no column name.")
+        found += parse_conditions(item, types)
+    return found
+
+
+def _from_text(text: str, types: Mapping[str, pa.DataType]) -> Condition:
+    match = _TEXT.fullmatch(text)
+    if not match:
+        raise _fail(f"Cannot read the condition {text.strip()!r}.", "Write column, operator and value: (a >= 5).")
+    column, op, value = match.groups()
+    if column not in types:
+        raise _unknown([column])
+    return _checked(Condition(column, op, _parse_value(column, value, types[column])))
+
+
+def _parse_value(column: str, text: str, type_: pa.DataType) -> Any:
+    t = pa.types
+    try:
+        if t.is_integer(type_):
+            return int(text)
+        if t.is_floating(type_):
+            return float(text)
+        if t.is_boolean(type_):
+            return {**_TRUTH, **_FALSE}[text.lower()]
+        if t.is_timestamp(type_):
+            return dt.datetime.fromisoformat(text.strip("\"'"))
+    except (ValueError, KeyError):
+        raise _fail(f"{text!r} is no {type_}, the type of column {column!r}.") from None
+    if t.is_string(type_):
+        quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'"
+        return text[1:-1] if quoted else text
+    raise _fail(f"Column {column!r} of type {type_} cannot be used in text conditions.")
+
+
+def _unknown(columns: list[str]) -> UsageError:
+    return UsageError(
+        f"Condition columns that are missing from the cube: {', '.join(columns)}", code="unknown-column"
+    )
+
+
+def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -> None:
+    """Check that columns exist and operands have exactly the column's type, as the original does.
+
+    Raises ``unknown-column`` and ``invalid-condition``.
+    """
+    missing = sorted({c.column for c in conditions if c.column not in types})
+    if missing:
+        raise _unknown(missing)
+    for condition in conditions:
+        values = condition.value if condition.op in ("in", "interval") else (condition.value,)
+        for value in values:
+            if value is not None and not _fits(value, types[condition.column]):
+                raise _fail(
+                    f"The condition {condition} compares a column of type {types[condition.column]} "
+                    f"with {value!r} ({type(value).__name__}).",
+                    "Operands must have the column's type; SQL converts them.",
+                )
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    t = pa.types
+    if t.is_null(type_):
+        return True
+    if t.is_boolean(type_):
+        return isinstance(value, bool)
+    if t.is_integer(type_):
+        return isinstance(value, int) and not isinstance(value, bool)
+    if t.is_floating(type_):
+        return isinstance(value, float)
+    if t.is_string(type_):
+        return isinstance(value, str)
+    if t.is_binary(type_):
+        return isinstance(value, bytes)
+    if t.is_timestamp(type_):
+        return isinstance(value, dt.datetime) and (value.tzinfo is None) == (type_.tz is None)
+    if t.is_date(type_):
+        if isinstance(value, str):
+            try:
+                dt.date.fromisoformat(value)
+            except ValueError:
+                return False
+            return True
+        return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+    return False
+
+
+def to_sql(conditions: list[Condition], quote: Any) -> tuple[str, dict[str, Any]]:
+    """Return a WHERE predicate and its parameters; ``quote`` quotes an identifier."""
+    parameters: dict[str, Any] = {}
+
+    def parameter(value: Any) -> str:
+        name = f"v{len(parameters)}"
+        parameters[name] = value
+        return f"${name}"
+
+    parts = []
+    for condition in conditions:
+        column = quote(condition.column)
+        if condition.op == "in":
+            listed = ", ".join(parameter(v) for v in condition.value)
+            parts.append(f"{column} IN ({listed})" if listed else "FALSE")
+        elif condition.op == "interval":
+            start, stop = condition.value
+            if start is not None:
+                parts.append(f"{column} >= {parameter(start)}")
+            if stop is not None:
+                parts.append(f"{column} < {parameter(stop)}")
+        else:
+            parts.append(f"{column} {_SQL_OPS[condition.op]} {parameter(condition.value)}")
+    return " AND ".join(parts), parameters

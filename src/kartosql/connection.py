@@ -1,0 +1,256 @@
+"""The connection: one store, its settings, and the statements that run over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from kartosql import catalog
+from kartosql.errors import SqlError, UsageError
+from kartosql.formats.kartothek.cube import Cube
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.bind import Parameters
+from kartosql.plan.report import ScanReport
+from kartosql.plan.tables import Tables, TableSource
+from kartosql.query import Query, SelectQuery
+from kartosql.query_cube import query_cube
+from kartosql.settings import SETTINGS, Settings
+from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
+from kartosql.store import Store
+
+
+def connect(
+    url: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    engine: str = "auto",
+    read_only: bool = False,
+    **settings: Any,
+) -> Connection:
+    """Open a store of cubes and datasets.
+
+    ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. Other
+    keywords are settings (see docs/python.md). Raises ``store-not-found``, ``store-failed``,
+    ``unknown-setting`` and ``invalid-setting``.
+    """
+    values = Settings({"engine": engine, **settings})
+    return Connection(Store(url, storage_options), values, read_only=read_only)
+
+
+class Connection:
+    """A store, the session's settings and the data registered by the user.
+
+    A connection holds no open files and no cached metadata: each statement reads a snapshot
+    of its own, so it sees all that was committed before.
+    """
+
+    def __init__(self, store: Store, settings: Settings, *, read_only: bool = False) -> None:
+        self.store = store
+        self.settings = settings
+        self.read_only = read_only
+        self._registered: dict[str, TableSource] = {}
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<kartosql connection to {self.store.url}>"
+
+    def close(self) -> None:
+        """Close the connection; results that were made stay usable."""
+        self._closed = True
+        self._registered.clear()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise UsageError("The connection is closed.", code="connection-closed")
+
+    def _tables(self) -> Tables:
+        return Tables(Snapshot(self.store), self._registered)
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def sql(self, text: str, parameters: Parameters = None, *, engine: str | None = None) -> Query:
+        """Run a statement; a SELECT only when its rows are asked for.
+
+        ``parameters`` is a list for ``?`` and ``$1``, a dictionary for ``$name`` and ``:name``.
+        Raises SqlError for statements that are not understood (names are resolved at once),
+        FormatError and StoreError for what is wrong with the data.
+        """
+        self._open()
+        statement = parse(text)
+        if isinstance(statement, Select):
+            return self._select(statement, parameters, engine)
+        if isinstance(statement, Explain):
+            return self._explain(statement, parameters, engine)
+        if isinstance(statement, Describe) and statement.query is not None:
+            query = self._select(statement.query, parameters, engine)
+            return Query(catalog.describe_schema(query.schema))
+        if parameters:
+            raise SqlError("This statement takes no parameters.", code="invalid-parameters")
+        if isinstance(statement, Set):
+            self.settings.set(statement.name, statement.value)
+            return Query(catalog.settings(self.settings, [statement.name]))
+        if isinstance(statement, Reset):
+            self.settings.reset(statement.name)
+            return Query(catalog.settings(self.settings, [statement.name]))
+        if isinstance(statement, Describe):
+            assert statement.target is not None
+            return Query(catalog.describe(self._tables().find(statement.target, statement.span, text)))
+        assert isinstance(statement, Show)
+        return Query(self._show(statement, text))
+
+    def _select(self, select: Select, parameters: Parameters, engine: str | None) -> SelectQuery:
+        settings = self.settings.copy()
+        if engine is not None:
+            settings.set("engine", engine)
+        return SelectQuery(select, self._tables(), self.store, settings, parameters)
+
+    def _explain(self, statement: Explain, parameters: Parameters, engine: str | None) -> Query:
+        query = self._select(statement.query, parameters, engine)
+        report = query.report
+        if statement.analyze:
+            report = analyze(query)
+        if statement.format == "json":
+            lines = [json.dumps(report.to_dict(), ensure_ascii=False, indent=1)]
+        else:
+            lines = str(report).splitlines()
+        return Query(pa.table({"explain": pa.array(lines, pa.string())}))
+
+    def _show(self, statement: Show, text: str) -> pa.Table:
+        what, tables = statement.what, self._tables()
+        if what == "settings":
+            return catalog.settings(self.settings, list(SETTINGS))
+        if what == "cubes":
+            return catalog.cubes(tables.snapshot)
+        if what == "tables":
+            return catalog.tables(tables)
+        if what == "datasets" and statement.target is None:
+            return catalog.datasets(tables.snapshot)
+        assert statement.target is not None
+        source = tables.find(statement.target, statement.span, text)
+        if source.registered is not None:
+            raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
+        show = {
+            "datasets": catalog.members,
+            "partitions": catalog.partitions,
+            "indexes": catalog.indexes,
+            "files": catalog.files,
+            "stats": catalog.stats,
+        }[what]
+        return show(source, self.store)
+
+    def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
+        """Return what a SELECT would read and why, without running it."""
+        self._open()
+        statement = parse(sql)
+        if isinstance(statement, Explain):
+            statement = statement.query
+        if not isinstance(statement, Select):
+            raise UsageError("Only a SELECT can be explained.", code="not-explainable")
+        return self._select(statement, parameters, engine).report
+
+    def query_cube(
+        self,
+        cube: Cube | str,
+        dimension_columns: str | Iterable[str] | None = None,
+        partition_by: str | Iterable[str] | None = None,
+        payload_columns: str | Iterable[str] | None = None,
+        conditions: Any = None,
+        datasets: str | Iterable[str] | None = None,
+    ) -> Query | list[Query]:
+        """Query a cube as kartothek's ``query_cube`` does, with the same arguments.
+
+        ``cube`` is a Cube or the name of one. ``conditions`` are Condition objects,
+        ``(column, op, value)`` tuples or the original's text form; all must hold. Columns of
+        the result are sorted by name, rows by the dimension columns as given and then by the
+        partition columns. With ``partition_by`` a list of results is returned, one for each
+        combination of values, ascending. Raises UsageError for what the original refuses.
+        """
+        self._open()
+        return query_cube(
+            self.store,
+            self.settings,
+            cube,
+            dimension_columns=dimension_columns,
+            partition_by=partition_by,
+            payload_columns=payload_columns,
+            conditions=conditions,
+            datasets=datasets,
+        )
+
+    # -- catalog -------------------------------------------------------------------------------
+
+    def cubes(self) -> dict[str, Cube]:
+        """Return the cubes of the store by name."""
+        self._open()
+        return Snapshot(self.store).cubes()
+
+    def datasets(self) -> list[str]:
+        """Return the uuids of all datasets of the store, members of cubes included."""
+        self._open()
+        return sorted(Snapshot(self.store).keys)
+
+    def register(self, name: str, data: Any) -> None:
+        """Make Arrow data (anything with ``__arrow_c_stream__``) a table of this connection.
+
+        A stream that can be read only once is read into memory. Raises ``invalid-argument``.
+        """
+        self._open()
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise UsageError(f"{name!r} is no table name.")
+        try:
+            table = data if isinstance(data, pa.Table) else pa.table(data)
+        except (TypeError, ValueError, pa.ArrowException) as e:
+            raise UsageError(
+                f"{type(data).__name__} cannot be registered: {e}",
+                hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",
+            ) from None
+        columns = {f.name: f.type for f in table.schema}
+        self._registered[name] = TableSource(name, columns, registered=table)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def build_cube(
+        self,
+        cube: Cube,
+        data: Any,
+        *,
+        metadata: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite: bool = False,
+        partition_on: Mapping[str, Iterable[str]] | None = None,
+    ) -> dict[str, Any]:
+        """Build a cube from Arrow data by dataset, and return files, rows and bytes per dataset.
+
+        ``data`` maps dataset names to tables; a single table is the seed. Everything is
+        checked before the first file is written. Raises ``read-only``, ``dataset-exists``,
+        ``invalid-data``, ``duplicate-cells``, ``null-in-key`` and ``invalid-cube``.
+        """
+        from kartosql.write.build import build_cube
+
+        self._open()
+        if self.read_only:
+            raise UsageError("The connection is read-only.", code="read-only")
+        return build_cube(
+            self.store, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on
+        )
+
+
+def analyze(query: SelectQuery) -> ScanReport:
+    """Run a query to its end and return its report with what was really read."""
+    from dataclasses import replace
+
+    for _ in query.reader():
+        pass
+    assert query.report is not None
+    return replace(query.report, actual=query.stats)

@@ -1,0 +1,63 @@
+"""DuckDB's errors as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import duckdb
+
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, SqlError
+
+_UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
+_UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"? (?:does not exist|not found)')
+_LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
+_SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
+
+
+def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -> KartosqlError:
+    """Return the error of ours that an error of DuckDB means.
+
+    ``key_in`` finds the storage key of a file that a message names.
+    """
+    raw = str(error)
+    message = _SCHEMA.sub("", _LINE.sub("", raw)).strip()
+    message = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", message).split("\n")[0].strip()
+    hint = next((line for line in raw.splitlines() if line.startswith(("Did you mean", "Candidate"))), None)
+    if isinstance(error, duckdb.InterruptException):
+        if "timeout" in raw.lower() or "execution time" in raw.lower():
+            return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
+        return ExecutionError("The statement was interrupted.", code="interrupted")
+    if isinstance(error, duckdb.ParserException):
+        return SqlError(message, code="syntax-error", sql=sql, hint=hint)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return LimitError(message, code="out-of-memory", hint="Raise memory_limit, or select fewer columns and rows.")
+    if isinstance(error, duckdb.PermissionException) or "disabled by configuration" in raw:
+        return SqlError(
+            "The statement may read nothing but the tables of the connection.",
+            code="not-allowed",
+            hint="Functions that read files, ATTACH and settings of the engine are switched off.",
+            sql=sql,
+        )
+    if isinstance(error, (duckdb.BinderException, duckdb.CatalogException, duckdb.NotImplementedException)):
+        return _bind_error(message, raw, hint, sql)
+    key = key_in(raw)
+    if key is not None:
+        code = "schema-mismatch" if "failed to cast column" in raw else "corrupt-file"
+        return FormatError(
+            f"{key}: {message}", code=code, hint="The file is damaged, or not one that the dataset's writer wrote."
+        )
+    if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
+        return ExecutionError(message, code="invalid-value", hint=hint)
+    return ExecutionError(message or type(error).__name__, hint=hint)
+
+
+def _bind_error(message: str, raw: str, hint: str | None, sql: str) -> SqlError:
+    match = _UNKNOWN_COLUMN.search(raw)
+    if match:
+        return SqlError(f"There is no column {match[1] or match[2]!r}.", code="unknown-column", hint=hint, sql=sql)
+    match = _UNKNOWN_TABLE.search(raw)
+    if match:
+        return SqlError(f"There is no table {match[1]!r}.", code="unknown-table", hint=hint, sql=sql)
+    code = "not-grouped" if "GROUP BY" in raw and "must appear" in raw else "invalid-query"
+    return SqlError(message, code=code, hint=hint, sql=sql)

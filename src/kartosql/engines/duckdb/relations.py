@@ -1,0 +1,155 @@
+"""Pruned scans as DuckDB views, one for each table occurrence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb.types import literal, quote, sql_type
+from kartosql.errors import FormatError
+from kartosql.plan.scan import OccurrenceScan, PartScan
+from kartosql.plan.scopes import Occurrence
+from kartosql.plan.tables import TableSource
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.session import Session
+
+
+class Relations:
+    """Creates the views over which the user's text runs."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._count = 0
+
+    # -- views -------------------------------------------------------------------------------
+
+    def create(self, scan: OccurrenceScan) -> None:
+        """Create the view of one occurrence over exactly the files of its scan."""
+        source, used = scan.occurrence.source, scan.occurrence.columns
+        available = {c for p in scan.parts for c in p.part.columns}
+        columns = [c for c in source.columns if c in available and self._supported(source, c, used)]
+        if scan.is_empty:
+            self._view(scan.occurrence, _empty(source, columns))
+            return
+        seed = scan.parts[0]
+        names = {p.part.name: f"p{i}" for i, p in enumerate(scan.parts) if p.files}
+        body = f"({self._part(seed, columns)}) p0"
+        for part in scan.parts[1:]:
+            if part.files:
+                alias = names[part.part.name]
+                on = " AND ".join(f"p0.{quote(c)} = {alias}.{quote(c)}" for c in part.part.join_key)
+                body += f" LEFT JOIN ({self._part(part, columns)}) {alias} ON {on}"
+        items = []
+        for column in columns:
+            alias = names.get(source.owner[column])
+            if pa.types.is_null(source.columns[column]):
+                value = "NULL"
+            elif alias is None:
+                value = f"CAST(NULL AS {sql_type(source.columns[column])})"
+            else:
+                value = f"{alias}.{quote(column)}"
+            items.append(f"{value} AS {quote(source.exposed.get(column, column))}")
+        # A table always has some column, even where count(*) is all that is asked.
+        self._view(scan.occurrence, f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}")
+
+    def create_empty(self, occurrence: Occurrence) -> None:
+        """Create the view of one occurrence with its columns and no row, to bind against."""
+        source = occurrence.source
+        columns = [c for c in source.columns if self._supported(source, c, occurrence.columns)]
+        self._view(occurrence, _empty(source, columns))
+
+    def create_registered(self, occurrence: Occurrence) -> None:
+        """Create the view of one occurrence over registered data."""
+        name = self._session.registered_name(occurrence.source)
+        self._view(occurrence, f"SELECT * FROM {name}")
+
+    def _view(self, occurrence: Occurrence, body: str) -> None:
+        schema, name = occurrence.view
+        self._session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
+        self._session.run(f"CREATE VIEW {quote(schema)}.{quote(name)} AS {body}")
+
+    def _supported(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
+        try:
+            sql_type(source.columns[column])
+        except FormatError as e:
+            if used is not None and column not in used:
+                return False
+            e.message = f"{source.name}.{column}: {e.message}"
+            raise
+        return True
+
+    # -- one dataset ---------------------------------------------------------------------------
+
+    def _part(self, scan: PartScan, wanted: Sequence[str]) -> str:
+        """Return the query over the files of one dataset, overlays resolved."""
+        part, table = scan.part, scan.part.table
+        own = set(part.columns) & set(wanted) | set(part.join_key)
+        keys = [k for k in table.partition_keys if k in own]
+        columns = [c for c in table.schema.names if c in own and c not in table.partition_keys]
+        columns = [c for c in columns if not pa.types.is_null(table.types[c])]
+        plain = [f for f in scan.files if f not in scan.overlaid]
+        overlaid = [f for f in scan.files if f in scan.overlaid]
+        queries = []
+        if plain:
+            queries.append(self._files(scan, plain, columns, keys))
+        if overlaid:
+            outer = ", ".join(quote(c) for c in (*columns, *keys)) or "NULL AS nothing"
+            cell = ", ".join(quote(c) for c in part.join_key)
+            inner = self._files(scan, overlaid, columns, keys, ordered=True)
+            queries.append(
+                f"SELECT {outer} FROM ({inner}) QUALIFY row_number() OVER "
+                f"(PARTITION BY {cell} ORDER BY __kartosql_file DESC, __kartosql_row DESC) = 1"
+            )
+        return " UNION ALL ".join(queries)
+
+    def _files(
+        self, scan: PartScan, files: list[int], columns: list[str], keys: list[str], *, ordered: bool = False
+    ) -> str:
+        table = scan.part.table
+        number = self._count
+        self._count += 1
+        file_keys = [table.files[f] for f in files]
+        collide = len({c.lower() for c in columns}) < len(columns)
+        declared = {c: sql_type(table.types[c]) for c in columns}
+        if collide:
+            # DuckDB cannot tell columns of a file apart whose names differ only in case.
+            reader = self._session.arrow_files(f"kartosql_rows_{number}", file_keys, columns, table.types)
+        else:
+            reader = self._session.parquet_files(f"kartosql_files_{number}", file_keys, declared)
+        items = [f"r.c{i} AS {quote(c)}" for i, c in enumerate(columns)]
+        join = ""
+        if keys or ordered:
+            # The positions ascend in document order, so DuckDB's file index orders them too.
+            partitions = table.partitions
+            rows = [partitions.tuples[partitions.part_of_file[f]] for f in files]
+            at = {k: table.partition_keys.index(k) for k in keys}
+            arrays = {"file_index": pa.array(range(len(files)), pa.uint64())}
+            arrays |= {f"k{i}": pa.array([row[at[k]] for row in rows], partitions.types[at[k]]) for i, k in enumerate(keys)}
+            name = f"kartosql_keys_{number}"
+            self._session.register(name, pa.table(arrays))
+            items += [f"k.k{i} AS {quote(k)}" for i, k in enumerate(keys)]
+            join = f" JOIN {name} k ON k.file_index = r.file_index"
+        if ordered:
+            items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{join}"
+
+
+def _empty(source: TableSource, columns: Sequence[str]) -> str:
+    items = []
+    for column in columns:
+        type_ = source.columns[column]
+        value = "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {sql_type(type_)})"
+        items.append(f"{value} AS {quote(source.exposed.get(column, column))}")
+    return f"SELECT {', '.join(items) or 'NULL AS nothing'} WHERE false"
+
+
+def parquet_schema_argument(declared: dict[str, str]) -> str:
+    """Return the ``schema`` argument of read_parquet: columns by name, exposed as c0, c1, ..."""
+    entries = [
+        f"{literal(name)}: {{name: 'c{i}', type: {literal(type_)}, default_value: NULL}}"
+        for i, (name, type_) in enumerate(declared.items())
+    ]
+    return f"map {{{', '.join(entries)}}}"

@@ -1,0 +1,96 @@
+"""Arrow types as DuckDB types."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError
+
+NULL_TYPE = "INTEGER"  # what DuckDB itself gives a column of which no type is known
+
+
+def sql_type(type_: pa.DataType) -> str:
+    """Return the DuckDB type of an Arrow type; raises ``unsupported-type``."""
+    t = pa.types
+    for test, name in _SIMPLE:
+        if test(type_):
+            return name
+    if t.is_timestamp(type_):
+        if type_.tz is not None:
+            return "TIMESTAMP WITH TIME ZONE"
+        return {"s": "TIMESTAMP_S", "ms": "TIMESTAMP_MS", "us": "TIMESTAMP", "ns": "TIMESTAMP_NS"}[type_.unit]
+    if t.is_decimal(type_) and type_.precision <= 38 and 0 <= type_.scale <= type_.precision:
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    if t.is_fixed_size_list(type_):
+        return f"{sql_type(type_.value_type)}[{type_.list_size}]"
+    if t.is_list(type_) or t.is_large_list(type_):
+        return f"{sql_type(type_.value_type)}[]"
+    if t.is_struct(type_):
+        fields = ", ".join(f"{quote(f.name)} {sql_type(f.type)}" for f in type_)
+        return f"STRUCT({fields})"
+    if t.is_map(type_):
+        return f"MAP({sql_type(type_.key_type)}, {sql_type(type_.item_type)})"
+    raise FormatError(f"Columns of type {type_} cannot be queried", code="unsupported-type")
+
+
+_SIMPLE = (
+    (pa.types.is_null, NULL_TYPE),
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_int8, "TINYINT"),
+    (pa.types.is_int16, "SMALLINT"),
+    (pa.types.is_int32, "INTEGER"),
+    (pa.types.is_int64, "BIGINT"),
+    (pa.types.is_uint8, "UTINYINT"),
+    (pa.types.is_uint16, "USMALLINT"),
+    (pa.types.is_uint32, "UINTEGER"),
+    (pa.types.is_uint64, "UBIGINT"),
+    (pa.types.is_float16, "FLOAT"),
+    (pa.types.is_float32, "FLOAT"),
+    (pa.types.is_float64, "DOUBLE"),
+    (pa.types.is_string, "VARCHAR"),
+    (pa.types.is_large_string, "VARCHAR"),
+    (pa.types.is_binary, "BLOB"),
+    (pa.types.is_large_binary, "BLOB"),
+    (pa.types.is_fixed_size_binary, "BLOB"),
+    (pa.types.is_date, "DATE"),
+    (pa.types.is_time, "TIME"),
+)
+
+
+def quote(name: str) -> str:
+    """Return a quoted identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """Return a string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+# Which types of a file's column may stand for a declared type without loss. Kartothek widens
+# integers and floats, and writes columns that hold only NULL with the type null.
+_INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT"}
+_UNSIGNED = {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
+_TIMESTAMPS = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"}
+
+
+def fits(file_type: str, declared: str) -> bool:
+    """Return whether values of a file's column type are values of the declared type."""
+    if file_type == declared or file_type == '"NULL"' or declared == '"NULL"':
+        return True
+    for family in (_INTEGERS, _UNSIGNED, _TIMESTAMPS, {"FLOAT", "DOUBLE"}):
+        if declared in family:
+            return file_type in family
+    if declared.startswith("DECIMAL(") and file_type.startswith("DECIMAL("):
+        precision, scale = _decimal(declared)
+        file_precision, file_scale = _decimal(file_type)
+        return file_scale <= scale and file_precision - file_scale <= precision - scale
+    if declared.endswith("[]") and file_type.endswith("[]"):
+        return fits(file_type[:-2], declared[:-2])
+    # Nested types are compared by the engine, which fails on values that do not fit.
+    return declared.split("(")[0] == file_type.split("(")[0] and declared.split("(")[0] in ("STRUCT", "MAP")
+
+
+def _decimal(type_: str) -> tuple[int, int]:
+    precision, scale = type_[8:-1].split(",")
+    return int(precision), int(scale)

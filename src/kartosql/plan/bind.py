@@ -1,0 +1,255 @@
+"""Statement to bound query: every name resolved against the snapshot, all errors at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from kartosql.errors import Span, SqlError, UnknownNameError
+from kartosql.plan.scopes import Occurrence, Scope, ScopeWalker, Unknown
+from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
+from kartosql.sql.statements import Select
+from kartosql.sql.tree import name_parts, placeholders, span_of
+
+SCHEMA = "__kartosql_"
+
+Parameters = Sequence[Any] | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A query whose names are resolved.
+
+    ``text`` is the user's text in which each table occurrence has the name of its own view
+    (``occurrence.view``) and each parameter the form ``$name``. ``suspects`` are
+    references nothing explains; the engine has the last word on them.
+    """
+
+    select: Select
+    text: str
+    occurrences: tuple[Occurrence, ...]
+    scopes: tuple[Scope, ...]
+    bound: dict[int, tuple[Occurrence, str]]
+    parameters: Any  # values by name; a list for queries that only the engine can parse
+    parameter_places: Mapping[Span, str]
+    suspects: tuple[Unknown, ...]
+
+    @property
+    def sources(self) -> tuple[TableSource, ...]:
+        """The tables of the query, one per occurrence."""
+        return tuple(o.source for o in self.occurrences)
+
+    @property
+    def has_dynamic_columns(self) -> bool:
+        """Whether the output columns depend on the data."""
+        return self.select.tree is None or self.select.tree.find(exp.Pivot) is not None
+
+    def restore(self, name: str) -> str:
+        """Return an output column's name as the user knows it."""
+        for source in self.sources:
+            for column, exposed in source.exposed.items():
+                name = name.replace(exposed, column)
+        return name
+
+    def unknown_names(self) -> UnknownNameError:
+        """Return the error about the references that nothing explains."""
+        return UnknownNameError([_unknown_column(u, self.select.text) for u in self.suspects], self.select.text)
+
+
+def bind(select: Select, tables: Tables, parameters: Parameters = None) -> BoundQuery:
+    """Resolve the names of a query.
+
+    Raises ``unknown-table``, ``ambiguous-name`` (all of a statement at once),
+    ``invalid-parameters``, and what is wrong with a table that is named.
+    """
+    tree = select.tree
+    if tree is None:
+        raise SqlError("The statement cannot be planned.", code="syntax-error", sql=select.text)
+    occurrences = _occurrences(select, tree, tables)
+    walker = ScopeWalker({id(o.node): o for o in occurrences})
+    try:
+        walker.query(tree, {}, ())
+    except RecursionError:
+        for occurrence in occurrences:
+            occurrence.understood = False
+        walker = ScopeWalker({})
+    values, places, edits = _parameters(select, tree, parameters)
+    for occurrence in occurrences:
+        assert occurrence.span is not None
+        edits.append((occurrence.span, ".".join(quote_identifier(n) for n in occurrence.view)))
+    edits += _column_edits(walker)
+    return BoundQuery(
+        select=select,
+        text=_apply(select.text, edits),
+        occurrences=tuple(occurrences),
+        scopes=tuple(walker.scopes),
+        bound=walker.bound,
+        parameters=values,
+        parameter_places=places,
+        suspects=tuple(walker.unknown),
+    )
+
+
+def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parameters: Parameters = None) -> BoundQuery:
+    """Resolve the tables of a query that only the engine can parse.
+
+    ``names`` are the tables that the engine found in it. Such a query reads all files.
+    """
+    occurrences = []
+    for at, name in enumerate(names):
+        view = ("main", name[0]) if len(name) == 1 else (name[0], name[1])
+        occurrences.append(Occurrence(at, tables.find(name, None, select.text), name, view))
+    values: Any = dict(parameters) if isinstance(parameters, Mapping) else parameters
+    return BoundQuery(select, select.text, tuple(occurrences), (), {}, values, {}, ())
+
+
+def _occurrences(select: Select, tree: exp.Expression, tables: Tables) -> list[Occurrence]:
+    found: list[Occurrence] = []
+    errors: list[SqlError] = []
+    for node in sorted(tree.find_all(exp.Table), key=lambda n: span_of(n) or (0, 0)):
+        parts = name_parts(node)
+        if not isinstance(node.this, exp.Identifier) or (len(parts) == 1 and _is_cte(node)):
+            continue
+        span = span_of(node)
+        name = tuple(p.name for p in parts)
+        if span is None:
+            raise SqlError(f"The place of {'.'.join(name)!r} in the text is not known.", code="not-supported")
+        try:
+            source = tables.find(name, span, select.text)
+        except SqlError as e:
+            errors.append(e)
+            continue
+        found.append(Occurrence(len(found), source, name, (f"{SCHEMA}{len(found)}", name[-1]), node, span))
+    if errors:
+        raise errors[0] if len(errors) == 1 else UnknownNameError(errors, select.text)
+    return found
+
+
+def _is_cte(table: exp.Table) -> bool:
+    """Return whether a one-part table name is that of a common table expression in scope."""
+    name = table.name.lower()
+    child: exp.Expression = table
+    parent = table.parent
+    while parent is not None:
+        if isinstance(parent, exp.With):
+            # Inside of one of the expressions: it sees those before it, and itself if recursive.
+            for cte in parent.expressions:
+                if cte.alias.lower() == name and (cte is not child or parent.args.get("recursive")):
+                    return True
+                if cte is child:
+                    break
+            child, parent = parent.parent or parent, parent.parent and parent.parent.parent
+            continue
+        with_ = parent.args.get("with_")
+        if with_ is not None and any(cte.alias.lower() == name for cte in with_.expressions):
+            return True
+        child, parent = parent, parent.parent
+    return False
+
+
+def _parameters(
+    select: Select, tree: exp.Expression, given: Parameters
+) -> tuple[dict[str, Any], dict[Span, str], list[tuple[Span, str]]]:
+    """Return values by name, names by place, and the edits that give each parameter its name."""
+    found = sorted(((span, name) for name, span in placeholders(tree) if span is not None), key=lambda f: f[0])
+    positional = not isinstance(given, Mapping)
+    values: dict[str, Any] = {}
+    places: dict[Span, str] = {}
+    count = 0
+    missing: list[tuple[Span, str]] = []
+    listed = list(given) if positional and given is not None else []
+    for span, name in found:
+        if name is None or name.isdigit():
+            count = count + 1 if name is None else count
+            number = count if name is None else int(name)
+            key = f"kartosql_{number}"
+            if positional and 1 <= number <= len(listed):
+                values[key] = listed[number - 1]
+            elif not positional and str(number) in given:  # type: ignore[operator]
+                values[key] = given[str(number)]  # type: ignore[index,call-overload]
+            else:
+                missing.append((span, f"number {number}"))
+        else:
+            key = f"kartosql_p_{name}"
+            if not positional and name in given:  # type: ignore[operator]
+                values[key] = given[name]  # type: ignore[index,call-overload]
+            else:
+                missing.append((span, repr(name)))
+        places[span] = key
+    _check_parameters(select.text, given, listed, places, missing)
+    return values, places, [(span, f"${key}") for span, key in places.items()]
+
+
+def _check_parameters(
+    text: str, given: Parameters, listed: list[Any], places: Mapping[Span, str], missing: list[tuple[Span, str]]
+) -> None:
+    if missing:
+        what = ", ".join(dict.fromkeys(name for _, name in missing))
+        hint = "Hand over a list for ? and $1, a dictionary for $name and :name."
+        raise SqlError(
+            f"No value for the parameter {what}.", code="invalid-parameters", hint=hint, span=missing[0][0], sql=text
+        )
+    used = {key.removeprefix("kartosql_p_").removeprefix("kartosql_") for key in places.values()}
+    extra = [n for n in (given if isinstance(given, Mapping) else map(str, range(1, len(listed) + 1))) if n not in used]
+    if extra:
+        raise SqlError(
+            f"The statement has no parameter {extra[0]!r}.",
+            code="invalid-parameters",
+            hint=f"It has {len(set(places.values()))}, and {len(listed) or len(given or ())} values were given.",
+        )
+
+
+def _column_edits(walker: ScopeWalker) -> list[tuple[Span, str]]:
+    """Return the edits that give references the names of the views' schemas and columns."""
+    edits: list[tuple[Span, str]] = []
+    for node, occurrence in walker.qualifiers:
+        span = span_of(node)
+        if span is not None:
+            edits.append((span, quote_identifier(occurrence.view[0])))
+    for scope in walker.scopes:
+        exposed = {
+            column: name
+            for source in scope.sources
+            if source.occurrence is not None
+            for column, name in source.occurrence.source.exposed.items()
+        }
+        if exposed:
+            edits += _exposed_edits(scope, exposed)
+    return list(dict(edits).items())
+
+
+def _exposed_edits(scope: Scope, exposed: Mapping[str, str]) -> list[tuple[Span, str]]:
+    # Column names that differ only in case are written exactly, wherever they stand.
+    edits = []
+    for identifier in scope.select.find_all(exp.Identifier):
+        parent = identifier.parent
+        is_column = isinstance(parent, (exp.Column, exp.Join)) and parent.args.get("table") is not identifier
+        span = span_of(identifier)
+        if is_column and identifier.name in exposed and span is not None:
+            edits.append((span, quote_identifier(exposed[identifier.name])))
+    return edits
+
+
+def _apply(text: str, edits: list[tuple[Span, str]]) -> str:
+    pieces, at = [], 0
+    for (start, end), new in sorted(edits):
+        pieces += [text[at:start], new]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _unknown_column(unknown: Unknown, sql: str) -> SqlError:
+    span = span_of(unknown.node)
+    by_lower = {c.lower(): c for c in unknown.candidates}
+    close = difflib.get_close_matches(unknown.name.lower(), by_lower, 1, cutoff=0.6)
+    hint = None
+    if close:
+        hint = f"Did you mean {quote_if_needed(by_lower[close[0]])}?"
+    elif unknown.candidates:
+        hint = f"Columns: {', '.join(unknown.candidates[:20])}{', ...' if len(unknown.candidates) > 20 else ''}."
+    shown = f"{unknown.qualifier}.{unknown.name}" if unknown.qualifier else unknown.name
+    return SqlError(f"There is no column {shown!r}.", code="unknown-column", hint=hint, span=span, sql=sql)

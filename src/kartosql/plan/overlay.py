@@ -1,0 +1,70 @@
+"""Overlays: files that hold cells which an earlier file also holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from kartosql.formats.kartothek import naming
+from kartosql.plan.evaluate import Evaluator, Files
+from kartosql.plan.tables import Part
+
+
+class Overlays:
+    """Finds the files of a cube's dataset that may hold the same cells.
+
+    Cells differ where a partition column of the join key differs. Files of one write hold
+    different cells: every write to a cube is checked for that, and its files share one id.
+    """
+
+    def __init__(self, part: Part, evaluator: Evaluator) -> None:
+        self._part = part
+        self._evaluator = evaluator
+
+    def within(self, files: Files) -> frozenset[int]:
+        """Return those of ``files`` for which the last file has to win."""
+        found: set[int] = set()
+        for group in self._groups(files):
+            writes = {self._write(f) for f in group}
+            if len(writes) > 1 or None in writes:
+                found.update(group)
+        return frozenset(found)
+
+    def hiding(self, kept: Files, candidates: Files) -> Files:
+        """Return the candidates that may hide rows of ``kept`` files, because they stand later."""
+        hiding: set[int] = set()
+        for group in self._groups(candidates):
+            early = [f for f in group if f in kept]
+            late = [f for f in group if f not in kept and early and f > early[0]]
+            pairs = {(e, f) for f in late for e in early if e < f and self._may_overlay(e, f)}
+            if pairs:
+                hiding.update(f for _, f in self._by_dimensions(pairs))
+        return frozenset(hiding)
+
+    def _by_dimensions(self, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Drop the pairs of files that have no value of some indexed dimension in common."""
+        table = self._part.table
+        for column in self._part.join_key:
+            if column in table.indices and pairs:
+                involved = frozenset(f for pair in pairs for f in pair)
+                pairs &= self._evaluator.shares_values(table, column, involved)
+        return pairs
+
+    def _may_overlay(self, one: int, other: int) -> bool:
+        return self._write(one) != self._write(other) or self._write(one) is None
+
+    def _write(self, file: int) -> str | None:
+        return naming.write_id(self._part.table.files[file])
+
+    def _groups(self, files: Files) -> list[list[int]]:
+        """Group files by the partition values in the join key; each group ascends."""
+        if not self._part.join_key:
+            return []
+        partitions = self._part.table.partitions
+        used = [i for i, key in enumerate(partitions.keys) if key in self._part.join_key]
+        groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for file in sorted(files):
+            row = partitions.tuples[partitions.part_of_file[file]]
+            groups[tuple("nan" if row[i] != row[i] else row[i] for i in used)].append(file)
+        return [g for g in groups.values() if len(g) > 1]
+

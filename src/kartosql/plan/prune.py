@@ -1,0 +1,229 @@
+"""Bound query to scan: partition keys, then inverted indices, then the joins of the cube.
+
+Overlays are respected: of several files with the same cell the last one counts, so a file
+may only be dropped because of a payload condition if it does not hide a row of a kept file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kartosql.formats.kartothek.cube import has_cube_flags
+from kartosql.plan.bind import BoundQuery
+from kartosql.plan.conditions import Condition, ConditionReader, is_evaluable, parameters_of
+from kartosql.plan.evaluate import Evaluator, FileFilter, Files
+from kartosql.plan.extract import Extractor
+from kartosql.plan.overlay import Overlays
+from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
+from kartosql.plan.scopes import Occurrence
+from kartosql.plan.tables import Part
+
+
+def prune(query: BoundQuery, evaluator: Evaluator, *, enabled: bool = True) -> Scan:
+    """Return the files that suffice to answer ``query``.
+
+    ``enabled=False`` keeps all files of the datasets that are used; the rows are the same.
+    """
+    conditions: dict[int, list[Condition]] = {}
+    reasons: dict[int, str] = {}
+    if enabled:
+        reader = ConditionReader(
+            query.select.text, query.bound, dict(query.parameter_places), evaluator.is_pure, evaluator.same_meaning
+        )
+
+        def rejects_null(condition: Condition, occurrence: Occurrence) -> bool:
+            return _rejects_null(condition, occurrence, query, evaluator)
+
+        extractor = Extractor(reader, rejects_null)
+        for scope in query.scopes:
+            extractor.scope(scope)
+        conditions, reasons = extractor.found, extractor.reasons
+    scans = [
+        _Pruner(query, evaluator, o, conditions.get(o.id, []), reasons.get(o.id)).scan()
+        for o in query.occurrences
+        if o.source.registered is None
+    ]
+    return Scan(tuple(scans))
+
+
+def _rejects_null(condition: Condition, occurrence: Occurrence, query: BoundQuery, evaluator: Evaluator) -> bool:
+    types = occurrence.source.columns
+    predicate = condition.render(lambda column: evaluator.null(types[column[1]]))
+    return not evaluator.constant(predicate, _some(query.parameters, condition))
+
+
+def _some(parameters: Any, condition: Condition) -> dict[str, Any]:
+    wanted = set(parameters_of(condition))
+    return {k: v for k, v in parameters.items() if k in wanted}
+
+
+@dataclass
+class _Draft:
+    """A dataset while it is pruned."""
+
+    part: Part
+    join: str
+    files: Files
+    steps: list[Step]
+
+    def narrow(self, files: Files | None, condition: str, by: str) -> None:
+        """Keep only ``files``, and say so if that removes any or was asked of an index."""
+        if files is None:
+            return
+        after = self.files & files
+        if by == "join" and after == self.files:
+            return
+        self.steps.append(Step(condition, by, len(self.files), len(after)))
+        self.files = after
+
+
+class _Pruner:
+    """Prunes one table occurrence."""
+
+    def __init__(
+        self,
+        query: BoundQuery,
+        evaluator: Evaluator,
+        occurrence: Occurrence,
+        conditions: Sequence[Condition],
+        reason: str | None,
+    ) -> None:
+        self._query = query
+        self._evaluator = evaluator
+        self._occurrence = occurrence
+        self._source = occurrence.source
+        self._conditions = list(conditions)
+        self._reason = reason
+
+    def scan(self) -> OccurrenceScan:
+        used = self._occurrence.columns
+        parts = [p for p in self._source.parts if self._is_needed(p, used)]
+        eliminated = tuple(p.name for p in self._source.parts if p not in parts)
+        drafts = [self._draft(part, seed=at == 0) for at, part in enumerate(parts)]
+        if len(drafts) > 1:
+            _align(drafts)
+        scans = []
+        for draft in drafts:
+            overlaid = Overlays(draft.part, self._evaluator).within(draft.files)
+            scans.append(PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, tuple(draft.steps)))
+        return OccurrenceScan(
+            self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), self._reason
+        )
+
+    def _is_needed(self, part: Part, used: frozenset[str] | None) -> bool:
+        if part is self._source.parts[0] or used is None:
+            return True
+        return any(self._source.owner.get(column) == part.name for column in used)
+
+    def _draft(self, part: Part, *, seed: bool) -> _Draft:
+        """Prune one dataset by the conditions that its own columns answer."""
+        draft = _Draft(part, "seed" if seed else "left", frozenset(range(len(part.table.files))), [])
+        key = frozenset(part.join_key)
+        own = {c for c, name in self._source.owner.items() if name == part.name} | key
+        if not seed and any(self._is_restrictive(c, own - key) for c in self._conditions):
+            draft.join = "inner"
+        # A left-joined dataset may only lose rows that no seed row can meet: those ruled out by key columns.
+        payload = own if seed or draft.join == "inner" else key
+        if not part.join_key:
+            self._apply(draft, self._conditions, own)
+            return draft
+        self._apply(draft, self._conditions, key)
+        before = draft.files
+        others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
+        self._apply(draft, others, payload)
+        if draft.files != before:
+            self._keep_overlays(draft, before)
+        return draft
+
+    def _is_restrictive(self, condition: Condition, payload: Set[str]) -> bool:
+        """Return whether a condition drops all rows for which a dataset has no partner."""
+        columns = condition.columns
+        if not columns or not is_evaluable(condition):
+            return False
+        if any(o != self._occurrence.id or c not in payload for o, c in columns):
+            return False
+        return _rejects_null(condition, self._occurrence, self._query, self._evaluator)
+
+    def _apply(self, draft: _Draft, conditions: list[Condition], usable: Set[str]) -> None:
+        """Narrow a dataset by all conditions over the ``usable`` columns."""
+        table = draft.part.table
+        # A write to a cube is refused if a dimension holds NULL, or an indexed column NaN. Other index columns
+        # may have been NULL before they were indexed.
+        checked = bool(draft.part.join_key) and has_cube_flags(table.metadata)
+        cube = self._source.cube
+        never_null = frozenset(cube.cube.dimension_columns) if cube is not None and checked else frozenset()
+        filter_ = FileFilter(
+            table,
+            self._occurrence.id,
+            self._evaluator,
+            self._query.parameters,
+            usable=usable,
+            never_null=never_null,
+            never_nan=checked,
+        )
+        for condition, _ in filter_.groups(conditions):
+            by = "partition key" if _on_keys(condition, table.partition_keys) else "inverted index"
+            draft.narrow(filter_.files(condition), condition.text, by)
+
+    def _keep_overlays(self, draft: _Draft, candidates: Files) -> None:
+        """Take back files that hide rows of the files that were kept."""
+        hiding = Overlays(draft.part, self._evaluator).hiding(draft.files, candidates)
+        if hiding:
+            draft.files |= hiding
+            last = draft.steps[-1]
+            draft.steps[-1] = replace(last, files_after=len(draft.files))
+
+
+def _on_keys(condition: Condition, keys: Sequence[str]) -> bool:
+    return all(column in keys for _, column in condition.columns)
+
+
+def _align(drafts: list[_Draft]) -> None:
+    """Prune the datasets of a cube by each other, over the partition columns they share.
+
+    A seed row needs a partner in every restrictive dataset, and rows of the others need a
+    seed row, in files with the same values of the shared partition columns.
+    """
+    seed, others = drafts[0], drafts[1:]
+    for other in others:
+        if other.join == "inner":
+            seed.narrow(_partners(seed, other), f"partner in {other.part.name}", "join")
+    for other in others:
+        other.narrow(_partners(other, seed), f"partner in {seed.part.name}", "join")
+    if any(d.join == "inner" and not d.files for d in others):
+        seed.narrow(frozenset(), "partner in every restrictive dataset", "join")
+    if not seed.files:
+        for other in others:
+            other.narrow(frozenset(), f"partner in {seed.part.name}", "join")
+
+
+def _partners(draft: _Draft, other: _Draft) -> Files:
+    """Return the files of ``draft`` whose shared partition values occur in ``other``."""
+    if not other.files:
+        return frozenset()
+    mine, theirs = draft.part.table.partitions, other.part.table.partitions
+    shared = [
+        (i, theirs.keys.index(key))
+        for i, key in enumerate(mine.keys)
+        if key in draft.part.join_key
+        and key in other.part.join_key
+        and key in theirs.keys
+        and mine.types[i].equals(theirs.types[theirs.keys.index(key)])
+    ]
+    if not shared:
+        return draft.files
+    parts = {theirs.part_of_file[f] for f in other.files}
+    present = {tuple(comparable(theirs.tuples[p][j]) for _, j in shared) for p in parts}
+    return frozenset(
+        f
+        for f in draft.files
+        if tuple(comparable(mine.tuples[mine.part_of_file[f]][i]) for i, _ in shared) in present
+    )
+
+
+def comparable(value: Any) -> Any:
+    """Return a value for which Python's equality is that of the engine."""
+    return "nan" if isinstance(value, float) and value != value else value
+

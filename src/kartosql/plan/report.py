@@ -1,0 +1,139 @@
+"""The account of how a scan came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
+
+Sizes = Mapping[str, int | None]
+
+
+@dataclass(frozen=True)
+class ScanReport:
+    """What a statement will read, and why no more.
+
+    ``str()`` is for people, ``to_dict()`` for programs; ``actual`` holds what was really
+    read, once the statement ran (EXPLAIN ANALYZE).
+    """
+
+    sql: str
+    engine: str
+    engine_reason: str
+    scan: Scan
+    sizes: Sizes
+    residuals: Mapping[int, str]
+    actual: Mapping[str, Any] | None = None
+
+    @property
+    def files_total(self) -> int:
+        """Files of all datasets of all tables named."""
+        return sum(len(p.part.table.files) for o in self.scan.occurrences for p in o.parts)
+
+    @property
+    def files_selected(self) -> int:
+        """Files that will be opened, counted once per table occurrence."""
+        return sum(len(p.files) for o in self.scan.occurrences for p in o.parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-able dictionary."""
+        result: dict[str, Any] = {
+            "engine": self.engine,
+            "engine_reason": self.engine_reason,
+            "sql": self.sql,
+            "scans": [self._occurrence(o) for o in self.scan.occurrences],
+        }
+        if self.actual is not None:
+            result["actual"] = dict(self.actual)
+        return result
+
+    def _occurrence(self, scan: OccurrenceScan) -> dict[str, Any]:
+        source = scan.occurrence.source
+        return {
+            "table": source.name,
+            "cube": source.cube.cube.uuid_prefix if source.cube else None,
+            "datasets": [self._part(p) for p in scan.parts],
+            "eliminated": list(scan.eliminated),
+            "conditions": list(scan.conditions),
+            "residual": self.residuals.get(scan.occurrence.id),
+            "kept_because": scan.kept_because,
+        }
+
+    def _part(self, part: PartScan) -> dict[str, Any]:
+        files = part.part.table.files
+        selected = [files[i] for i in part.files]
+        return {
+            "dataset": part.part.name,
+            "join": part.join,
+            "files_total": len(files),
+            "files_selected": len(selected),
+            "bytes_total": self._bytes(list(files)),
+            "bytes_selected": self._bytes(selected),
+            "files": selected,
+            "steps": [
+                {
+                    "condition": s.condition,
+                    "by": s.by,
+                    "files_before": s.files_before,
+                    "files_after": s.files_after,
+                }
+                for s in part.steps
+            ],
+        }
+
+    def _bytes(self, keys: list[str]) -> int | None:
+        total = 0
+        for key in keys:
+            size = self.sizes.get(key)
+            if size is None:
+                return None
+            total += size
+        return total
+
+    def __str__(self) -> str:
+        lines = [f"engine: {self.engine} ({self.engine_reason})"]
+        for scan in self.scan.occurrences:
+            lines.append(f"{scan.occurrence.source.name}: {self._summary(scan)}")
+            for part in scan.parts:
+                lines.append(self._line(part))
+                for s in part.steps:
+                    lines.append(f"    {s.by}: {_short(s.condition)}  {s.files_before} -> {s.files_after}")
+            if scan.eliminated:
+                lines.append(f"  not opened, no column is used: {', '.join(scan.eliminated)}")
+            if scan.kept_because:
+                lines.append(f"  all files kept: {scan.kept_because}")
+        if self.actual is not None:
+            lines += [f"{name}: {value}" for name, value in self.actual.items()]
+        return "\n".join(lines)
+
+    def _summary(self, scan: OccurrenceScan) -> str:
+        total = sum(len(p.part.table.files) for p in scan.parts)
+        selected = sum(len(p.files) for p in scan.parts)
+        return f"{selected:,} of {total:,} {'file' if total == 1 else 'files'}"
+
+    def _line(self, part: PartScan) -> str:
+        files = part.part.table.files
+        size = self._bytes([files[i] for i in part.files])
+        text = f"  {part.part.name} ({part.join}): {len(part.files):,} of {len(files):,} files"
+        if size is not None:
+            text += f", {human_bytes(size)}"
+        if part.overlaid:
+            text += f", {len(part.overlaid):,} may overlay each other"
+        return text
+
+
+def human_bytes(size: int) -> str:
+    """Return a size for people, in units of 1024 bytes."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _short(text: str, width: int = 100) -> str:
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= width else flat[: width - 3] + "..."

@@ -1,0 +1,57 @@
+"""The pruned scan: which files of which datasets one table occurrence reads, and how they join."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kartosql.plan.scopes import Occurrence
+from kartosql.plan.tables import Part
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pruning step of one dataset."""
+
+    condition: str
+    by: str
+    files_before: int
+    files_after: int
+
+
+@dataclass(frozen=True)
+class PartScan:
+    """The files to read of one dataset.
+
+    ``files`` are positions in ``part.table.files``, ascending; those in ``overlaid`` may hold
+    cells that another file also holds, so the last file has to win. ``join`` is seed, left or
+    inner.
+    """
+
+    part: Part
+    join: str
+    files: tuple[int, ...]
+    overlaid: frozenset[int]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class OccurrenceScan:
+    """All that one table occurrence reads; ``parts[0]`` is the seed."""
+
+    occurrence: Occurrence
+    parts: tuple[PartScan, ...]
+    eliminated: tuple[str, ...]
+    conditions: tuple[str, ...]
+    kept_because: str | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row can come out."""
+        return bool(self.parts) and not self.parts[0].files
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The scans of a statement's occurrences, in the order of the text."""
+
+    occurrences: tuple[OccurrenceScan, ...]

@@ -1,0 +1,365 @@
+"""Which table of a statement each column reference means, by SQL's scoping rules.
+
+The walk understands the constructs listed in its methods; below anything else it only
+notes that all columns of the tables there may be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from kartosql.errors import Span
+from kartosql.plan.tables import TableSource
+from kartosql.sql.tree import name_parts
+
+
+@dataclass(eq=False)
+class Occurrence:
+    """One place where a statement names a table; each is scanned by itself.
+
+    ``view`` is the schema and name under which the statement's text, as it is run, finds it.
+    """
+
+    id: int
+    source: TableSource
+    name: tuple[str, ...]
+    view: tuple[str, str]
+    node: exp.Table | None = None
+    span: Span | None = None
+    used: set[str] = field(default_factory=set)
+    all_used: bool = False
+    # Set when the walk reached the table through constructs it understands.
+    understood: bool = False
+
+    def use(self, column: str) -> None:
+        """Note that ``column`` is needed."""
+        self.used.add(column)
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The columns that the statement may touch, or None for all of them."""
+        return None if self.all_used or not self.understood else frozenset(self.used)
+
+
+@dataclass(eq=False)
+class Source:
+    """One item of a FROM clause. ``columns`` is None when they are not known."""
+
+    alias: str
+    columns: frozenset[str] | None
+    occurrence: Occurrence | None = None
+    # How the item is joined to what stands before it.
+    join: exp.Join | None = None
+    prunable: bool = True
+
+    def find(self, name: str) -> str | None:
+        """Return the column that ``name`` means here."""
+        if self.occurrence is not None:
+            return self.occurrence.source.find(name)
+        if self.columns is None:
+            return None
+        return next((c for c in self.columns if c.lower() == name.lower()), None)
+
+
+@dataclass(eq=False)
+class Scope:
+    """One SELECT with the items of its FROM clause and the scopes around it."""
+
+    select: exp.Select
+    outer: tuple[Scope, ...]
+    sources: list[Source] = field(default_factory=list)
+    merged: set[str] = field(default_factory=set)  # lower-case columns of USING and NATURAL
+    aliases: set[str] = field(default_factory=set)
+    natural: bool = False
+
+    def chain(self) -> Iterator[Scope]:
+        """Yield this scope and those around it, innermost first."""
+        yield self
+        yield from self.outer
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A column reference that nothing in scope explains."""
+
+    node: exp.Column
+    name: str
+    qualifier: str | None
+    candidates: tuple[str, ...]
+
+
+class ScopeWalker:
+    """Walks a statement once and binds its columns to the table occurrences."""
+
+    def __init__(self, occurrences: Mapping[int, Occurrence]) -> None:
+        self._by_node = occurrences  # id of the Table node -> occurrence
+        self.scopes: list[Scope] = []
+        self.unknown: list[Unknown] = []
+        self.bound: dict[int, tuple[Occurrence, str]] = {}  # id of Column node -> table and column
+        # Identifiers after a table name that a reference repeats: (node of the cube's name, occurrence).
+        self.qualifiers: list[tuple[exp.Identifier, Occurrence]] = []
+
+    # -- queries ---------------------------------------------------------------------------
+
+    def query(self, node: exp.Expression, ctes: Mapping[str, frozenset[str] | None], outer: tuple[Scope, ...]) -> (
+        frozenset[str] | None
+    ):
+        """Walk a query and return its output columns, or None when they are not known."""
+        if isinstance(node, exp.Subquery):
+            inner = self._with(node, ctes, outer)
+            if node.args.get("pivots") or isinstance(node.this, exp.Table):
+                self.opaque(node, outer[0] if outer else None)
+                return None
+            return self.query(node.this, inner, outer)
+        if isinstance(node, exp.SetOperation):
+            inner = self._with(node, ctes, outer)
+            left = self.query(node.this, inner, outer)
+            self.query(node.expression, inner, outer)
+            for key, value in node.args.items():
+                if key not in ("this", "expression", "with_"):
+                    self._nested(value, inner, outer)
+            return left
+        if isinstance(node, exp.Select):
+            return self._select(node, self._with(node, ctes, outer), outer)
+        self.opaque(node, outer[0] if outer else None)
+        return None
+
+    def _with(
+        self, node: exp.Expression, ctes: Mapping[str, frozenset[str] | None], outer: tuple[Scope, ...]
+    ) -> dict[str, frozenset[str] | None]:
+        known = dict(ctes)
+        with_ = node.args.get("with_")
+        for cte in with_.expressions if with_ else ():
+            alias = cte.args["alias"]
+            if with_.args.get("recursive"):
+                known[alias.name.lower()] = None
+            columns = self.query(cte.this, known, outer)
+            if alias.columns:
+                columns = None
+            known[alias.name.lower()] = columns
+        return known
+
+    def _select(
+        self, node: exp.Select, ctes: dict[str, frozenset[str] | None], outer: tuple[Scope, ...]
+    ) -> frozenset[str] | None:
+        scope = Scope(node, outer)
+        self.scopes.append(scope)
+        from_ = node.args.get("from_")
+        if from_ is not None:
+            self._item(from_.this, None, scope, ctes)
+        for join in node.args.get("joins") or ():
+            self._item(join.this, join, scope, ctes)
+        for lateral in node.args.get("laterals") or ():
+            self._item(lateral, None, scope, ctes)
+        scope.aliases = {e.alias.lower() for e in node.expressions if isinstance(e, exp.Alias)}
+        for source in scope.sources:
+            if source.join is not None:
+                self._join(source.join, scope, ctes)
+        for key, value in node.args.items():
+            if key not in ("from_", "joins", "laterals", "with_"):
+                self._values(value, scope, ctes)
+        return self._outputs(node, scope)
+
+    def _item(
+        self, node: exp.Expression, join: exp.Join | None, scope: Scope, ctes: dict[str, frozenset[str] | None]
+    ) -> None:
+        if isinstance(node, exp.Table) and not node.args.get("pivots"):
+            self._table(node, join, scope, ctes)
+            return
+        alias = node.alias if isinstance(node, (exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)) else ""
+        if isinstance(node, exp.Subquery) and not node.args.get("pivots") and not isinstance(node.this, exp.Table):
+            columns = self.query(node, ctes, (scope, *scope.outer))
+            table_alias = node.args.get("alias")
+            if table_alias is not None and table_alias.columns:
+                columns = None
+            scope.sources.append(Source(alias, columns, None, join))
+            return
+        # Nested joins, pivots, table functions, lateral items: not looked into.
+        self.opaque(node, scope)
+        scope.sources.append(Source(alias, None, None, join, prunable=False))
+
+    def _table(
+        self, node: exp.Table, join: exp.Join | None, scope: Scope, ctes: dict[str, frozenset[str] | None]
+    ) -> None:
+        occurrence = self._by_node.get(id(node))
+        table_alias = node.args.get("alias")
+        alias = node.alias or node.name
+        renamed = table_alias is not None and bool(table_alias.columns)
+        if occurrence is not None:
+            occurrence.understood = not renamed
+            columns = None if renamed else frozenset(occurrence.source.columns)
+            sampled = bool(node.args.get("sample")) or bool(node.args.get("when"))
+            source = Source(alias, columns, None if renamed else occurrence, join, prunable=not sampled)
+        elif isinstance(node.this, exp.Identifier):
+            columns = None if renamed else ctes.get(node.name.lower())
+            source = Source(alias, columns, None, join)
+        else:
+            self._nested(node.this, ctes, (scope, *scope.outer), scope)
+            source = Source(alias, None, None, join)
+        scope.sources.append(source)
+        for inner in node.args.get("joins") or ():
+            self._item(inner.this, inner, scope, ctes)
+
+    def _join(self, join: exp.Join, scope: Scope, ctes: dict[str, frozenset[str] | None]) -> None:
+        if join.method and join.method.upper() == "NATURAL":
+            scope.natural = True
+            for source in scope.sources:
+                if source.occurrence is not None:
+                    source.occurrence.all_used = True
+        for column in join.args.get("using") or ():
+            scope.merged.add(column.name.lower())
+            for source in scope.sources:
+                found = source.find(column.name)
+                if found is not None and source.occurrence is not None:
+                    source.occurrence.use(found)
+        on = join.args.get("on")
+        if on is not None:
+            self._values(on, scope, ctes)
+
+    def _outputs(self, node: exp.Select, scope: Scope) -> frozenset[str] | None:
+        names: set[str] = set()
+        for e in node.expressions:
+            if isinstance(e, (exp.Alias, exp.Column)) and not e.is_star:
+                names.add(e.alias_or_name)
+            elif isinstance(e, exp.Star) and not any(e.args.values()):
+                for source in scope.sources:
+                    if source.columns is None:
+                        return None
+                    names |= source.columns
+            else:
+                return None
+        return frozenset(names)
+
+    # -- expressions -----------------------------------------------------------------------
+
+    def _values(self, value: object, scope: Scope, ctes: dict[str, frozenset[str] | None]) -> None:
+        self._nested(value, ctes, (scope, *scope.outer), scope)
+
+    def _nested(
+        self,
+        value: object,
+        ctes: Mapping[str, frozenset[str] | None],
+        outer: tuple[Scope, ...],
+        scope: Scope | None = None,
+    ) -> None:
+        """Bind the columns below ``value`` in ``scope`` and walk the queries inside of it."""
+        if isinstance(value, list):
+            for item in value:
+                self._nested(item, ctes, outer, scope)
+            return
+        if not isinstance(value, exp.Expression):
+            return
+        if isinstance(value, (exp.Subquery, exp.Select, exp.SetOperation)):
+            self.query(value, ctes, outer)
+            return
+        if isinstance(value, exp.Lambda):
+            self._lambda(value, ctes, outer, scope)
+            return
+        if scope is not None and isinstance(value, exp.Column) and not value.is_star:
+            self._bind(value, scope)
+            return
+        if scope is not None and (value.is_star or isinstance(value, exp.Columns)):
+            self._star(value, scope)
+        for child in value.args.values():
+            self._nested(child, ctes, outer, scope)
+
+    def _lambda(
+        self,
+        node: exp.Lambda,
+        ctes: Mapping[str, frozenset[str] | None],
+        outer: tuple[Scope, ...],
+        scope: Scope | None,
+    ) -> None:
+        parameters = {e.name.lower() for e in node.expressions}
+        for column in list(node.this.find_all(exp.Column)):
+            parts = name_parts(column)
+            if scope is not None and parts and parts[0].name.lower() not in parameters:
+                self._bind(column, scope)
+        for query in node.this.find_all(exp.Select):
+            self.query(query, ctes, outer)
+
+    def _star(self, node: exp.Expression, scope: Scope) -> None:
+        if isinstance(node, exp.Star) and isinstance(node.parent, exp.Count):
+            return
+        if isinstance(node, exp.Count):
+            return
+        qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
+        for source in scope.sources:
+            if source.occurrence is not None and (
+                qualifier is None or source.alias.lower() == qualifier.name.lower()
+            ):
+                source.occurrence.all_used = True
+
+    def _bind(self, node: exp.Column, scope: Scope) -> None:
+        """Find what a column reference means and note that it is used."""
+        parts = name_parts(node)
+        names = [p.name for p in parts]
+        for level in scope.chain():
+            if self._bind_at(node, parts, names, level):
+                return
+            if any(s.columns is None for s in level.sources):
+                # It may belong to a source whose columns are not known.
+                return
+            if len(names) == 1 and names[0].lower() in level.aliases:
+                return
+        known = [c for level in scope.chain() for s in level.sources for c in sorted(s.columns or ())]
+        qualifier = names[-2] if len(names) > 1 else None
+        self.unknown.append(Unknown(node, names[-1], qualifier, tuple(dict.fromkeys(known))))
+
+    def _bind_at(self, node: exp.Column, parts: list[exp.Identifier], names: list[str], scope: Scope) -> bool:
+        # alias.column, or cube.dataset.column, possibly followed by struct fields
+        for at in range(min(2, len(names) - 1)):
+            for source in scope.sources:
+                if source.alias.lower() != names[at].lower():
+                    continue
+                if at == 1 and (source.occurrence is None or source.occurrence.name[-2:-1] != (names[0],)):
+                    continue
+                found = source.find(names[at + 1])
+                if found is not None:
+                    if source.occurrence is not None:
+                        self._note(node, source.occurrence, found)
+                        if at == 1:
+                            self.qualifiers.append((parts[0], source.occurrence))
+                    return True
+        # column, possibly followed by struct fields
+        hits = [(s, found) for s in scope.sources if (found := s.find(names[0])) is not None]
+        for source, found in hits:
+            if source.occurrence is not None:
+                source.occurrence.use(found)
+        if len(hits) == 1 and hits[0][0].occurrence is not None and len(names) == 1:
+            self._note(node, hits[0][0].occurrence, hits[0][1])
+        if hits:
+            return True
+        # the name of a table as a value: its whole row
+        for source in scope.sources:
+            if len(names) == 1 and source.alias.lower() == names[0].lower():
+                if source.occurrence is not None:
+                    source.occurrence.all_used = True
+                return True
+        return False
+
+    def _note(self, node: exp.Column, occurrence: Occurrence, column: str) -> None:
+        occurrence.use(column)
+        self.bound[id(node)] = (occurrence, column)
+
+    def opaque(
+        self, node: exp.Expression, scope: Scope | None = None
+    ) -> None:
+        """Note that everything below ``node`` may use all columns of the tables it can see."""
+        for table in node.find_all(exp.Table):
+            occurrence = self._by_node.get(id(table))
+            if occurrence is not None:
+                occurrence.all_used = True
+        for level in scope.chain() if scope is not None else ():
+            for column in node.find_all(exp.Column):
+                names = [p.name for p in name_parts(column)]
+                for source in level.sources:
+                    for name in names:
+                        found = source.find(name)
+                        if found is not None and source.occurrence is not None:
+                            source.occurrence.use(found)
+                    if source.occurrence is not None and source.alias.lower() in (n.lower() for n in names):
+                        source.occurrence.all_used = True

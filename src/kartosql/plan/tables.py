@@ -1,0 +1,226 @@
+"""The tables a statement can name, and how names find them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import Span, SqlError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cube import CubeMember, CubeState, is_visible
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.snapshot import Snapshot
+
+Name = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One dataset of a table: what is read from it and how it joins.
+
+    ``join_key`` is empty for plain datasets; else it identifies a cell, and of several rows
+    with the same key the one of the last file counts.
+    """
+
+    name: str
+    table: DatasetTable
+    join_key: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """A table of a statement: a cube, one of its datasets, a plain dataset or registered data.
+
+    ``parts[0]`` says which rows exist. ``columns`` are the visible columns in the order of
+    ``SELECT *``; ``owner`` names the part that each column is taken from. ``exposed`` gives
+    columns whose names differ only in case a name of their own inside of the engine.
+    """
+
+    name: str
+    columns: Mapping[str, pa.DataType]
+    parts: tuple[Part, ...] = ()
+    owner: Mapping[str, str] = field(default_factory=dict)
+    cube: CubeState | None = None
+    registered: Any = None
+    exposed: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, column: str) -> str | None:
+        """Return the column that ``column`` means: exactly, else by case if that is unique."""
+        if column in self.columns:
+            return column
+        lower = column.lower()
+        found = [c for c in self.columns if c.lower() == lower]
+        return found[0] if len(found) == 1 else None
+
+
+def cube_source(state: CubeState) -> TableSource:
+    """Return the table that a cube is."""
+    types = state.types
+    seed = state.seed
+    owner = {column: seed.name for column in seed.join_key}
+    owner |= {column: name for column, name in state.owner.items() if column in types}
+    # Partition keys of an enrichment that are no cube columns belong to it like its payload.
+    parts = [_part(m, [c for c, name in owner.items() if name == m.name]) for m in _seed_first(state)]
+    columns = {c: t for c, t in types.items() if c in owner}
+    return TableSource(
+        state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state, exposed=_exposed(columns)
+    )
+
+
+def member_source(state: CubeState, name: str) -> TableSource:
+    """Return one dataset of a cube as a table of its own, overlays resolved."""
+    member = state.members[name]
+    types = {c: member.table.types[c] for c in sorted(member.table.schema.names) if is_visible(c)}
+    part = _part(member, list(types))
+    owner = dict.fromkeys(types, name)
+    return TableSource(f"{state.cube.uuid_prefix}.{name}", types, (part,), owner, cube=state, exposed=_exposed(types))
+
+
+def dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
+    """Return a table of a plain dataset; its columns follow ``_common_metadata``."""
+    types = dict(table.types)
+    name = f"{table.uuid}.{table.table}" if qualified else table.uuid
+    part = Part(table.table, table, (), tuple(types))
+    return TableSource(name, types, (part,), dict.fromkeys(types, table.table), exposed=_exposed(types))
+
+
+def _part(member: CubeMember, columns: Sequence[str]) -> Part:
+    return Part(member.name, member.table, member.join_key, tuple(columns))
+
+
+def _seed_first(state: CubeState) -> list[CubeMember]:
+    others = [m for name, m in sorted(state.members.items()) if name != state.cube.seed_dataset]
+    return [state.seed, *others]
+
+
+def _exposed(columns: Iterable[str]) -> dict[str, str]:
+    taken: set[str] = set()
+    exposed = {}
+    for column in columns:
+        if column.lower() in taken:
+            exposed[column] = f"{column}__kartosql_{len(exposed)}"
+        taken.add(column.lower())
+    return exposed
+
+
+class Tables:
+    """Finds the table that a name means, in a snapshot and the registered data."""
+
+    def __init__(self, snapshot: Snapshot, registered: Mapping[str, TableSource]) -> None:
+        self.snapshot = snapshot
+        self.registered = registered
+
+    def names(self) -> list[str]:
+        """Return every one-part name, for suggestions and listings."""
+        cubes = [p for p in self.snapshot.members if self.snapshot.is_cube(p)]
+        return sorted({*self.registered, *cubes, *self.snapshot.keys})
+
+    def find(self, name: Name, span: Span | None = None, sql: str | None = None) -> TableSource:
+        """Return the table ``name``; raises ``unknown-table``, ``ambiguous-name`` or what is wrong with it."""
+        try:
+            if len(name) == 1:
+                return self._one(name[0])
+            if len(name) == 2:
+                return self._two(*name)
+        except SqlError as e:
+            e.span, e.sql = span, sql
+            raise
+        raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
+
+    def _one(self, name: str) -> TableSource:
+        snapshot = self.snapshot
+        kind, found = self._match(name)
+        if kind == "registered":
+            return self.registered[found]
+        if kind == "cube":
+            return cube_source(snapshot.cube(found))
+        split = naming.split_member(found)
+        if split and snapshot.is_cube(split[0]):
+            state = snapshot.cube(split[0])
+            if split[1] in state.members:
+                return member_source(state, split[1])
+        tables = snapshot.dataset(found).tables
+        if len(tables) == 1:
+            return dataset_source(next(iter(tables.values())), qualified=False)
+        listed = ", ".join(f'"{found}".{t}' for t in sorted(tables))
+        raise SqlError(f"The dataset {found!r} has several tables.", code="unknown-table", hint=f"Use one of {listed}.")
+
+    def _match(self, name: str) -> tuple[str, str]:
+        """Return (kind, exact name) for a one-part name."""
+        snapshot = self.snapshot
+        if name in self.registered:
+            return "registered", name
+        if name in snapshot.members and snapshot.is_cube(name):
+            return "cube", name
+        if name in snapshot.keys:
+            return "dataset", name
+        lower = name.lower()
+        found = [("registered", n) for n in self.registered if n.lower() == lower]
+        found += [("cube", p) for p in snapshot.members if p.lower() == lower and snapshot.is_cube(p)]
+        found += [("dataset", u) for u in snapshot.keys if u.lower() == lower]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            listed = ", ".join(sorted(repr(n) for _, n in found))
+            raise SqlError(f"{name!r} may be {listed}.", code="ambiguous-name", hint="Write the name exactly, in quotes.")
+        raise SqlError(f"There is no table {name!r}.", code="unknown-table", hint=self._suggest(name))
+
+    def _suggest(self, name: str) -> str:
+        known = self.names()
+        by_lower = {n.lower(): n for n in known}
+        close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff=0.6)
+        if close:
+            return f"Did you mean {quote_if_needed(by_lower[close[0]])}?"
+        if not known:
+            return "The store holds no datasets."
+        return "SHOW TABLES lists what the store holds."
+
+    def _two(self, first: str, second: str) -> TableSource:
+        kind, found = self._match(first)
+        if kind == "cube":
+            state = self.snapshot.cube(found)
+            name = _by_case(second, state.members)
+            if name is not None:
+                return member_source(state, name)
+            if found not in self.snapshot.keys:
+                raise SqlError(
+                    f"The cube {found!r} has no dataset {second!r}.",
+                    code="unknown-table",
+                    hint=f"It has {', '.join(sorted(state.members))}.",
+                )
+            kind = "dataset"
+        if kind == "dataset":
+            tables = self.snapshot.dataset(found).tables
+            name = _by_case(second, tables)
+            if name is not None:
+                return dataset_source(tables[name], qualified=True)
+            raise SqlError(
+                f"The dataset {found!r} has no table {second!r}.",
+                code="unknown-table",
+                hint=f"It has {', '.join(sorted(tables))}.",
+            )
+        raise SqlError(f"{first!r} holds no tables.", code="unknown-table")
+
+
+def _by_case(name: str, known: Iterable[str]) -> str | None:
+    known = list(known)
+    if name in known:
+        return name
+    found = [k for k in known if k.lower() == name.lower()]
+    return found[0] if len(found) == 1 else None
+
+
+def quote_if_needed(name: str) -> str:
+    """Return ``name`` as it must be written in SQL."""
+    plain = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()
+    return name if plain else quote_identifier(name)
+
+
+def quote_identifier(name: str) -> str:
+    """Return ``name`` as a quoted SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

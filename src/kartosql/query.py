@@ -1,0 +1,336 @@
+"""A query and its result: Arrow first; rows, data frames and files on top."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb import Session, table_names
+from kartosql.errors import LimitError, SqlError, UsageError
+from kartosql.plan.bind import BoundQuery, Parameters, bind, bind_unplanned
+from kartosql.plan.prune import prune
+from kartosql.plan.report import ScanReport, human_bytes
+from kartosql.plan.scan import Scan
+from kartosql.plan.tables import Tables
+from kartosql.settings import Settings
+from kartosql.sql.statements import Select
+from kartosql.store import Store
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+STAT_LIMIT = 10_000  # files whose sizes are asked for a report
+REMOTE_STAT_LIMIT = 200
+PREVIEW_ROWS = 20
+
+
+class Query:
+    """The result of a statement.
+
+    A SELECT is lazy: it runs when rows are asked for, and ``arrow()`` and what builds on it
+    keeps them. ``stats`` tells afterwards what was really read.
+    """
+
+    def __init__(self, table: pa.Table | None = None, types: list[str] | None = None) -> None:
+        self._table = table
+        self._types = types
+        self.stats: dict[str, Any] | None = None
+
+    # -- what it looks like ------------------------------------------------------------------
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, in order."""
+        return list(self.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the result; for a SELECT known without running it."""
+        return self.arrow().schema
+
+    @property
+    def report(self) -> ScanReport | None:
+        """The ScanReport of a SELECT, None for other statements."""
+        return None
+
+    def explain(self) -> ScanReport:
+        """Return what the query will read and why; raises ``not-explainable`` for statements that scan nothing."""
+        report = self.report
+        if report is None:
+            raise UsageError("Only a SELECT can be explained.", code="not-explainable")
+        return report
+
+    def __repr__(self) -> str:
+        from kartosql.render import tables
+
+        return tables.preview(self._preview(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+
+    def _repr_html_(self) -> str:
+        from kartosql.render import html
+
+        return html.table(self._preview(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+
+    def _preview(self, rows: int) -> pa.Table:
+        """Return the first rows; a query that did not run yet is stopped behind them."""
+        if self._table is not None:
+            return self._table.slice(0, rows)
+        reader = self.reader()
+        batches, count = [], 0
+        for batch in reader:
+            batches.append(batch)
+            count += batch.num_rows
+            if count >= rows:
+                break
+        preview = pa.Table.from_batches(batches, reader.schema).slice(0, rows)
+        reader.close()
+        return preview
+
+    # -- what it holds -----------------------------------------------------------------------
+
+    def arrow(self) -> pa.Table:
+        """Return the result as an Arrow table; the query runs once."""
+        if self._table is None:
+            self._table = self.reader().read_all()
+        return self._table
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the result as a stream of record batches; each call of a SELECT runs it."""
+        return self.arrow().to_reader()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the result as Python tuples; 128-bit integers are int, decimals Decimal."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        table = self.arrow()
+        types = self._types or [""] * table.num_columns
+        columns = [_python_values(c, t) for c, t in zip(table.columns, types, strict=True)]
+        return iter(list(zip(*columns, strict=True)) if columns else [()] * table.num_rows)
+
+    def __len__(self) -> int:
+        return int(self.arrow().num_rows)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def df(self) -> pandas.DataFrame:
+        """Return the result as pandas DataFrame; raises ``missing-extra`` without pandas."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                "pandas is not installed.", code="missing-extra", hint="pip install 'kartosql[pandas]'"
+            ) from None
+        return self.arrow().to_pandas()
+
+    def pl(self) -> polars.DataFrame:
+        """Return the result as polars DataFrame; raises ``missing-extra`` without polars."""
+        try:
+            import polars
+        except ImportError:
+            raise UsageError(
+                "polars is not installed.", code="missing-extra", hint="pip install 'kartosql[polars]'"
+            ) from None
+        frame = polars.from_arrow(self.arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def write(self, path: str, format: str | None = None) -> int:  # noqa: A002
+        """Write the result to a file and return the number of rows.
+
+        The format follows from the suffix (parquet, arrow, csv, tsv, json, jsonl) unless
+        given. Raises ``invalid-argument`` and ``store-failed``.
+        """
+        from kartosql.render import write_file
+
+        return write_file(self.reader(), path, format)
+
+
+def _python_values(column: pa.ChunkedArray, type_: str) -> list[Any]:
+    if type_ in ("HUGEINT", "UHUGEINT"):
+        return [None if v is None else int(v) for v in column.to_pylist()]
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        try:
+            column = column.cast(pa.timestamp("us", column.type.tz))
+        except pa.ArrowInvalid:
+            return list(column.to_pylist())  # pandas Timestamps: datetime has no nanoseconds
+    return list(column.to_pylist())
+
+
+class SelectQuery(Query):
+    """A SELECT: bound to a snapshot when it is made, planned and run when rows are asked for."""
+
+    def __init__(
+        self, select: Select, known: Tables, store: Store, settings: Settings, parameters: Parameters = None
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._settings = settings
+        if select.tree is None:
+            self._bound = bind_unplanned(select, table_names(select.text), known, parameters)
+        else:
+            self._bound = bind(select, known, parameters)
+        self._report: ScanReport | None = None
+        self._schema: pa.Schema | None = None
+        self._session: Session | None = None
+        if self._bound.suspects:
+            self._check_suspects()
+
+    def _check_suspects(self) -> None:
+        """Let the engine judge names that nothing explains, and report all of them if it agrees."""
+        session = Session(self._store, self._settings)
+        try:
+            session.describe(self._bound)
+        except SqlError as e:
+            raise self._bound.unknown_names() if e.code in ("unknown-column", "invalid-query") else e from None
+        finally:
+            session.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the result, from binding alone: no data file is opened, except for PIVOT."""
+        if self._table is not None or self._bound.has_dynamic_columns:
+            return self.arrow().schema
+        if self._schema is None:
+            session = Session(self._store, self._settings)
+            try:
+                self._schema = session.describe(self._bound)
+            finally:
+                session.close()
+        return self._schema
+
+    @property
+    def report(self) -> ScanReport:
+        """What the query reads and why; planned at first use."""
+        if self._report is None:
+            session = Session(self._store, self._settings)
+            try:
+                self._report = self._plan(session)
+            finally:
+                session.close()
+        return self._report
+
+    def interrupt(self) -> None:
+        """Stop the query if it runs, from any thread."""
+        if self._session is not None:
+            self._session.interrupt()
+
+    # -- planning and running ------------------------------------------------------------------
+
+    def _plan(self, session: Session) -> ScanReport:
+        with session.errors(self._bound.select.text):
+            scan = prune(self._bound, session.evaluator)
+        return self._account(scan, session)
+
+    def _account(self, scan: Scan, session: Session) -> ScanReport:
+        parts = [p for o in scan.occurrences for p in o.parts]
+        selected = [p.part.table.files[i] for p in parts for i in p.files]
+        every = [k for p in parts for k in p.part.table.files]
+        if self._store.is_local and len(every) <= STAT_LIMIT:
+            session.files.stat(selected)
+            for key in every:
+                if key not in session.files.sizes:
+                    session.files.sizes[key] = _size_if_there(self._store, key)
+        elif len(selected) <= REMOTE_STAT_LIMIT or self._settings["max_bytes"] is not None:
+            session.files.stat(selected)
+        sizes = dict(session.files.sizes)
+        known = [sizes.get(k) for k in selected]
+        total = sum(k for k in known if k is not None)
+        size = f", {human_bytes(total)}" if None not in known else ""
+        reason = f"{len(selected):,} {'file' if len(selected) == 1 else 'files'}{size}: one machine is enough"
+        residuals = {o.occurrence.id: w for o in scan.occurrences if (w := _residual(self._bound, o.occurrence.id))}
+        return ScanReport(self._bound.select.text, "duckdb", reason, scan, sizes, residuals)
+
+    def _check_budget(self, report: ScanReport) -> None:
+        limit = self._settings["max_bytes"]
+        if limit is None:
+            return
+        parts = [p for o in report.scan.occurrences for p in o.parts]
+        total = sum(report.sizes.get(p.part.table.files[i]) or 0 for p in parts for i in p.files)
+        if total > limit:
+            raise LimitError(
+                f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
+                code="byte-budget",
+                hint="Narrow the conditions, see EXPLAIN, or raise max_bytes.",
+            )
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Run the query and return its stream of record batches."""
+        if self._table is not None:
+            return self._table.to_reader()
+        started = time.perf_counter()
+        session = Session(self._store, self._settings)
+        try:
+            report = self._plan(session)
+            self._check_budget(report)
+            session.prepare(self._bound, report.scan)
+            planned = time.perf_counter()
+            reader, self._types = session.stream(self._bound)
+        except SqlError as e:
+            session.close()
+            if e.code == "unknown-column" and any(o.eliminated for o in report.scan.occurrences):
+                # A reference was overlooked; with every dataset joined the engine can find it.
+                for occurrence in self._bound.occurrences:
+                    occurrence.all_used = True
+                return self.reader()
+            raise
+        except BaseException:
+            session.close()
+            raise
+        self._report = report
+        self._schema = reader.schema
+        self._session = session
+        return pa.RecordBatchReader.from_batches(
+            reader.schema, self._finish(reader, session, report, started, planned)
+        )
+
+    def _finish(
+        self, reader: pa.RecordBatchReader, session: Session, report: ScanReport, started: float, planned: float
+    ) -> Iterator[pa.RecordBatch]:
+        """Pass the batches on; afterwards note what was read and free the engine."""
+        rows = 0
+        try:
+            for batch in reader:
+                rows += batch.num_rows
+                yield batch
+        finally:
+            ended = time.perf_counter()
+            parts = [p for o in report.scan.occurrences for p in o.parts]
+            selected = [report.sizes.get(p.part.table.files[i]) for p in parts for i in p.files]
+            self.stats = {
+                "rows": rows,
+                "seconds": round(ended - started, 6),
+                "plan_seconds": round(planned - started, 6),
+                "run_seconds": round(ended - planned, 6),
+                "engine": report.engine,
+                "files_total": report.files_total,
+                "files_read": report.files_selected,
+                "bytes_selected": None if None in selected else sum(s for s in selected if s is not None),
+                "bytes_read": session.bytes_read(),
+                "store": self._store.counter.to_dict(),
+            }
+            session.close()
+            self._session = None
+
+
+def _size_if_there(store: Store, key: str) -> int | None:
+    try:
+        return store.size(key)
+    except KeyError:
+        return None
+
+
+def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
+    """Return the WHERE that rows of an occurrence are still checked for."""
+    for scope in bound.scopes:
+        where = scope.select.args.get("where")
+        if where is not None and any(s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources):
+            return str(where.this.sql("duckdb"))
+    return None

@@ -1,0 +1,198 @@
+"""The original's ``query_cube`` over the SQL planner.
+
+Differences are documented in docs/python.md: conditions see only the rows that count
+(overwritten ones stay overwritten), ``!=`` drops NULL, bool and bytes partition values
+come back as what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kartosql.conditions import Condition, check_types, parse_conditions, to_sql
+from kartosql.errors import SqlError, UsageError
+from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
+from kartosql.formats.kartothek.dataset import Dataset
+from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
+from kartosql.plan.report import ScanReport
+from kartosql.plan.tables import Tables, TableSource, cube_source, quote_identifier
+from kartosql.query import Query, SelectQuery
+from kartosql.settings import Settings
+from kartosql.sql import Select, parse
+from kartosql.store import Store
+
+_TABLE = "cube"
+
+
+class CubeResult(Query):
+    """A result of ``query_cube``: a query that ran, with its scan report."""
+
+    def __init__(self, table: pa.Table, types: list[str] | None, report: ScanReport, stats: Any) -> None:
+        super().__init__(table, types)
+        self._report = report
+        self.stats = stats
+
+    @property
+    def report(self) -> ScanReport:
+        """The ScanReport of the query."""
+        return self._report
+
+
+def query_cube(
+    store: Store,
+    settings: Settings,
+    cube: Cube | str,
+    *,
+    dimension_columns: str | Iterable[str] | None,
+    partition_by: str | Iterable[str] | None,
+    payload_columns: str | Iterable[str] | None,
+    conditions: Any,
+    datasets: str | Iterable[str] | None,
+) -> Query | list[Query]:
+    """Return the rows of a cube as the original does; see Connection.query_cube."""
+    snapshot = Snapshot(store)
+    state = _restrict(_state(snapshot, cube), _names(datasets, "datasets"))
+    source = cube_source(state)
+    dimensions = _names(dimension_columns, "dimension_columns")
+    if dimensions is None:
+        dimensions = state.cube.dimension_columns
+    groups = _names(partition_by, "partition_by") or ()
+    payload = _names(payload_columns, "payload_columns")
+    parsed = parse_conditions(conditions, source.columns)
+    _check_names(state, source, dimensions, groups, payload)
+    check_types(parsed, source.columns)
+    if payload is None:
+        payload = tuple(c for c in source.columns if c not in state.cube.dimension_columns)
+    columns = sorted({*dimensions, *state.cube.partition_columns, *groups, *payload})
+    _check_projection(state, source, dimensions, {*columns, *(c.column for c in parsed)})
+    text, parameters = _sql(state, source, columns, dimensions, groups, parsed)
+    statement = parse(text)
+    assert isinstance(statement, Select)
+    # The order of the rows is by code point, whatever collation the session has.
+    own = settings.copy()
+    own.reset("default_collation")
+    query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), store, own, parameters)
+    table = query.arrow()
+    if not groups:
+        return CubeResult(table, query._types, query.report, query.stats)
+    return [CubeResult(t, query._types, query.report, query.stats) for t in _split(table, groups)]
+
+
+def _names(value: str | bytes | Iterable[str] | None, what: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = (value,) if isinstance(value, (str, bytes)) else tuple(value)
+    names = tuple(n.decode() if isinstance(n, bytes) else n for n in names)
+    for name in names:
+        if not isinstance(name, str):
+            raise UsageError(f"{what}: {name!r} is no name.")
+    return tuple(dict.fromkeys(names))
+
+
+def _state(snapshot: Snapshot, cube: Cube | str) -> CubeState:
+    if isinstance(cube, str):
+        if cube not in snapshot.members:
+            raise SqlError(f"There is no cube {cube!r}.", code="unknown-table", hint="con.cubes() lists the cubes.")
+        return snapshot.cube(cube)
+    if not isinstance(cube, Cube):
+        raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
+    names = snapshot.members.get(cube.uuid_prefix, [])
+    found = snapshot.datasets([cube.uuid(n) for n in names])
+    good: dict[str, Dataset] = {}
+    for name in names:
+        dataset = found[cube.uuid(name)]
+        if isinstance(dataset, Dataset):
+            good[name] = dataset
+        elif name == cube.seed_dataset and isinstance(dataset, KeyError):
+            raise missing_metadata(cube.uuid(name), dataset)
+        elif not isinstance(dataset, KeyError):
+            raise dataset
+    return cube_state(cube, good)
+
+
+def _restrict(state: CubeState, datasets: tuple[str, ...] | None) -> CubeState:
+    if datasets is None:
+        return state
+    missing = sorted(set(datasets) - set(state.members))
+    if missing:
+        raise UsageError(f"The cube has no dataset {', '.join(missing)}.", code="unknown-dataset")
+    if state.cube.seed_dataset not in datasets:
+        raise UsageError(f"The seed dataset {state.cube.seed_dataset!r} must be among the datasets.", code="no-seed")
+    return CubeState(state.cube, {n: m for n, m in state.members.items() if n in datasets})
+
+
+def _check_names(
+    state: CubeState,
+    source: TableSource,
+    dimensions: tuple[str, ...],
+    groups: tuple[str, ...],
+    payload: tuple[str, ...] | None,
+) -> None:
+    if not dimensions:
+        raise UsageError("Dimension columns cannot be empty.")
+    for what, names, known in (
+        ("Dimension", dimensions, state.cube.dimension_columns),
+        ("Partition-by", groups, source.columns),
+        ("Payload", payload or (), source.columns),
+    ):
+        missing = [n for n in names if n not in known]
+        if missing:
+            raise UsageError(f"{what} columns that the cube does not have: {', '.join(missing)}", code="unknown-column")
+    unindexed = [g for g in groups if not _is_indexed(state, g)]
+    if unindexed:
+        raise UsageError(f"Partition-by columns without index: {', '.join(unindexed)}", code="not-indexed")
+
+
+def _is_indexed(state: CubeState, column: str) -> bool:
+    return any(column in m.table.partition_keys or column in m.table.indices for m in state.members.values())
+
+
+def _check_projection(
+    state: CubeState, source: TableSource, dimensions: tuple[str, ...], needed: Iterable[str]
+) -> None:
+    """Refuse columns of datasets whose cells are not determined by the dimensions asked for."""
+    shared = {*state.cube.dimension_columns, *state.cube.partition_columns}
+    for column in sorted(needed):
+        owner = source.owner[column]
+        lost = [c for c in state.members[owner].join_key if c in state.cube.dimension_columns and c not in dimensions]
+        if column not in shared and lost:
+            raise UsageError(
+                f"Column {column!r} of dataset {owner!r} depends on {', '.join(lost)}, which is not asked for.",
+                code="cannot-project",
+                hint="Add the dimension, or aggregate with SQL.",
+            )
+
+
+def _sql(
+    state: CubeState,
+    source: TableSource,
+    columns: list[str],
+    dimensions: tuple[str, ...],
+    groups: tuple[str, ...],
+    conditions: list[Condition],
+) -> tuple[str, Mapping[str, Any]]:
+    where, parameters = to_sql(conditions, quote_identifier)
+    parts = [where, *(f"{quote_identifier(g)} IS NOT NULL" for g in groups)]
+    predicate = " AND ".join(p for p in parts if p)
+    projected = set(dimensions) < set(state.cube.dimension_columns)
+    order = dict.fromkeys([*groups, *dimensions, *state.cube.partition_columns])
+    text = f"SELECT {'DISTINCT ' if projected else ''}{', '.join(map(quote_identifier, columns))} FROM {_TABLE}"
+    if predicate:
+        text += f" WHERE {predicate}"
+    return f"{text} ORDER BY {', '.join(map(quote_identifier, order))}", parameters
+
+
+def _split(table: pa.Table, groups: tuple[str, ...]) -> list[pa.Table]:
+    """Cut a table that is sorted by ``groups`` where their values change."""
+    starts = {0} if table.num_rows else set()
+    for name in groups:
+        column = table.column(name).combine_chunks()
+        if len(column) > 1:
+            changed = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+            starts.update(i + 1 for i, c in enumerate(changed.to_pylist()) if c)
+    cuts = [*sorted(starts), table.num_rows]
+    return [table.slice(a, b - a) for a, b in zip(cuts, cuts[1:], strict=False)]

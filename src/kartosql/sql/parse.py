@@ -1,0 +1,241 @@
+"""Text to statement."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokens import Token, TokenType
+
+from kartosql.errors import Span, SqlError
+from kartosql.sql.statements import Describe, Explain, Name, Reset, Select, Set, Show, Statement
+from kartosql.sql.tree import parse_tree, tokens_of
+
+MAX_TEXT = 1_000_000
+SHOW_WORDS = ("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "FILES", "STATS", "SETTINGS")
+_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "FILES", "STATS")
+_QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
+_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "RESET")
+
+
+def tokenize(text: str) -> list[Token]:
+    """Return the tokens of ``text``; raises ``syntax-error`` and ``statement-too-long``."""
+    if not isinstance(text, str):
+        raise SqlError(f"A statement is text, not {type(text).__name__}.", code="invalid-argument")
+    if len(text) > MAX_TEXT:
+        raise SqlError(
+            f"The statement has {len(text):,} characters, the limit is {MAX_TEXT:,}.",
+            code="statement-too-long",
+            hint="Hand long lists over as a registered table, or as a list parameter.",
+        )
+    if "\0" in text:
+        at = text.index("\0")
+        raise SqlError("The statement holds a NUL character.", code="syntax-error", span=(at, at + 1))
+    try:
+        return tokens_of(text)
+    except TokenError as e:
+        raise SqlError(f"Cannot read the statement: {_first_line(e)}", code="syntax-error", sql=text) from None
+
+
+def split_statements(text: str) -> list[str]:
+    """Return the statements of a script, split at semicolons outside of strings and comments."""
+    found, start = [], 0
+    for token in tokenize(text):
+        if token.token_type == TokenType.SEMICOLON:
+            found.append(text[start : token.start])
+            start = token.end + 1
+    found.append(text[start:])
+    return [s.strip() for s in found if any(t.token_type != TokenType.SEMICOLON for t in tokens_of(s))]
+
+
+def parse(text: str) -> Statement:
+    """Return the one statement that ``text`` holds.
+
+    Raises ``empty-statement``, ``several-statements``, ``syntax-error`` and
+    ``not-supported`` for statements that kartosql does not have.
+    """
+    tokens = tokenize(text)
+    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
+        tokens.pop()
+    if not tokens:
+        raise SqlError("There is no statement.", code="empty-statement")
+    for token in tokens:
+        if token.token_type == TokenType.SEMICOLON:
+            raise SqlError(
+                "One statement at a time, please; here is a second one.",
+                code="several-statements",
+                span=(token.start, token.end + 1),
+                sql=text,
+            )
+    return _Cursor(text[: tokens[-1].end + 1], tokens).statement()
+
+
+class _Cursor:
+    """A position in the tokens of one statement."""
+
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        self.text = text
+        self.tokens = tokens
+        self.at = 0
+
+    # -- helpers -------------------------------------------------------------------------
+
+    def word(self) -> str:
+        """Return the current token in upper case, or an empty text at the end."""
+        if self.at >= len(self.tokens) or self.tokens[self.at].token_type == TokenType.STRING:
+            return ""
+        return self.tokens[self.at].text.upper()
+
+    def take(self, *words: str) -> bool:
+        if self.word() in words and self.tokens[self.at].token_type != TokenType.IDENTIFIER:
+            self.at += 1
+            return True
+        return False
+
+    def fail(self, message: str, hint: str | None = None) -> SqlError:
+        end = len(self.text)
+        token = self.tokens[self.at] if self.at < len(self.tokens) else None
+        span = (token.start, token.end + 1) if token else (end, end + 1)
+        return SqlError(message, code="syntax-error", hint=hint, span=span, sql=self.text)
+
+    def end(self) -> None:
+        if self.at < len(self.tokens):
+            raise self.fail(f"Unexpected {self.tokens[self.at].text!r}.")
+
+    def name(self) -> tuple[Name, Span]:
+        """Read a dotted name."""
+        parts: list[str] = []
+        first = self.at
+        while True:
+            if self.at >= len(self.tokens):
+                raise self.fail("Expected a name.")
+            token = self.tokens[self.at]
+            if token.token_type != TokenType.IDENTIFIER and not token.text.replace("_", "a").isalnum():
+                raise self.fail(f"Expected a name, not {token.text!r}.")
+            parts.append(token.text)
+            self.at += 1
+            if not self.take("."):
+                break
+        return tuple(parts), (self.tokens[first].start, self.tokens[self.at - 1].end + 1)
+
+    # -- statements ------------------------------------------------------------------------
+
+    def statement(self) -> Statement:
+        word = self.word()
+        if word in _QUERY_WORDS:
+            return self.select()
+        if self.take("SHOW"):
+            return self.show()
+        if self.take("DESCRIBE", "DESC"):
+            return self.describe()
+        if self.take("EXPLAIN"):
+            return self.explain()
+        if self.take("SET"):
+            return self.set()
+        if self.take("RESET"):
+            name, _ = self.name()
+            self.end()
+            return Reset(self.text, name[-1])
+        raise self.unknown(word)
+
+    def unknown(self, word: str) -> SqlError:
+        close = difflib.get_close_matches(word, _WORDS, 1, cutoff=0.7)
+        if close:
+            return self.fail(f"{self.tokens[0].text!r} is no statement.", f"Did you mean {close[0]}?")
+        error = self.fail(
+            f"{word or self.tokens[0].text} statements are not supported.",
+            "Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET.",
+        )
+        error.code = "not-supported" if word.isalpha() else "syntax-error"
+        return error
+
+    def select(self) -> Select:
+        """Parse the rest of the tokens as a query."""
+        start = self.tokens[self.at].start
+        text, tokens = self.text, self.tokens
+        if self.at:
+            text = text[start:]
+            tokens = tokens_of(text)
+        try:
+            trees = parse_tree(tokens, text)
+        except (ParseError, RecursionError, ValueError, AttributeError, IndexError, TypeError):
+            # The engine judges what this parser cannot read; it then runs without pruning.
+            return Select(text, None)
+        tree = trees[0] if len(trees) == 1 else None
+        return Select(text, tree if isinstance(tree, exp.Query | exp.Summarize | exp.Pivot | exp.Values) else None)
+
+    def show(self) -> Show:
+        word = self.word()
+        if word not in SHOW_WORDS:
+            close = difflib.get_close_matches(word, SHOW_WORDS, 1)
+            hint = f"Did you mean SHOW {close[0]}?" if close else f"SHOW one of: {', '.join(SHOW_WORDS)}."
+            raise self.fail("SHOW what?", hint)
+        self.at += 1
+        target = span = None
+        if self.take("FROM", "IN", "OF"):
+            target, span = self.name()
+        elif word in _NEEDS_TARGET:
+            raise self.fail(f"SHOW {word} needs FROM and a table.")
+        self.end()
+        return Show(self.text, word.lower(), target, span)
+
+    def describe(self) -> Describe:
+        if self.word() in _QUERY_WORDS and self.word() != "TABLE":
+            return Describe(self.text, None, None, self.select())
+        self.take("TABLE")
+        target, span = self.name()
+        self.end()
+        return Describe(self.text, target, span, None)
+
+    def explain(self) -> Explain:
+        analyze, format_ = self.take("ANALYZE"), "text"
+        if self.word() == "(" and self._options_follow():
+            self.at += 1
+            while not self.take(")"):
+                option = self.word()
+                self.at += 1
+                if option == "ANALYZE":
+                    analyze = True
+                elif option == "FORMAT" and self.word() in ("JSON", "TEXT"):
+                    format_ = self.word().lower()
+                    self.at += 1
+                else:
+                    self.at -= 1
+                    raise self.fail("EXPLAIN knows the options ANALYZE, FORMAT JSON and FORMAT TEXT.")
+                self.take(",")
+        if self.at >= len(self.tokens) or self.word() not in _QUERY_WORDS:
+            raise self.fail("EXPLAIN needs a SELECT.")
+        return Explain(self.text, self.select(), analyze, format_)
+
+    def _options_follow(self) -> bool:
+        following = self.tokens[self.at + 1].text.upper() if self.at + 1 < len(self.tokens) else ""
+        return following in ("FORMAT", "ANALYZE")
+
+    def set(self) -> Set:
+        self.take("SESSION", "LOCAL", "GLOBAL")
+        if self.take("TIME"):
+            if not self.take("ZONE"):
+                raise self.fail("Expected ZONE.")
+            return Set(self.text, "TimeZone", self.value())
+        name, _ = self.name()
+        if not self.take("=", "TO"):
+            raise self.fail("Expected = and a value.")
+        return Set(self.text, name[-1], self.value())
+
+    def value(self) -> Any:
+        if self.at >= len(self.tokens):
+            raise self.fail("Expected a value.")
+        token = self.tokens[self.at]
+        self.at += 1
+        self.end()
+        if token.token_type == TokenType.NUMBER:
+            return float(token.text) if "." in token.text else int(token.text)
+        if token.token_type == TokenType.NULL or token.text.upper() == "DEFAULT":
+            return None
+        return token.text
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:200]

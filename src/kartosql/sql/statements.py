@@ -1,0 +1,68 @@
+"""The kinds of statement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from kartosql.errors import Span
+
+Name = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement; ``text`` is what the user wrote, without the closing semicolon."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Select(Statement):
+    """A query. ``tree`` is None when only the engine understands the text."""
+
+    tree: exp.Expression | None
+
+
+@dataclass(frozen=True)
+class Show(Statement):
+    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, TABLES or SETTINGS."""
+
+    what: str
+    target: Name | None
+    span: Span | None
+
+
+@dataclass(frozen=True)
+class Describe(Statement):
+    """DESCRIBE of a table, or of a query."""
+
+    target: Name | None
+    span: Span | None
+    query: Select | None
+
+
+@dataclass(frozen=True)
+class Explain(Statement):
+    """EXPLAIN [ANALYZE] [(FORMAT JSON)] of a query."""
+
+    query: Select
+    analyze: bool
+    format: str
+
+
+@dataclass(frozen=True)
+class Set(Statement):
+    """SET name = value."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Reset(Statement):
+    """RESET name."""
+
+    name: str

@@ -1,0 +1,94 @@
+"""sqlglot's DuckDB parser, extended by the place of every condition and parameter in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.parsers.duckdb import DuckDBParser
+from sqlglot.tokens import Token
+
+from kartosql.errors import Span
+
+DIALECT = Dialect.get_or_raise("duckdb")
+_SPAN = "kartosql_span"
+
+
+class _Tokenizer(DuckDB.Tokenizer):
+    """The DuckDB tokenizer without the statements whose text sqlglot leaves unread."""
+
+    COMMANDS: ClassVar[set[Any]] = set()
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Return the tokens of ``text``; raises sqlglot's TokenError."""
+    return list(_Tokenizer(dialect=DIALECT).tokenize(text))
+
+
+class SpanParser(DuckDBParser):
+    """The DuckDB parser that notes which characters a condition or parameter was read from.
+
+    Conditions are later evaluated from the user's own characters, so nothing depends on how
+    the tree would be printed.
+    """
+
+    def _noted(self, start: Token | None, node: Any) -> Any:
+        if start is not None and node is not None and self._prev is not None:
+            node.meta[_SPAN] = (start.start, self._prev.end + 1)
+        return node
+
+    def _parse_disjunction(self) -> Any:
+        start = self._curr
+        return self._noted(start, super()._parse_disjunction())
+
+    def _parse_conjunction(self) -> Any:
+        start = self._curr
+        return self._noted(start, super()._parse_conjunction())
+
+    def _parse_equality(self, *args: Any, **kwargs: Any) -> Any:
+        start = self._curr
+        return self._noted(start, super()._parse_equality(*args, **kwargs))
+
+    def _parse_placeholder(self) -> Any:
+        start = self._curr
+        return self._noted(start, super()._parse_placeholder())
+
+
+def parse_tree(tokens: list[Token], text: str) -> list[exp.Expression | None]:
+    """Parse ``tokens`` of ``text``; raises sqlglot's ParseError, or RecursionError for deep nesting."""
+    return SpanParser(dialect=DIALECT).parse(tokens, text)  # type: ignore[return-value]
+
+
+def span_of(node: exp.Expression) -> Span | None:
+    """Return the characters a node was read from, as far as the parser noted them."""
+    if isinstance(node, exp.Identifier):
+        return _own_span(node)
+    if isinstance(node, (exp.Column, exp.Table)):
+        spans = [_own_span(part) for part in name_parts(node)]
+        if not spans or None in spans:
+            return None
+        known = [s for s in spans if s is not None]
+        return min(s[0] for s in known), max(s[1] for s in known)
+    return node.meta.get(_SPAN) or _own_span(node)
+
+
+def _own_span(node: exp.Expression) -> Span | None:
+    start, end = node.meta.get("start"), node.meta.get("end")
+    return None if start is None or end is None else (start, end + 1)
+
+
+def name_parts(node: exp.Column | exp.Table) -> list[exp.Identifier]:
+    """Return the identifiers of a table or column name, outermost first."""
+    parts = [node.args.get(key) for key in ("catalog", "db", "table", "this")]
+    return [p for p in parts if isinstance(p, exp.Identifier)]
+
+
+def placeholders(tree: exp.Expression) -> Iterator[tuple[str | None, Span | None]]:
+    """Yield (name or number, place) of each parameter; the name of a plain ``?`` is None."""
+    for node in tree.find_all(exp.Placeholder):
+        this = node.this
+        name = this.name if isinstance(this, exp.Expression) else this
+        yield (str(name) if name else None), span_of(node)

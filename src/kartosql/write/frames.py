@@ -1,0 +1,119 @@
+"""Whatever carries Arrow data -> one table whose types can be stored."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import KartosqlError, UsageError
+
+MAX_COLUMN_NAME = 1024
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+
+
+def invalid_data(name: str, reason: str, hint: str | None = None, code: str = "invalid-data") -> UsageError:
+    """Return the error for rows of the dataset ``name`` that cannot be written."""
+    return UsageError(f"Dataset {name!r}: {reason}", code=code, hint=hint)
+
+
+def to_table(data: Any, name: str) -> pa.Table:
+    """Return ``data`` as a table with plain, storable column types and no schema metadata.
+
+    ``data`` is anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``; an unnamed pandas
+    index is left out. Raises ``invalid-data`` for other objects, for torn Arrow data and for
+    column names or types that the format has no place for.
+    """
+    if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
+        raise invalid_data(
+            name,
+            f"{type(data).__name__} carries no Arrow data",
+            "Pass a pyarrow Table, a DataFrame or another object with __arrow_c_stream__.",
+        )
+    is_pandas = type(data).__module__.split(".")[0] == "pandas"
+    if is_pandas and not all(isinstance(label, str) for label in getattr(data, "columns", ())):
+        raise invalid_data(name, "a column label is not text", "Rename the columns of the frame.")
+    try:
+        # A table is taken as it is: on the way through the C interface names would end at a NUL.
+        table = data if isinstance(data, pa.Table) else pa.table(data)
+        table.validate(full=True)
+    except KartosqlError:
+        raise
+    except Exception as e:  # the producer is foreign code and may raise anything
+        raise invalid_data(name, f"its Arrow data cannot be read: {e}") from e
+    if is_pandas:
+        table = table.select([c for c in table.column_names if not _UNNAMED_INDEX.fullmatch(c)])
+    _check_names(table.column_names, name)
+    columns = [_to_storage(table.column(i), field.name, name) for i, field in enumerate(table.schema)]
+    return pa.table(columns, schema=pa.schema([(c, a.type) for c, a in zip(table.column_names, columns, strict=True)]))
+
+
+def _check_names(names: list[str], dataset: str) -> None:
+    if not names:
+        raise invalid_data(dataset, "it has no columns")
+    seen = set()
+    for name in names:
+        if not name or "\0" in name or len(name) > MAX_COLUMN_NAME:
+            raise invalid_data(dataset, f"{name[:40]!r} is no usable column name")
+        if name in seen:
+            raise invalid_data(dataset, f"the column {name!r} occurs twice")
+        seen.add(name)
+
+
+def _to_storage(column: pa.ChunkedArray, name: str, dataset: str) -> pa.ChunkedArray:
+    target = storage_type(column.type)
+    if target is None:
+        raise invalid_data(
+            dataset, f"the column {name!r} is {column.type}, which cannot be stored", "Cast it to another type."
+        )
+    try:
+        if pa.types.is_dictionary(column.type):
+            # Decoded by way of a plain layout: dictionaries of views cannot be decoded directly.
+            values = [pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(target)) for c in column.chunks]
+            column = pa.chunked_array(values, pa.dictionary(column.type.index_type, target))
+        return column.cast(target)
+    except pa.ArrowException as e:
+        raise invalid_data(
+            dataset, f"the column {name!r} does not fit into {target}: {e}", "Round or cast it first."
+        ) from None
+
+
+def storage_type(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type in which a column of ``type_`` stands in data files, None if it cannot.
+
+    Numbers keep their width; layouts (dictionary, large, view, fixed size) become the plain
+    ones and timestamps are in microseconds.
+    """
+    t = pa.types
+    if t.is_dictionary(type_) or t.is_run_end_encoded(type_):
+        return storage_type(type_.value_type)
+    if t.is_string(type_) or t.is_large_string(type_) or t.is_string_view(type_):
+        return pa.string()
+    if t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_) or t.is_fixed_size_binary(type_):
+        return pa.binary()
+    if t.is_float16(type_):
+        return pa.float32()
+    if t.is_date(type_):
+        return pa.date32()
+    if t.is_timestamp(type_):
+        return pa.timestamp("us", type_.tz)
+    if t.is_time(type_):
+        return pa.time64("us")
+    if t.is_decimal(type_):
+        wide = type_.precision > 38
+        return (pa.decimal256 if wide else pa.decimal128)(type_.precision, type_.scale)
+    if _is_list(type_):
+        item = storage_type(type_.value_type)
+        return None if item is None else pa.list_(pa.field("item", item))
+    if t.is_struct(type_):
+        fields = [(f.name, storage_type(f.type)) for f in type_]
+        return pa.struct(fields) if fields and all(s is not None for _, s in fields) else None
+    plain = t.is_boolean(type_) or t.is_integer(type_) or t.is_floating(type_) or t.is_null(type_)
+    return type_ if plain else None
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    t = pa.types
+    plain = t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_)
+    return bool(plain or t.is_list_view(type_) or t.is_large_list_view(type_))

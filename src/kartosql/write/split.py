@@ -1,0 +1,181 @@
+"""Rows -> checked and sorted partitions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kartosql.formats.kartothek import naming
+from kartosql.store.keys import key_problem
+from kartosql.write import files
+from kartosql.write.frames import invalid_data
+from kartosql.write.layout import Layout
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of one dataset, sorted so that each partition is one run of them.
+
+    ``starts`` holds the first row of each partition and at the end the number of rows;
+    ``labels`` has one label per partition.
+    """
+
+    layout: Layout
+    rows: pa.Table
+    starts: tuple[int, ...]
+    labels: tuple[str, ...]
+
+    def partitions(self) -> Iterator[tuple[str, pa.Table]]:
+        """Yield label and rows of each partition, without its partition columns."""
+        rows = self.rows.select(files.file_columns(self.rows.schema, self.layout.partition_on))
+        for label, start, end in zip(self.labels, self.starts[:-1], self.starts[1:], strict=True):
+            yield label, rows.slice(start, end - start)
+
+
+def split(table: pa.Table, layout: Layout) -> Split:
+    """Check ``table`` against ``layout``, sort it and find its partitions.
+
+    Rows are sorted by partition columns, then dimension columns; text by code point. Raises
+    ``invalid-data``, ``null-in-key`` and ``duplicate-cells``; nothing is written.
+    """
+    _check_columns(table, layout)
+    _check_nulls(table, layout)
+    if layout.cell:
+        table = _sorted(table, layout.cell)
+        _check_unique(table, layout)
+    if layout.cell[: len(layout.partition_on)] != layout.partition_on:
+        table = _sorted(table, layout.partition_on)  # stable, so cells stay in order
+    starts = run_starts(table, layout.partition_on)
+    if not table.num_rows and not layout.partition_on:
+        starts = [0]  # an empty dataset without partition columns is one file without rows
+    labels = _labels(table, layout, starts)
+    return Split(layout, table, (*starts, table.num_rows) if starts else (), labels)
+
+
+def _check_columns(table: pa.Table, layout: Layout) -> None:
+    checks: tuple[tuple[tuple[str, ...], Callable[[pa.DataType], bool], str], ...] = (
+        (layout.partition_on, _is_partition_type, "partition"),
+        (layout.cell, _is_ordered, "dimension"),
+        (layout.index_columns, is_index_type, "index"),
+    )
+    for columns, fits, what in checks:
+        for column in columns:
+            if column not in table.column_names:
+                raise invalid_data(layout.name, f"the {what} column {column!r} is missing")
+            type_ = table.schema.field(column).type
+            if not fits(type_) and not (pa.types.is_null(type_) and column in layout.not_null):
+                also = " (dimensions of the seed are indexed)" if what == "index" and column in layout.cell else ""
+                raise invalid_data(
+                    layout.name,
+                    f"{column!r} is {type_}, which cannot serve as {what} column{also}",
+                    "Cast it to text, an integer, a date or a timestamp"
+                    + (", or list it in suppress_index_on." if also else "."),
+                )
+    if "partition" in layout.index_columns:
+        raise invalid_data(layout.name, "a column named 'partition' cannot be indexed", "Rename it.")
+    if set(table.column_names) == set(layout.partition_on):
+        raise invalid_data(layout.name, "all its columns are partition columns, so its files would be empty")
+
+
+def _is_partition_type(type_: pa.DataType) -> bool:
+    # Bytes are left out: the original reads them back from the path as text.
+    return is_index_type(type_) and not pa.types.is_binary(type_)
+
+
+def is_index_type(type_: pa.DataType) -> bool:
+    """Return whether the values of a column of this storage type can be indexed."""
+    t = pa.types
+    number = t.is_boolean(type_) or t.is_integer(type_) or t.is_floating(type_)
+    return bool(number or t.is_string(type_) or t.is_binary(type_) or t.is_date32(type_) or t.is_timestamp(type_))
+
+
+def _is_ordered(type_: pa.DataType) -> bool:
+    return is_index_type(type_) or bool(pa.types.is_decimal(type_) or pa.types.is_time(type_))
+
+
+def _check_nulls(table: pa.Table, layout: Layout) -> None:
+    for name in dict.fromkeys(layout.partition_on + layout.cell + layout.index_columns):
+        column = table[name]
+        what = "NULL"
+        empty = column.is_null()
+        if name not in layout.not_null or not column.null_count:
+            if not pa.types.is_floating(column.type):
+                continue
+            what = "NaN"
+            empty = pc.fill_null(pc.is_nan(column), False)
+        count = pc.sum(empty).as_py()
+        if count:
+            row = pc.index(empty, True).as_py()
+            raise invalid_data(
+                layout.name,
+                f"the {layout.role(name)} {name!r} holds {what} in {_rows(count)}, first in row {row}",
+                "Drop these rows or fill in a value such as 'unknown'.",
+                "null-in-key",
+            )
+
+
+def _check_unique(table: pa.Table, layout: Layout) -> None:
+    changed = _changed(table, layout.cell)
+    count = len(changed) - (pc.sum(changed).as_py() or 0)
+    if count:
+        row = table.select(list(layout.cell)).slice(pc.index(changed, False).as_py(), 1)
+        cell = ", ".join(f"{c} = {str(row[c][0])[:60]}" for c in layout.cell)
+        raise invalid_data(
+            layout.name,
+            f"a cell occurs again in {_rows(count)}, first at {cell}",
+            f"One row per combination of {', '.join(layout.cell)} is allowed: aggregate, or drop the repeats.",
+            "duplicate-cells",
+        )
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _sorted(table: pa.Table, columns: tuple[str, ...]) -> pa.Table:
+    order = pc.sort_indices(table.select(list(columns)), sort_keys=[(c, "ascending") for c in columns])
+    return table.take(order)
+
+
+def _changed(table: pa.Table, columns: tuple[str, ...]) -> pa.ChunkedArray:
+    """Return for each row but the first whether ``columns`` differ from the row before."""
+    changed = pa.chunked_array([pa.repeat(False, max(0, table.num_rows - 1))])
+    for name in columns:
+        column = table[name]
+        changed = pc.or_(changed, pc.not_equal(column.slice(1), column.slice(0, table.num_rows - 1)))
+    return changed
+
+
+def run_starts(table: pa.Table, columns: tuple[str, ...]) -> list[int]:
+    """Return the first row of each run of rows that are equal in ``columns``."""
+    if not table.num_rows:
+        return []
+    return [0, *(i + 1 for i in pc.indices_nonzero(_changed(table, columns)).to_pylist())]
+
+
+def _labels(table: pa.Table, layout: Layout, starts: list[int]) -> tuple[str, ...]:
+    # One id per written frame, as the original does: it tells which files cannot overlay each other.
+    tail = uuid.uuid4().hex
+    firsts = table.select(list(layout.partition_on)).take(pa.array(starts, pa.int64()))
+    folders: list[tuple[str, ...]] = [()] * len(starts)
+    for name in layout.partition_on:
+        try:
+            texts = files.value_texts(firsts[name])
+        except (ValueError, OverflowError) as e:
+            raise invalid_data(layout.name, f"a value of {name!r} has no text form: {e}") from None
+        column = naming.quote(name)
+        folders = [(*f, f"{column}={naming.quote(t)}") for f, t in zip(folders, texts, strict=True)]
+    labels = tuple("/".join((*folder, tail)) for folder in folders)
+    for label in labels:
+        problem = key_problem(files.file_key(layout.uuid, label))
+        if problem:
+            raise invalid_data(
+                layout.name,
+                f"the partition {label[:120]!r} gives no usable file name: {problem}",
+                "Partition by a column with shorter values.",
+            )
+    return labels

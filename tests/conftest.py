@@ -1,0 +1,62 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import golden
+from kartosql.store import Store
+
+
+@pytest.fixture(scope="session")
+def golden_folder() -> Path:
+    return golden.require()
+
+
+@pytest.fixture(scope="session")
+def ktk_store(golden_folder: Path) -> Path:
+    return golden_folder / "kartothek" / "ktk_store"
+
+
+@pytest.fixture(scope="session")
+def plateau_store(golden_folder: Path) -> Path:
+    return golden_folder / "kartothek" / "plateau_store"
+
+
+@pytest.fixture
+def copy_of(ktk_store: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that copies golden datasets, by uuid prefix, into a store that can be changed."""
+
+    def copy(*prefixes: str) -> Path:
+        target = tmp_path / "copy"
+        target.mkdir(exist_ok=True)
+        for source in sorted(ktk_store.iterdir()):
+            if source.name.startswith(prefixes):
+                if source.is_dir():
+                    shutil.copytree(source, target / source.name)
+                else:
+                    shutil.copy(source, target)
+        for path in [target, *target.rglob("*")]:
+            path.chmod(path.stat().st_mode | stat.S_IRWXU)
+        return target
+
+    return copy
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store, once in a folder and once in memory."""
+    if request.param == "local":
+        return Store(str(tmp_path))
+    return Store(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Store:
+    return Store(str(tmp_path))
