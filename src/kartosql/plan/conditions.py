@@ -6,6 +6,7 @@ logic), so that a condition is a tree of AND and OR over atoms.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from sqlglot import exp
 from kartosql.errors import Span
 from kartosql.plan.scopes import Occurrence
 from kartosql.sql.tree import span_of
+
+_NOT = re.compile(r"NOT\b", re.IGNORECASE)
 
 ColumnRef = tuple[int, str]  # occurrence id, column
 
@@ -137,10 +140,15 @@ class ConditionReader:
         """Return a part of the statement's text."""
         return self._text[span[0] : span[1]]
 
+    def _is_negation(self, node: exp.Expression) -> bool:
+        """Return whether ``node`` is a NOT in front of a predicate; the parser also makes one of ``IS NOT NULL``."""
+        span = span_of(node)
+        return isinstance(node, exp.Not) and span is not None and _NOT.match(self.slice(span)) is not None
+
     def _compose(self, node: exp.Expression) -> str | None:
         if isinstance(node, exp.Paren):
             return self._compose(node.this)
-        if isinstance(node, exp.Not):
+        if self._is_negation(node):
             inner = self._compose(node.this)
             return None if inner is None else f"(NOT {inner})"
         if isinstance(node, (exp.And, exp.Or)):
@@ -154,7 +162,7 @@ class ConditionReader:
         """Return the condition that the predicate ``node`` (or its negation) is."""
         if isinstance(node, exp.Paren):
             return self.read(node.this, negated)
-        if isinstance(node, exp.Not):
+        if self._is_negation(node):
             return self.read(node.this, not negated)
         if isinstance(node, (exp.And, exp.Or)):
             op = "AND" if isinstance(node, exp.And) != negated else "OR"

@@ -45,6 +45,9 @@ class Extractor:
         if any(_method(s) == "POSITIONAL" for s in sources):
             self._refuse(scope, "a positional join needs all rows")
             return
+        if scope.select.args.get("sample"):
+            self._refuse(scope, "the rows are sampled")
+            return
         where = scope.select.args.get("where")
         conditions = self._predicate(where.this, scope) if where is not None else []
         nullable = _null_supplied(sources)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".split())
 # Constant in one transaction, and a session runs in one; set by settings, which are fixed per statement.
 _SESSION = frozenset("now get_current_timestamp current_timestamp current_date today transaction_timestamp".split())
-_CLASSES = frozenset("CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION OPERATOR PARAMETER BETWEEN".split())
+_CLASSES = frozenset("BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION OPERATOR PARAMETER TYPE".split())
 _functions: frozenset[str] | None = None
 
 

@@ -120,21 +120,18 @@ class Relations:
         else:
             reader = self._session.parquet_files(f"kartosql_files_{number}", file_keys, declared)
         items = [f"r.c{i} AS {quote(c)}" for i, c in enumerate(columns)]
-        join = ""
-        if keys or ordered:
-            # The positions ascend in document order, so DuckDB's file index orders them too.
-            partitions = table.partitions
-            rows = [partitions.tuples[partitions.part_of_file[f]] for f in files]
-            at = {k: table.partition_keys.index(k) for k in keys}
-            arrays = {"file_index": pa.array(range(len(files)), pa.uint64())}
-            arrays |= {f"k{i}": pa.array([row[at[k]] for row in rows], partitions.types[at[k]]) for i, k in enumerate(keys)}
-            name = f"kartosql_keys_{number}"
-            self._session.register(name, pa.table(arrays))
-            items += [f"k.k{i} AS {quote(k)}" for i, k in enumerate(keys)]
-            join = f" JOIN {name} k ON k.file_index = r.file_index"
+        partitions = table.partitions
+        for i, key in enumerate(keys):
+            # A list by position in the file list: no join, and a filter on the key skips whole files.
+            at = table.partition_keys.index(key)
+            values = [partitions.tuples[partitions.part_of_file[f]][at] for f in files]
+            variable = f"kartosql_keys_{number}_{i}"
+            self._session.set_list(variable, pa.array(values, partitions.types[at]))
+            items.append(f"getvariable('{variable}')[CAST(r.file_index AS BIGINT) + 1] AS {quote(key)}")
         if ordered:
+            # Positions ascend in document order, and so does DuckDB's file index.
             items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]
-        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{join}"
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r"
 
 
 def _empty(source: TableSource, columns: Sequence[str]) -> str:

@@ -106,6 +106,12 @@ class Session:
         """Make an Arrow table known under ``name``."""
         self._connection.register(name, table)
 
+    def set_list(self, variable: str, values: pa.Array) -> None:
+        """Set a variable to a list of values, typed as the array is."""
+        positions = pa.array(range(len(values)), pa.int64())
+        self.register(variable, pa.table({"i": positions, "v": values}))
+        self.run(f"SET VARIABLE {variable} = (SELECT list(v ORDER BY i) FROM {variable})")
+
     def registered_name(self, source: TableSource) -> str:
         """Return the relation of data that the user registered."""
         name = self._registered.get(id(source))
@@ -143,7 +149,7 @@ class Session:
         size = sum(self.files.sizes.get(k) or 0 for k in keys)
         return (
             f"read_parquet(getvariable('{variable}'), schema = {parquet_schema_argument(declared)}, "
-            f"hive_partitioning = false, explicit_cardinality = {max(1, size // 50)})"
+            f"hive_partitioning = false, can_have_nan = true, explicit_cardinality = {max(1, size // 50)})"
         )
 
     def _check_types(self, variable: str, keys: Sequence[str], declared: dict[str, str]) -> None:

@@ -1,0 +1,229 @@
+"""Streams of record batches in every output format."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, Self
+
+import pyarrow as pa
+
+from kartosql.errors import UsageError
+from kartosql.render import tables
+from kartosql.render.escape import escaped_csv, escaped_json
+from kartosql.render.values import json_names, jsons, texts
+
+ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
+_QUOTED = {",": re.compile(r'[",\r\n]'), "\t": re.compile(r'["\t\r\n]')}
+
+Writer = Callable[[pa.RecordBatchReader, BinaryIO, bool, bool], int]
+
+
+def write_stream(
+    reader: pa.RecordBatchReader,
+    format: str,  # noqa: A002
+    out: BinaryIO,
+    *,
+    header: bool = True,
+    terminal: bool = False,
+) -> int:
+    """Write all batches of ``reader`` to ``out`` and return the number of rows.
+
+    All formats but box hold one batch at a time. ``terminal`` says that a person looks at the
+    output: then csv, tsv and json escape control characters too, which box, markdown and
+    vertical always do. Raises ``invalid-argument`` for an unknown format, for columns that
+    the format has no type for, and for binary formats on a terminal.
+    """
+    writer = WRITERS.get(format)
+    if writer is None:
+        raise UsageError(f"There is no output format {format!r}.", hint=f"Formats: {', '.join(WRITERS)}.")
+    if terminal and format in BINARY_FORMATS:
+        raise UsageError(f"The format {format} is not for terminals.", hint="Write to a file, or choose box.")
+    return writer(reader, out, header, terminal)
+
+
+def _write_lines(out: BinaryIO, lines: Iterable[str]) -> None:
+    text = "\n".join(lines)
+    if text:
+        out.write(text.encode() + b"\n")
+
+
+def _box(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    table = reader.read_all()
+    _write_lines(out, tables.box_lines(table.schema, tables.cells(table), header))
+    return int(table.num_rows)
+
+
+def _markdown(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    # Without a head it would be no table, so there always is one.
+    _write_lines(out, tables.markdown_head(reader.schema))
+    return _by_batch(reader, out, lambda batch, first: tables.markdown_lines(batch))
+
+
+def _vertical(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    return _by_batch(reader, out, lambda batch, first: tables.vertical_lines(batch, first + 1))
+
+
+def _by_batch(
+    reader: pa.RecordBatchReader, out: BinaryIO, lines: Callable[[pa.RecordBatch, int], Iterator[str]]
+) -> int:
+    rows = 0
+    for batch in reader:
+        _write_lines(out, lines(batch, rows))
+        rows += batch.num_rows
+    return rows
+
+
+def _separated(separator: str) -> Writer:
+    """Return the writer of RFC 4180 records with line feeds; NULL is empty, the empty text is ``""``."""
+    special = _QUOTED[separator]
+
+    def cell(text: str | None) -> str:
+        if text is None:
+            return ""
+        return '"' + text.replace('"', '""') + '"' if not text or special.search(text) else text
+
+    def write(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+        safe: Callable[[str], str] = escaped_csv if terminal else str
+        if header:
+            _write_lines(out, [separator.join(cell(safe(name)) for name in reader.schema.names)])
+
+        def lines(batch: pa.RecordBatch, first: int) -> Iterator[str]:
+            columns = [[cell(t if t is None else safe(t)) for t in texts(column)] for column in batch.columns]
+            return (separator.join(row) for row in zip(*columns, strict=True))
+
+        rows = 0
+        for batch in reader:
+            rows += batch.num_rows
+            if batch.num_rows:
+                # Not _write_lines: a NULL in a single column is a line of its own, though empty.
+                out.write("".join(line + "\n" for line in lines(batch, rows)).encode())
+        return rows
+
+    return write
+
+
+def _objects(batch: pa.RecordBatch, terminal: bool) -> Iterator[str]:
+    struct = pa.StructArray.from_arrays(batch.columns, names=json_names(batch.schema.names))
+    found = jsons(struct)
+    return (escaped_json(text) if terminal else text for text in found)
+
+
+def _jsonl(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    return _by_batch(reader, out, lambda batch, first: _objects(batch, terminal))
+
+
+def _json(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    out.write(b"[")
+    rows = 0
+    for batch in reader:
+        if batch.num_rows:
+            out.write((",\n" if rows else "\n").encode() + ",\n".join(_objects(batch, terminal)).encode())
+            rows += batch.num_rows
+    out.write(b"\n]\n" if rows else b"]\n")
+    return rows
+
+
+class _Counted:
+    """A file object that knows how much was written, as pipes do not; ``close`` leaves them open.
+
+    After an error nothing more is written: the libraries would add a footer, and a part of
+    the rows would look like all of them.
+    """
+
+    closed = False
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._size = 0
+        self._failed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        self._failed = kind is not None
+
+    def write(self, data: Any) -> int:
+        if not self._failed:
+            self._out.write(data)
+            self._size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        if not self._failed:
+            self._out.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    import pyarrow.parquet as pq
+
+    names = json_names(reader.schema.names)
+    schema = pa.schema([f.with_name(name) for f, name in zip(reader.schema, names, strict=True)])
+    rows = 0
+    with _Counted(out) as sink:
+        try:
+            writer = pq.ParquetWriter(sink, schema, compression="zstd")
+        except pa.ArrowException as e:
+            raise _unwritable("Parquet", e) from None
+        for group in _groups(reader):
+            writer.write_table(group.rename_columns(names), row_group_size=ROW_GROUP_ROWS)
+            rows += group.num_rows
+        writer.close()
+    return rows
+
+
+def _unwritable(name: str, error: Exception) -> UsageError:
+    reason = str(error).splitlines()[0]
+    return UsageError(f"{name} cannot hold the result: {reason}", hint="Cast the column, for instance to VARCHAR.")
+
+
+def _groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Yield the rows in tables of about the size of a row group, as small batches make poor files."""
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    for batch in reader:
+        batches.append(batch)
+        count += batch.num_rows
+        if count >= ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(batches, reader.schema)
+            batches, count = [], 0
+    if batches:
+        yield pa.Table.from_batches(batches, reader.schema)
+
+
+def _arrow(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    rows = 0
+    with _Counted(out) as sink:
+        writer = pa.ipc.new_file(sink, reader.schema)
+        for batch in reader:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        writer.close()
+    return rows
+
+
+def _none(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    return sum(batch.num_rows for batch in reader)
+
+
+WRITERS: Mapping[str, Writer] = {
+    "box": _box,
+    "markdown": _markdown,
+    "vertical": _vertical,
+    "csv": _separated(","),
+    "tsv": _separated("\t"),
+    "json": _json,
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "arrow": _arrow,
+    "none": _none,
+}
+FORMATS = tuple(WRITERS)
+BINARY_FORMATS = ("parquet", "arrow")
