@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Span = tuple[int, int]
+MAX_MESSAGE = 1_000
 
 
 class KartosqlError(Exception):
@@ -25,6 +26,9 @@ class KartosqlError(Exception):
         span: Span | None = None,
         sql: str | None = None,
     ) -> None:
+        if len(message) > MAX_MESSAGE:
+            # Names and values may come from strangers; a message stays readable whatever they hold.
+            message = message[: MAX_MESSAGE - 3] + "..."
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
@@ -114,6 +118,13 @@ class LimitError(KartosqlError):
 
 class KartosqlWarning(UserWarning):
     """Something was left out or ignored, and the answer is still right."""
+
+
+def shorten(value: object, width: int = 160) -> str:
+    """Return a value for a message: text as it is, else its repr; long ones cut in the middle."""
+    text = value if isinstance(value, str) else repr(value)
+    half = width // 2 - 2
+    return text if len(text) <= width else f"{text[:half]}...{text[-half:]}"
 
 
 def excerpt(sql: str, span: Span) -> str:

@@ -10,47 +10,60 @@ from typing import Any
 
 from kartosql.errors import UsageError
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(b?|[kmgt]i?b?)\s*", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+class _Expected(ValueError):
+    """Says what a value has to be."""
 
 
 def parse_size(value: Any) -> int:
     """Return a number of bytes from an integer or a text such as ``2GiB``."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
     match = _SIZE.fullmatch(str(value))
     if not match:
-        raise ValueError("a number of bytes such as 500MB or 2GiB")
+        raise _Expected("a number of bytes such as 500MB or 2GiB")
     unit = match[2].lower().removesuffix("b")
     factor = _UNITS[unit.removesuffix("i")]
     if unit.endswith("i"):
         factor = 1024 ** (["k", "m", "g", "t"].index(unit[0]) + 1)
-    return int(float(match[1]) * factor)
+    number = float(match[1]) * factor
+    if number >= 2**63:
+        raise _Expected("a number of bytes below 8 EiB")
+    return int(number)
 
 
 def _seconds(value: Any) -> float:
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
     if not 0 < number < 1e9:
-        raise ValueError("a positive number of seconds")
+        raise _Expected("a positive number of seconds")
     return number
 
 
 def _count(value: Any) -> int:
-    number = int(value)
-    if isinstance(value, bool) or number < 1 or number != float(value):
-        raise ValueError("a positive whole number")
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = 0
+    if isinstance(value, bool) or not 1 <= number < 2**31 or number != float(value):
+        raise _Expected("a positive whole number")
     return number
 
 
 def _engine(value: Any) -> str:
     if value not in ("auto", "duckdb"):
-        raise ValueError("auto or duckdb")
+        raise _Expected("auto or duckdb")
     return str(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError("a non-empty text")
+        raise _Expected("a non-empty text")
     return value
 
 
@@ -100,7 +113,7 @@ class Settings:
             return
         try:
             self._values[setting.name] = setting.parse(value)
-        except (ValueError, TypeError) as e:
+        except _Expected as e:
             raise UsageError(
                 f"{value!r} is no value for the setting {setting.name}",
                 code="invalid-setting",

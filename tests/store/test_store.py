@@ -71,15 +71,6 @@ def test_listings_see_what_was_put_after_an_earlier_one(store):
     assert store.list_below("u/") == {"u/c": 1}
 
 
-def test_limit_refuses_before_reading(store):
-    store.put("a", b"12345")
-    assert store.read("a", limit=5) == b"12345"
-    with pytest.raises(FormatError, match="a: 5 bytes") as e:
-        store.read("a", limit=4)
-    assert e.value.code == "too-large"
-    assert store.counter.reads == 1
-
-
 def test_metadata_is_capped(store, monkeypatch):
     store.put("a", b"12345")
     monkeypatch.setattr(store_module, "MAX_METADATA_BYTES", 4)

@@ -1,1 +1,1 @@
-"""cli."""
+"""The command ``kartosql``: one module per task, heavy imports only where they are needed."""

@@ -6,7 +6,7 @@ predicates over the distinct partition values and index values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -52,6 +52,20 @@ class Evaluator(Protocol):
         The predicate names the column ``v`` and, if ``with_keys``, the i-th partition key
         ``k<i>``. NULL and NaN are in no index; they count as possible in every file unless
         ``never_null`` and ``never_nan`` rule them out.
+        """
+
+    def holding_cells(
+        self,
+        table: DatasetTable,
+        early: int,
+        late: Files,
+        dimensions: Sequence[str],
+        predicate: str,
+        parameters: Mapping[str, Any],
+    ) -> Files:
+        """Return those ``late`` files that may hold a cell of the rows of ``early`` for which a predicate is TRUE.
+
+        ``dimensions`` are indexed columns of the cell; the predicate names columns in quotes.
         """
 
     def shares_values(self, table: DatasetTable, column: str, files: Files) -> set[tuple[int, int]]:

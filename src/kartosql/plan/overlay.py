@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from kartosql.formats.kartothek import naming
+from kartosql.plan.conditions import Condition, conjunction, parameters_of
 from kartosql.plan.evaluate import Evaluator, Files
-from kartosql.plan.tables import Part
+from kartosql.plan.tables import Part, quote_identifier
+
+MAX_PROBES = 16  # files that may be looked into while planning
 
 
 class Overlays:
@@ -30,25 +34,44 @@ class Overlays:
                 found.update(group)
         return frozenset(found)
 
-    def hiding(self, kept: Files, candidates: Files) -> Files:
-        """Return the candidates that may hide rows of ``kept`` files, because they stand later."""
+    def hiding(self, kept: Files, candidates: Files, conditions: Sequence[Condition], parameters: Any) -> Files:
+        """Return the candidates that may hide rows of ``kept`` files, because they stand later.
+
+        Only rows for which all ``conditions`` are TRUE matter.
+        """
         hiding: set[int] = set()
         for group in self._groups(candidates):
             early = [f for f in group if f in kept]
             late = [f for f in group if f not in kept and early and f > early[0]]
             pairs = {(e, f) for f in late for e in early if e < f and self._may_overlay(e, f)}
             if pairs:
-                hiding.update(f for _, f in self._by_dimensions(pairs))
+                hiding.update(f for _, f in self._by_dimensions(pairs, conditions, parameters))
         return frozenset(hiding)
 
-    def _by_dimensions(self, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Drop the pairs of files that have no value of some indexed dimension in common."""
+    def _by_dimensions(
+        self, pairs: set[tuple[int, int]], conditions: Sequence[Condition], parameters: Any
+    ) -> set[tuple[int, int]]:
+        """Drop the pairs of files that have no cell in common, as far as the dimensions' indices tell."""
         table = self._part.table
-        for column in self._part.join_key:
-            if column in table.indices and pairs:
+        dimensions = [c for c in self._part.join_key if c in table.indices]
+        for column in dimensions:
+            if pairs:
                 involved = frozenset(f for pair in pairs for f in pair)
                 pairs &= self._evaluator.shares_values(table, column, involved)
-        return pairs
+        early = {e for e, _ in pairs}
+        if not dimensions or not conditions or len(early) > MAX_PROBES:
+            return pairs
+        # The earlier file is read anyway: which of its rows match decides which cells matter.
+        condition = conjunction(list(conditions))
+        predicate = condition.render(lambda column: quote_identifier(column[1]))
+        wanted = set(parameters_of(condition))
+        values = {k: v for k, v in parameters.items() if k in wanted}
+        found = set()
+        for e in early:
+            late = frozenset(f for one, f in pairs if one == e)
+            holding = self._evaluator.holding_cells(table, e, late, dimensions, predicate, values)
+            found.update((e, f) for f in holding)
+        return found
 
     def _may_overlay(self, one: int, other: int) -> bool:
         return self._write(one) != self._write(other) or self._write(one) is None

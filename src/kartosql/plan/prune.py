@@ -134,17 +134,24 @@ class _Pruner:
         others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
         self._apply(draft, others, payload)
         if draft.files != before:
-            self._keep_overlays(draft, before)
+            own_only = [c for c in self._conditions if self._is_about(c, own)]
+            self._keep_overlays(draft, before, own_only)
         return draft
 
     def _is_restrictive(self, condition: Condition, payload: Set[str]) -> bool:
         """Return whether a condition drops all rows for which a dataset has no partner."""
-        columns = condition.columns
-        if not columns or not is_evaluable(condition):
-            return False
-        if any(o != self._occurrence.id or c not in payload for o, c in columns):
-            return False
-        return _rejects_null(condition, self._occurrence, self._query, self._evaluator)
+        return self._is_about(condition, payload) and _rejects_null(
+            condition, self._occurrence, self._query, self._evaluator
+        )
+
+    def _is_about(self, condition: Condition, columns: Set[str]) -> bool:
+        """Return whether a condition can be evaluated and has columns, all of them among ``columns``."""
+        found = condition.columns
+        return (
+            bool(found)
+            and is_evaluable(condition)
+            and all(o == self._occurrence.id and c in columns for o, c in found)
+        )
 
     def _apply(self, draft: _Draft, conditions: list[Condition], usable: Set[str]) -> None:
         """Narrow a dataset by all conditions over the ``usable`` columns."""
@@ -167,9 +174,10 @@ class _Pruner:
             by = "partition key" if _on_keys(condition, table.partition_keys) else "inverted index"
             draft.narrow(filter_.files(condition), condition.text, by)
 
-    def _keep_overlays(self, draft: _Draft, candidates: Files) -> None:
+    def _keep_overlays(self, draft: _Draft, candidates: Files, conditions: list[Condition]) -> None:
         """Take back files that hide rows of the files that were kept."""
-        hiding = Overlays(draft.part, self._evaluator).hiding(draft.files, candidates)
+        overlays = Overlays(draft.part, self._evaluator)
+        hiding = overlays.hiding(draft.files, candidates, conditions, self._query.parameters)
         if hiding:
             draft.files |= hiding
             last = draft.steps[-1]

@@ -31,7 +31,8 @@ def times(array: pa.Array) -> list[str | None]:
     """Return times of day as ``23:59:59[.ffffff]``; the end of a day is ``24:00:00``."""
     unit = _PER_SECOND[array.type.unit]
     integers = pa.int32() if array.type.bit_width == 32 else pa.int64()
-    return [None if v is None else _clock(*divmod(v, unit), unit) for v in array.view(integers).to_pylist()]
+    values = array.view(integers).to_pylist()
+    return [None if v is None else _clock(v // unit, v % unit, unit) for v in values]
 
 
 def timestamps(array: pa.Array, separator: str = " ") -> list[str | None]:
@@ -130,7 +131,8 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
             words.append(f"{count} {word}{'' if abs(count) == 1 else 's'}")
     if nanoseconds or not words:
         sign = "-" if nanoseconds < 0 else ""
-        words.append(sign + _clock(*divmod(abs(nanoseconds), 10**9), 10**9))
+        size = abs(nanoseconds)
+        words.append(sign + _clock(size // 10**9, size % 10**9, 10**9))
     return " ".join(words)
 
 

@@ -38,7 +38,11 @@ def check_key(key: object, prefix: str = "", *, source: str) -> str:
     ``source`` names the document the key comes from, for the message.
     """
     if not isinstance(key, str):
-        raise FormatError(f"{source}: a storage key is {type(key).__name__}, not text", code="invalid-metadata")
+        raise FormatError(
+            f"{source}: a storage key is {type(key).__name__}, not text",
+            code="invalid-metadata",
+            hint="The metadata file is damaged or was not written by kartothek, plateau or kartosql.",
+        )
     problem = key_problem(key, prefix)
     if problem:
         shown = key if len(key) <= 120 else key[:117] + "..."

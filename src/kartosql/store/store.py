@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
+import stat
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -80,10 +81,12 @@ class Store:
         self._safe_dirs: set[str] = set()
         if self.is_local:
             if create:
-                os.makedirs(self.root or "/", exist_ok=True)
-            elif not os.path.isdir(self.root or "/"):
+                # What is in the way is reported below.
+                with contextlib.suppress(FileExistsError, NotADirectoryError):
+                    os.makedirs(self.root or "/", exist_ok=True)
+            if not os.path.isdir(self.root or "/"):
                 raise StoreError(
-                    f"There is no folder {self.root!r}.", code="store-not-found", hint="Check the path of the store."
+                    f"{self.root!r} is no folder.", code="store-not-found", hint="Check the path of the store."
                 )
             self._real_root = os.path.realpath(self.root or "/")
 
@@ -124,7 +127,9 @@ class Store:
             rows = self.fs.ls(path, detail=True, refresh=True) if self._refreshable else self.fs.ls(path, detail=True)
         except FileNotFoundError:
             return []  # object stores have no empty folders
-        except (OSError, ValueError) as e:
+        except PermissionError as e:
+            raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from e
+        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
             raise StoreError(f"Cannot list {self.url!r}: {e}") from e
         entries = []
         for row in rows:
@@ -146,23 +151,20 @@ class Store:
             found: dict[str, Any] = self.fs.find(self.path(prefix), detail=True)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as e:
+        except PermissionError as e:
+            raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from e
+        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
             raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {e}") from e
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
 
-    def read(self, key: str, *, start: int | None = None, end: int | None = None, limit: int | None = None) -> bytes:
+    def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of ``key``, or of its range [start, end).
 
-        Raises KeyError when there is no such key, ``too-large`` beyond ``limit`` bytes (with
-        a limit the size is asked first) and ``store-failed`` when the store does not answer.
+        Raises KeyError when there is no such key, ``store-failed`` and ``access-denied``.
         """
         if self.is_local:
             self.local_path(key)
-        if limit is not None:
-            size = self.size(key)
-            if size is not None and size > limit:
-                raise FormatError(f"{key}: {size:,} bytes are more than the limit of {limit:,}", code="too-large")
         with self._errors(key):
             data: bytes = self.fs.cat_file(self.path(key), start=start, end=end)
         self.counter.add("reads", key, len(data))
@@ -170,15 +172,20 @@ class Store:
 
     def read_metadata(self, key: str) -> bytes:
         """Return the whole of a metadata document, index or schema file of at most 1 GiB."""
-        with self._errors(key):
-            if self.is_local:
-                # A cheap local call; a remote one would double the requests of every open.
-                size = os.stat(self.local_path(key)).st_size
-                if size > MAX_METADATA_BYTES:
-                    raise FormatError(
-                        f"{key}: {size:,} bytes are more than the limit of {MAX_METADATA_BYTES:,}", code="too-large"
-                    )
-        return self.read(key)
+        if self.is_local:
+            # A cheap local call; a remote one would double the requests of every open.
+            self._check_size(key, self.size(key) or 0)
+        data = self.read(key)
+        self._check_size(key, len(data))
+        return data
+
+    def _check_size(self, key: str, size: int) -> None:
+        if size > MAX_METADATA_BYTES:
+            raise FormatError(
+                f"{key}: {size:,} bytes are more than the limit of {MAX_METADATA_BYTES:,}",
+                code="too-large",
+                hint="No dataset's metadata are that large; the file may be damaged or hostile.",
+            )
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | KartosqlOrKeyError]:
         """Return the bytes of many keys, read concurrently; errors stand in place of bytes."""
@@ -202,7 +209,12 @@ class Store:
         """Return the size of ``key`` in bytes; KeyError when there is none."""
         with self._errors(key):
             if self.is_local:
-                return os.stat(self.local_path(key)).st_size
+                found = os.stat(self.local_path(key))
+                if stat.S_ISDIR(found.st_mode):
+                    raise KeyError(key)
+                if not stat.S_ISREG(found.st_mode):
+                    raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
+                return found.st_size
             self.counter.add("sizes", key)
             size = self.fs.size(self.path(key))
             return None if size is None else int(size)
@@ -215,7 +227,9 @@ class Store:
             raise KeyError(key) from None
         except PermissionError as e:
             raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from e
-        except OSError as e:
+        except (FormatError, StoreError, KeyError):
+            raise
+        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
             raise StoreError(f"Cannot read {key!r} in {self.url!r}: {e}") from e
 
     # -- writing -------------------------------------------------------------------------
@@ -226,9 +240,8 @@ class Store:
         self.counter.add("writes", key)
         try:
             if self.is_local:
-                path = os.path.join(self._real_root, key)
+                path = self.local_path(key)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                self.local_path(key)
                 # A file of its own name in the same folder, so that the rename is atomic.
                 part = f"{os.path.dirname(path)}/.{uuid.uuid4().hex}.part"
                 try:
@@ -244,7 +257,9 @@ class Store:
                 self.fs.pipe_file(self.path(key), data)
         except PermissionError as e:
             raise StoreError(f"No permission to write {key!r} in {self.url!r}.", code="access-denied") from e
-        except OSError as e:
+        except FormatError:
+            raise
+        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
             raise StoreError(f"Cannot write {key!r} in {self.url!r}: {e}") from e
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.types import fits, sql_type
+from kartosql.engines.duckdb.types import fits, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.partitions import value_parser
@@ -22,6 +22,11 @@ _OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".spli
 # Constant in one transaction, and a session runs in one; set by settings, which are fixed per statement.
 _SESSION = frozenset("now get_current_timestamp current_timestamp current_date today transaction_timestamp".split())
 _CLASSES = frozenset("BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION OPERATOR PARAMETER TYPE".split())
+_COMPARING = frozenset("BETWEEN CAST COLUMN_REF COMPARISON CONJUNCTION CONSTANT OPERATOR PARAMETER TYPE".split())
+_COMPARING_OPERATORS = frozenset(
+    "OPERATOR_NOT COMPARE_IN COMPARE_NOT_IN OPERATOR_IS_NULL OPERATOR_IS_NOT_NULL".split()
+)
+MAX_PROBES = 16  # files that may be looked into while planning
 _functions: frozenset[str] | None = None
 
 
@@ -77,13 +82,15 @@ class DuckEvaluator:
 
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate without columns may be TRUE."""
-        return bool(self._select("SELECT 1 WHERE {}", predicate, parameters))
+        return bool(self._select(lambda where: f"SELECT 1 WHERE {where}", predicate, parameters))
 
-    def _select(self, template: str, predicate: str, parameters: Mapping[str, Any]) -> list[Any] | bool:
-        """Run a query with the predicate put in; True stands for everything."""
+    def _select(
+        self, query: Callable[[str], str], predicate: str, parameters: Mapping[str, Any]
+    ) -> list[Any] | bool:
+        """Run the query that ``query`` makes of a predicate; True stands for everything."""
         for condition in (predicate, f"coalesce(TRY({predicate}), true)"):
             try:
-                return self._session.rows(template.format(condition), parameters)
+                return self._session.rows(query(condition), parameters)
             except duckdb.Error:
                 continue
         return True
@@ -91,7 +98,7 @@ class DuckEvaluator:
     def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> frozenset[int]:
         """Return the partitions for which a predicate may be TRUE."""
         name = self._partition_table(table)
-        found = self._select(f"SELECT part FROM {name} WHERE {{}}", predicate, parameters)
+        found = self._select(lambda where: f"SELECT part FROM {name} WHERE {where}", predicate, parameters)
         if isinstance(found, bool):
             return frozenset(range(len(table.partitions.tuples)))
         return frozenset(row[0] for row in found)
@@ -111,31 +118,91 @@ class DuckEvaluator:
         values = self._index_table(table, column)
         parts = self._partition_table(table)
         type_ = table.indices[column].type
-        if with_keys:
-            template = f"SELECT DISTINCT file FROM {values} JOIN {parts} USING (part) WHERE {{}}"
-        else:
+
+        def query(where: str, value: str = "v") -> str:
+            if with_keys:
+                spread = f"(SELECT * REPLACE ({value} AS v) FROM {values}) JOIN {parts} USING (part)"
+                return f"SELECT DISTINCT file FROM {spread} WHERE {where}"
             # The values are filtered before their labels are spread.
-            template = (
-                f"SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label FROM {values}_values WHERE {{}}) i "
-                f"JOIN {values}_labels l USING (label)"
-            )
-        found = self._select(template, predicate, parameters)
+            filtered = f"(SELECT {value} AS v, labels FROM {values}_values) WHERE {where}"
+            labels = f"SELECT DISTINCT unnest(labels) AS label FROM {filtered}"
+            return f"SELECT DISTINCT l.file FROM ({labels}) i JOIN {values}_labels l USING (label)"
+
+        found = self._select(query, predicate, parameters)
         everything = frozenset(range(len(table.files)))
-        if isinstance(found, bool):
+        if isinstance(found, bool) or (pa.types.is_binary(type_) and not self._compares(predicate, parameters)):
             return everything
         files = {row[0] for row in found}
+        if pa.types.is_binary(type_):
+            files |= self._cut_values(table, column, query, predicate, parameters, files)
         absent = [] if never_null else [self.null(type_)]
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
         for value in absent:
-            extra = self._select(
-                f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE {{}}", predicate, parameters
-            )
+            relation = f"(SELECT *, {value} AS v FROM {parts})"
+            extra = self._select(lambda where, r=relation: f"SELECT part FROM {r} WHERE {where}", predicate, parameters)
             if isinstance(extra, bool):
                 return everything
             kept = {row[0] for row in extra}
             files |= {f for f, part in enumerate(table.partitions.part_of_file) if part in kept}
         return frozenset(files)
+
+    def _compares(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
+        """Return whether a predicate does no more than compare its column with values without NUL bytes."""
+        clean = not any(isinstance(v, bytes) and b"\0" in v for v in parameters.values())
+        return clean and _is_comparison(self._parse(predicate))
+
+    def _cut_values(
+        self,
+        table: DatasetTable,
+        column: str,
+        query: Callable[[str, str], str],
+        predicate: str,
+        parameters: Mapping[str, Any],
+        sure: set[int],
+    ) -> set[int]:
+        """Return the files in which a value that the index holds cut at its first NUL byte matches.
+
+        Compared with values that have no NUL byte, all values that were cut to v stand where
+        v followed by one NUL byte stands. The few files that hinge on that are looked into.
+        """
+        longer = "v || '\\x00'::BLOB"
+        found = self._select(lambda where: query(where, longer), predicate, parameters)
+        doubtful = set(range(len(table.files))) if isinstance(found, bool) else {row[0] for row in found}
+        doubtful -= sure
+        if len(doubtful) > MAX_PROBES:
+            return doubtful
+        keys = {key: f"k{i}" for i, key in enumerate(table.partition_keys)}
+        for file in sorted(doubtful):
+            rows = self._session.relations.rows_of(table, [file], {column: "v", **keys})
+            if self._select(lambda where, r=rows: f"SELECT 1 FROM ({r}) WHERE {where} LIMIT 1", predicate, parameters) == []:
+                doubtful.discard(file)
+        return doubtful
+
+    def holding_cells(
+        self,
+        table: DatasetTable,
+        early: int,
+        late: Files,
+        dimensions: Sequence[str],
+        predicate: str,
+        parameters: Mapping[str, Any],
+    ) -> Files:
+        """Return those ``late`` files that may hold a cell of the rows of ``early`` for which a predicate is TRUE."""
+        columns = {c: c for c in table.schema.names}
+        rows = f"({self._session.relations.rows_of(table, [early], columns)})"
+        joins = ""
+        for i, column in enumerate(dimensions):
+            same_file = "" if i == 0 else " AND i0.file = i%d.file" % i
+            joins += f" JOIN {self._index_table(table, column)} i{i} ON i{i}.v = r.{quote(column)}{same_file}"
+        listed = ", ".join(str(f) for f in sorted(late))
+        tail = f"{joins} WHERE i0.file IN ({listed})"
+        found = self._select(
+            lambda where: f"SELECT DISTINCT i0.file FROM (SELECT * FROM {rows} WHERE {where}) r{tail}",
+            predicate,
+            parameters,
+        )
+        return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
     def shares_values(self, table: DatasetTable, column: str, files: Files) -> set[tuple[int, int]]:
         """Return the pairs (earlier, later) of files that have a value of ``column`` in common."""
@@ -230,6 +297,21 @@ def _without_places(node: Any) -> Any:
     if isinstance(node, list):
         return [_without_places(v) for v in node]
     return node
+
+
+def _is_comparison(node: Any, below_cast: bool = False) -> bool:
+    if isinstance(node, list):
+        return all(_is_comparison(v, below_cast) for v in node)
+    if not isinstance(node, dict):
+        return not (isinstance(node, str) and ("\\x00" in node or "\0" in node))
+    kind = node.get("class")
+    if kind is not None and kind not in _COMPARING:
+        return False
+    if kind == "OPERATOR" and node["type"] not in _COMPARING_OPERATORS:
+        return False
+    if kind == "COLUMN_REF" and below_cast:
+        return False
+    return all(_is_comparison(v, below_cast or kind == "CAST") for v in node.values())
 
 
 def _is_pure(node: Any, functions: Any) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import FormatError
+from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.scopes import Occurrence
 from kartosql.plan.tables import TableSource
@@ -35,13 +36,14 @@ class Relations:
             self._view(scan.occurrence, _empty(source, columns))
             return
         seed = scan.parts[0]
+        shown = {c: source.exposed.get(c, c) for c in source.columns}
         names = {p.part.name: f"p{i}" for i, p in enumerate(scan.parts) if p.files}
-        body = f"({self._part(seed, columns)}) p0"
+        body = f"({self._part(seed, columns, shown)}) p0"
         for part in scan.parts[1:]:
             if part.files:
                 alias = names[part.part.name]
-                on = " AND ".join(f"p0.{quote(c)} = {alias}.{quote(c)}" for c in part.part.join_key)
-                body += f" LEFT JOIN ({self._part(part, columns)}) {alias} ON {on}"
+                on = " AND ".join(f"p0.{quote(shown[c])} = {alias}.{quote(shown[c])}" for c in part.part.join_key)
+                body += f" LEFT JOIN ({self._part(part, columns, shown)}) {alias} ON {on}"
         items = []
         for column in columns:
             alias = names.get(source.owner[column])
@@ -50,8 +52,8 @@ class Relations:
             elif alias is None:
                 value = f"CAST(NULL AS {sql_type(source.columns[column])})"
             else:
-                value = f"{alias}.{quote(column)}"
-            items.append(f"{value} AS {quote(source.exposed.get(column, column))}")
+                value = f"{alias}.{quote(shown[column])}"
+            items.append(f"{value} AS {quote(shown[column])}")
         # A table always has some column, even where count(*) is all that is asked.
         self._view(scan.occurrence, f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}")
 
@@ -83,51 +85,53 @@ class Relations:
 
     # -- one dataset ---------------------------------------------------------------------------
 
-    def _part(self, scan: PartScan, wanted: Sequence[str]) -> str:
+    def _part(self, scan: PartScan, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
         """Return the query over the files of one dataset, overlays resolved."""
         part, table = scan.part, scan.part.table
         own = set(part.columns) & set(wanted) | set(part.join_key)
-        keys = [k for k in table.partition_keys if k in own]
-        columns = [c for c in table.schema.names if c in own and c not in table.partition_keys]
-        columns = [c for c in columns if not pa.types.is_null(table.types[c])]
+        names = {c: shown[c] for c in table.schema.names if c in own and not pa.types.is_null(table.types[c])}
         plain = [f for f in scan.files if f not in scan.overlaid]
         overlaid = [f for f in scan.files if f in scan.overlaid]
         queries = []
         if plain:
-            queries.append(self._files(scan, plain, columns, keys))
+            queries.append(self.rows_of(table, plain, names))
         if overlaid:
-            outer = ", ".join(quote(c) for c in (*columns, *keys)) or "NULL AS nothing"
-            cell = ", ".join(quote(c) for c in part.join_key)
-            inner = self._files(scan, overlaid, columns, keys, ordered=True)
+            outer = ", ".join(map(quote, names.values())) or "NULL AS nothing"
+            cell = ", ".join(quote(shown[c]) for c in part.join_key)
+            inner = self.rows_of(table, overlaid, names, ordered=True)
             queries.append(
                 f"SELECT {outer} FROM ({inner}) QUALIFY row_number() OVER "
                 f"(PARTITION BY {cell} ORDER BY __kartosql_file DESC, __kartosql_row DESC) = 1"
             )
         return " UNION ALL ".join(queries)
 
-    def _files(
-        self, scan: PartScan, files: list[int], columns: list[str], keys: list[str], *, ordered: bool = False
+    def rows_of(
+        self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], *, ordered: bool = False
     ) -> str:
-        table = scan.part.table
+        """Return the query over some files of a table; ``names`` maps columns to the names they get.
+
+        With ``ordered`` the columns __kartosql_file and __kartosql_row tell where a row stands.
+        """
         number = self._count
         self._count += 1
         file_keys = [table.files[f] for f in files]
-        collide = len({c.lower() for c in columns}) < len(columns)
-        declared = {c: sql_type(table.types[c]) for c in columns}
-        if collide:
+        columns = [c for c in names if c not in table.partition_keys and not pa.types.is_null(table.types[c])]
+        if len({c.lower() for c in columns}) < len(columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case.
             reader = self._session.arrow_files(f"kartosql_rows_{number}", file_keys, columns, table.types)
         else:
+            declared = {c: sql_type(table.types[c]) for c in columns}
             reader = self._session.parquet_files(f"kartosql_files_{number}", file_keys, declared)
-        items = [f"r.c{i} AS {quote(c)}" for i, c in enumerate(columns)]
+        values = {c: f"r.c{i}" for i, c in enumerate(columns)}
         partitions = table.partitions
-        for i, key in enumerate(keys):
-            # A list by position in the file list: no join, and a filter on the key skips whole files.
-            at = table.partition_keys.index(key)
-            values = [partitions.tuples[partitions.part_of_file[f]][at] for f in files]
-            variable = f"kartosql_keys_{number}_{i}"
-            self._session.set_list(variable, pa.array(values, partitions.types[at]))
-            items.append(f"getvariable('{variable}')[CAST(r.file_index AS BIGINT) + 1] AS {quote(key)}")
+        for at, key in enumerate(table.partition_keys):
+            if key in names:
+                # A list by position in the file list: no join, and a filter on the key skips whole files.
+                listed = [partitions.tuples[partitions.part_of_file[f]][at] for f in files]
+                variable = f"kartosql_keys_{number}_{at}"
+                self._session.set_list(variable, pa.array(listed, partitions.types[at]))
+                values[key] = f"getvariable('{variable}')[CAST(r.file_index AS BIGINT) + 1]"
+        items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         if ordered:
             # Positions ascend in document order, and so does DuckDB's file index.
             items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]

@@ -75,7 +75,8 @@ def _dataset_id(value: Any, what: str) -> str:
 
 def _text(value: Any, what: str) -> str:
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "strict")
+        # What is no UTF-8 ends up with a character that no name may hold.
+        value = value.decode("utf-8", "replace").replace("\ufffd", "\0")
     if not isinstance(value, str) or not value or "\0" in value:
         raise UsageError(f"{what}: {value!r} is no name.", code="invalid-cube")
     return value

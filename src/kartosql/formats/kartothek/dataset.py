@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, shorten
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.partitions import PartitionTable, parse_partitions, partition_type
@@ -91,7 +91,7 @@ class Dataset:
         missing = [name for name in keys if name not in schema.names]
         if missing:
             raise FormatError(
-                f"{naming.schema_key(self.uuid, table)}: the partition key {missing[0]!r} is not in the schema",
+                f"{naming.schema_key(self.uuid, table)}: the partition key {shorten(missing[0])!r} is not in the schema",
                 code="invalid-schema",
             )
         indices = {}

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, shorten
 from kartosql.formats.kartothek import naming
 from kartosql.store.keys import check_key
 from kartosql.store.store import MAX_METADATA_BYTES
+
+
+MAX_CONTAINERS = 10_000_000  # 4 million partitions; a map takes about 70 bytes of memory
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
             hint=f"kartosql reads version {naming.FORMAT_VERSION}.",
         )
     if document.get("dataset_uuid") != uuid:
-        raise _invalid(key, f"dataset_uuid is {document.get('dataset_uuid')!r}, but the file name says {uuid!r}")
+        raise _invalid(key, f"dataset_uuid is {shorten(document.get('dataset_uuid'))}, but the file name says {uuid!r}")
     labels, files = _partitions(document, key, uuid)
     metadata = document.get("metadata", {})
     if not isinstance(metadata, dict):
@@ -85,17 +88,17 @@ def _partitions(
     for label, entry in partitions.items():
         found = entry.get("files") if isinstance(entry, dict) else None
         if not isinstance(found, dict) or not isinstance(label, str):
-            raise _invalid(key, f"the partition {label!r} is not of the form {{'files': {{table: key}}}}")
+            raise _invalid(key, f"the partition {shorten(label)} is not of the form {{'files': {{table: key}}}}")
         entries.append(found)
         if len(found) != len(tables) or not found.keys() <= tables.keys():
             tables.update(dict.fromkeys(found))
     files: dict[str, tuple[str | None, ...]] = {}
     for table in tables:
         if not isinstance(table, str):
-            raise _invalid(key, f"the table name {table!r} is not text")
+            raise _invalid(key, f"the table name {shorten(table)} is not text")
         check_key(f"{uuid}/{table}/x", source=key)
         if "/" in table:
-            raise _invalid(key, f"the table name {table!r} holds a slash")
+            raise _invalid(key, f"the table name {shorten(table)} holds a slash")
         column = tuple([found.get(table) for found in entries])
         _check_file_keys(column, key, uuid)
         files[table] = column
@@ -125,7 +128,7 @@ def _partition_keys(document: dict[str, Any], key: str) -> tuple[str, ...] | Non
         return None
     keys = document["partition_keys"]
     if not isinstance(keys, list) or not all(isinstance(k, str) and k for k in keys) or len(set(keys)) != len(keys):
-        raise _invalid(key, f"partition_keys is {keys!r}, not a list of different column names")
+        raise _invalid(key, f"partition_keys is {shorten(keys)}, not a list of different column names")
     return tuple(keys)
 
 
@@ -135,11 +138,11 @@ def _indices(document: dict[str, Any], key: str, uuid: str) -> dict[str, Any]:
         raise _invalid(key, f"indices is {_kind(indices)}, not a map")
     for column, where in indices.items():
         if not isinstance(column, str):
-            raise _invalid(key, f"the index column {column!r} is not text")
+            raise _invalid(key, f"the index column {shorten(column)} is not text")
         if isinstance(where, str):
             check_key(where, uuid + "/", source=key)
         elif not isinstance(where, dict):
-            raise _invalid(key, f"the index of {column!r} is {_kind(where)}, neither a key nor a map")
+            raise _invalid(key, f"the index of {shorten(column)} is {_kind(where)}, neither a key nor a map")
     return indices
 
 
@@ -147,12 +150,43 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         seen: set[str] = set()
-        twice = next(k for k, _ in pairs if k in seen or seen.add(k))
-        raise ValueError(f"the key {twice!r} occurs twice in one object")
+        twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {shorten(twice)!r} occurs twice in one object")
     return result
 
 
+class _Counter:
+    """Counts the containers of a msgpack document, which may be far larger as objects than as bytes."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._count = 0
+
+    def _one_more(self) -> None:
+        self._count += 1
+        if self._count > MAX_CONTAINERS:
+            raise _too_many(self._key)
+
+    def map(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        self._one_more()
+        return _no_duplicates(pairs)
+
+    def list(self, items: list[Any]) -> list[Any]:
+        self._one_more()
+        return items
+
+
+def _too_many(key: str) -> FormatError:
+    return FormatError(
+        f"{key}: it holds more than {MAX_CONTAINERS:,} maps and lists",
+        code="too-large",
+        hint="No dataset's metadata are that large; the file may be damaged or hostile.",
+    )
+
+
 def _decode_json(data: bytes, key: str) -> Any:
+    if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
+        raise _too_many(key)
     try:
         text = data.decode("utf-8")
         # NUL-padded or empty files are what a torn write leaves behind.
@@ -177,11 +211,21 @@ def _decode_msgpack(data: bytes, key: str) -> Any:
             )
         # Streamed, because the size in the frame is only a claim of whoever wrote it.
         reader = zstandard.ZstdDecompressor().stream_reader(data)
-        raw = reader.read(MAX_METADATA_BYTES + 1)
-        if len(raw) > MAX_METADATA_BYTES:
-            raise FormatError(f"{key}: unpacks to more than {MAX_METADATA_BYTES:,} bytes", code="too-large")
+        raw = bytearray()
+        while chunk := reader.read(1 << 20):
+            raw += chunk
+            if len(raw) > MAX_METADATA_BYTES:
+                raise FormatError(f"{key}: unpacks to more than {MAX_METADATA_BYTES:,} bytes", code="too-large")
+        count = _Counter(key)
         return msgpack.unpackb(
-            raw, raw=False, strict_map_key=True, object_pairs_hook=_no_duplicates, ext_hook=_no_extensions
+            raw,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=count.map,
+            list_hook=count.list,
+            ext_hook=_no_extensions,
+            max_array_len=MAX_CONTAINERS,
+            max_map_len=MAX_CONTAINERS,
         )
     except zstandard.ZstdError as e:
         raise _invalid(key, f"it is torn or no zstd: {e}") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, shorten
 from kartosql.formats.kartothek import naming
 
 _INT = re.compile(r"[+-]?[0-9]+")
@@ -90,14 +90,14 @@ def _parse_folder(
     for name, parse, type_ in zip(partition_keys, parsers, types, strict=True):
         if name not in raw:
             raise FormatError(
-                f"{key}: the path has no value for the partition key {name!r}", code="invalid-partition-value"
+                f"{shorten(key)}: the path has no value for the partition key {name!r}", code="invalid-partition-value"
             )
         try:
             row.append(parse(raw[name]))
         except (ValueError, OverflowError, KeyError):
             shown = raw[name][:60].decode("utf-8", "backslashreplace")
             raise FormatError(
-                f"{key}: the value {shown!r} of the partition key {name!r} is no {type_}",
+                f"{shorten(key)}: the value {shown!r} of the partition key {name!r} is no {type_}",
                 code="invalid-partition-value",
                 hint="Partition values are read from the path and typed by _common_metadata.",
             ) from None

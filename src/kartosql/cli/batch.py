@@ -1,0 +1,211 @@
+"""Running statements one after another."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from kartosql.cli.options import Options, Source
+from kartosql.cli.output import interruptible, opened
+from kartosql.cli.report import say
+from kartosql.connection import Connection, connect
+from kartosql.errors import KartosqlError, SqlError, UsageError
+from kartosql.query import Query, SelectQuery
+from kartosql.render import write_stream
+from kartosql.render.escape import escaped_lines
+from kartosql.render.files import format_of
+from kartosql.render.formats import BINARY_FORMATS
+from kartosql.settings import find
+from kartosql.sql import Describe, Explain, Reset, Select, Set, Statement, parse, split_statements
+from kartosql.sql.tree import placeholders
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement to run, with its place in the script it was taken from."""
+
+    text: str
+    script: str
+    start: int
+    place: str
+
+    @property
+    def statement(self) -> Statement:
+        """The statement, parsed; raises SqlError."""
+        return parse(self.text)
+
+
+def run_batch(options: Options) -> None:
+    """Run the statements of a command line; raises KartosqlError, and what stdout raises."""
+    sources = options.sources or [_stdin(options.url)]
+    steps = [step for source in sources for step in _steps(source)]
+    if not steps:
+        raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
+    terminal = options.output is None and sys.stdout.isatty()
+    options = replace(options, format=_format(options, terminal))
+    settings = {find(name).name: value for name, value in options.settings.items()}
+    with connect(
+        options.url, storage_options=options.storage_options or None, read_only=not options.write, **settings
+    ) as connection:
+        runner = _Runner(connection, options, terminal, len(steps) > 1)
+        runner.check(steps)
+        with opened(options.output) as out:
+            for step in steps:
+                with _placed(step, len(steps)):
+                    runner.run(step, out)
+
+
+def _stdin(url: str) -> Source:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise UsageError(
+            "The interactive shell comes in a later version.",
+            code="not-supported",
+            hint=f'Run statements with: kartosql {url} -c "SHOW TABLES"',
+        )
+    return Source("-", "-")
+
+
+def _format(options: Options, terminal: bool) -> str:
+    if options.format is not None:
+        return options.format
+    if options.output is not None:
+        return format_of(options.output)
+    return "box" if terminal else "csv"
+
+
+# -- from text to statements -------------------------------------------------------------------
+
+
+def _steps(source: Source) -> Iterator[Step]:
+    script = _text(source)
+    name = {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
+    try:
+        texts = split_statements(script)
+    except SqlError as e:
+        e.sql = e.sql or script
+        raise
+    at = 0
+    for number, text in enumerate(texts, 1):
+        at = script.index(text, at)
+        yield Step(text, script, at, f"{name}, statement {number}")
+        at += len(text)
+
+
+def _text(source: Source) -> str:
+    if source.kind == "-c":
+        return source.value
+    try:
+        if source.kind == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(source.value, "rb") as file:
+                data = file.read()
+        return data.decode("utf-8-sig")
+    except (OSError, ValueError) as e:
+        reason = "it is not UTF-8" if isinstance(e, UnicodeDecodeError) else getattr(e, "strerror", None) or e
+        raise UsageError(f"Cannot read the statements of {source.value!r}: {reason}.") from None
+
+
+@contextmanager
+def _placed(step: Step, count: int) -> Iterator[None]:
+    """Let errors of the block say where in the script their statement stands."""
+    try:
+        yield
+    except KartosqlError as error:
+        at = -1 if error.sql is None else step.script.find(error.sql, step.start)
+        if at >= 0:
+            for e in (error, *getattr(error, "errors", ())):
+                e.sql = step.script
+                e.span = (e.span[0] + at, e.span[1] + at) if e.span else None
+        if count > 1:
+            error.add_note(f"at: {step.place}")
+        raise
+
+
+# -- running -----------------------------------------------------------------------------------
+
+
+class _Runner:
+    """Runs statements and writes their rows."""
+
+    def __init__(self, connection: Connection, options: Options, terminal: bool, several: bool) -> None:
+        self._connection = connection
+        self._options = options
+        self._format = str(options.format)
+        self._terminal = terminal
+        self._several = several
+        self._results = 0
+        self._query: Query | None = None
+
+    def check(self, steps: list[Step]) -> None:
+        """Find what is wrong with the command line as a whole before anything runs."""
+        if not self._several:
+            return
+        statements = []
+        for step in steps:
+            try:
+                statements.append(step.statement)
+            except SqlError:
+                return  # what stands before it runs, then it is reported
+        results = sum(not isinstance(s, Set | Reset) for s in statements)
+        if results > 1 and self._format in BINARY_FORMATS:
+            raise UsageError(f"{self._format} holds one result, but {results} statements have one.")
+        unused = set(self._options.parameters)
+        for statement in statements:
+            unused -= _parameter_names(statement, unused)
+        if unused:
+            raise UsageError(f"No statement has a parameter {sorted(unused)[0]!r}.", code="invalid-parameters")
+
+    def run(self, step: Step, out: BinaryIO) -> None:
+        """Run one statement to its end, or until Ctrl-C."""
+        self._query = None
+        interruptible(lambda: self._work(step, out), self._stop)
+
+    def _stop(self) -> None:
+        if isinstance(self._query, SelectQuery):
+            self._query.interrupt()
+
+    def _work(self, step: Step, out: BinaryIO) -> None:
+        statement = step.statement
+        query = self._query = self._connection.sql(step.text, self._parameters(statement))
+        if isinstance(statement, Set | Reset):
+            return
+        if self._results and self._format == "markdown":
+            out.write(b"\n")
+        self._results += 1
+        if isinstance(statement, Explain) and self._format == "box":
+            lines = query.arrow().column(0).to_pylist()
+            out.write("".join(escaped_lines(line) + "\n" for line in lines).encode())
+            rows = len(lines)
+        else:
+            rows = write_stream(query.reader(), self._format, out, terminal=self._terminal)
+        out.flush()
+        if self._options.stats:
+            say(json.dumps(query.stats or {"rows": rows}))
+
+    def _parameters(self, statement: Statement) -> Any:
+        given = self._options.parameters
+        if self._several:
+            used = _parameter_names(statement, set(given))
+            given = {name: value for name, value in given.items() if name in used}
+        if given and set(given) == {str(n) for n in range(1, len(given) + 1)}:
+            return [given[str(n)] for n in range(1, len(given) + 1)]
+        return given or None
+
+
+def _parameter_names(statement: Statement, given: set[str]) -> set[str]:
+    """Return the parameters that a statement has; of one that cannot be planned, all that are given."""
+    if isinstance(statement, Explain | Describe):
+        if statement.query is None:
+            return set()
+        statement = statement.query
+    if not isinstance(statement, Select):
+        return set()
+    if statement.tree is None:
+        return given
+    names = [name for name, _ in placeholders(statement.tree)]
+    return {n for n in names if n} | {str(at) for at in range(1, names.count(None) + 1)}

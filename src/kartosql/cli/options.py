@@ -1,0 +1,179 @@
+"""The command line: options, and values in the form ``k=v``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from kartosql.errors import UsageError
+
+FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "parquet", "arrow", "none")
+_INTEGER = re.compile(r"-?(0|[1-9]\d*)")
+_FLOAT = re.compile(r"-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+
+_EPILOG = """\
+Rows go to stdout, everything else to stderr. Several statements are separated by
+semicolons; the first one that fails ends the run.
+
+  kartosql demo [DIR]                               build a sample cube and query it
+  kartosql ./store -c "SHOW TABLES"
+  kartosql s3://bucket/store -c "SELECT * FROM sales WHERE x = $1" --param 1=5
+  kartosql ./store -f report.sql -o report.parquet
+
+exit codes: 0 fine, 1 statement failed, 2 usage or config, 3 store or connection,
+4 timeout or budget, 70 a bug of kartosql, 130 interrupted
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where statements come from: ``-c`` with their text, ``-f`` with a file, ``-`` for stdin."""
+
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command line asks for."""
+
+    url: str
+    sources: list[Source]
+    format: str | None = None
+    output: str | None = None
+    stats: bool = False
+    write: bool = False
+    parameters: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    storage_options: dict[str, Any] = field(default_factory=dict)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors look like all others."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"{self.prog} --help shows the options.")
+
+
+class _Version(argparse.Action):
+    """Print the version, which is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"kartosql {version('kartosql')}")
+        parser.exit()
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    """Return what a command line asks for, or raise ``invalid-argument``.
+
+    Printing the help or the version ends in SystemExit, as argparse does it.
+    """
+    # Intermixed, as "URL -c SQL -" has an option between its two places.
+    found = _parser().parse_intermixed_args(list(arguments))
+    places: list[str] = found.places
+    if not places or places[0] == "-":
+        raise UsageError("The store is missing.", hint="kartosql URL -c SQL; kartosql demo shows a sample cube.")
+    if places[0] == "demo":
+        raise UsageError(
+            "demo takes no options but a folder, and stands first.", hint="A folder of that name is opened as ./demo."
+        )
+    if places[1:] not in ([], ["-"]):
+        raise UsageError(f"Unexpected {places[1]!r}.", hint="Statements are given with -c SQL, -f FILE or - for stdin.")
+    settings = pairs("--set", found.set)
+    settings |= {k: v for k in ("engine", "timeout", "max_bytes") if (v := getattr(found, k)) is not None}
+    return Options(
+        url=places[0],
+        sources=found.sources + [Source("-", "-")] * (len(places) - 1),
+        format=found.format,
+        output=found.output,
+        stats=found.stats,
+        write=found.write,
+        parameters={k: value(v) for k, v in pairs("--param", found.param).items()},
+        settings=settings,
+        storage_options={k: _json_value(k, v) for k, v in pairs("--storage-option", found.storage_option).items()},
+    )
+
+
+def parse_demo(arguments: Sequence[str]) -> str:
+    """Return the folder of ``kartosql demo [DIR]``."""
+    parser = _Parser(prog="kartosql demo", description="Build the sample cube flights and query it.")
+    parser.add_argument("folder", metavar="DIR", nargs="?", default="kartosql-demo", help="default: ./kartosql-demo")
+    folder: str = parser.parse_args(list(arguments)).folder
+    return folder
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="kartosql",
+        usage="kartosql [options] URL [-c SQL | -f FILE | -] ...",
+        description="Run SQL over the Kartothek datasets and cubes of a store.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("places", metavar="URL", nargs="*", help="local folder or fsspec URL; - behind it reads statements from stdin")
+    add("-c", metavar="SQL", dest="sources", action="append", default=[], type=_source("-c"), help="run statements")
+    add("-f", metavar="FILE", dest="sources", action="append", type=_source("-f"), help="run the statements of a file")
+    add("-o", metavar="FILE", dest="output", help="write the rows to a file, in the format of its suffix")
+    add("--format", choices=FORMATS, help="default: box on a terminal, else csv with header")
+    add("--param", metavar="K=V", action="append", default=[], help="parameter :K or $K; 1=V is $1 or the first ?")
+    add("--engine", metavar="NAME", help="auto or duckdb")
+    add("--stats", action="store_true", help="tell on stderr what was read, one line of JSON per statement")
+    add("--timeout", metavar="SECONDS", help="stop statements that run longer")
+    add("--max-bytes", metavar="SIZE", help="refuse scans of more bytes, e.g. 2GiB")
+    add("--write", action="store_true", help="allow statements that write")
+    add("--storage-option", metavar="K=V", action="append", default=[], help="option of the filesystem; V may be JSON")
+    add("--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting, e.g. memory_limit=4GB")
+    add("--version", action=_Version, nargs=0, help="show the version and exit")
+    return parser
+
+
+def _source(kind: str) -> Any:
+    return lambda text: Source("-" if (kind, text) == ("-f", "-") else kind, text)
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """Return the values by name of a repeated option ``K=V``."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, after = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option}: {text!r} is not of the form name=value.")
+        if name in found:
+            raise UsageError(f"{option}: {name!r} is given twice.")
+        found[name] = after
+    return found
+
+
+def value(text: str) -> Any:
+    """Return the value that ``text`` stands for.
+
+    Whole numbers are int, decimal numbers float, ``true``, ``false`` and ``null`` are
+    themselves, all else is text. Quotes around it make text of anything.
+    """
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _json_value(name: str, text: str) -> Any:
+    if text[:1] not in ("{", "["):
+        return value(text)
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        raise UsageError(
+            f"--storage-option: the value of {name!r} is no JSON: {e}.", hint="Quotes around it make it a text."
+        ) from None

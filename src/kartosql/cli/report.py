@@ -1,0 +1,87 @@
+"""Errors and warnings on stderr, and the exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from kartosql.errors import (
+    KartosqlError,
+    KartosqlWarning,
+    LimitError,
+    Span,
+    StoreError,
+    UnknownNameError,
+    UsageError,
+    excerpt,
+)
+
+FINE, FAILED, USAGE, STORE, LIMIT, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+DEBUG = "KARTOSQL_DEBUG"
+
+
+def say(text: str) -> None:
+    """Write a line to stderr, whatever its encoding, and even if nobody listens."""
+    from kartosql.render.escape import escaped_lines
+
+    with suppress(OSError):
+        print(escaped_lines(text), file=sys.stderr, flush=True)
+
+
+def report(error: KartosqlError) -> int:
+    """Tell about an error and return the exit code."""
+    if os.environ.get(DEBUG):
+        say("".join(traceback.format_exception(error)).rstrip())
+    lines = [f"error[{error.code}]: {error.message}"]
+    for span in _spans(error):
+        lines.append(excerpt(error.sql or "", span))
+    lines += getattr(error, "__notes__", [])
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    say("\n".join(lines))
+    return exit_code(error)
+
+
+def report_bug(error: Exception) -> int:
+    """Tell about an exception that should not have come here."""
+    if os.environ.get(DEBUG):
+        say("".join(traceback.format_exception(error)).rstrip())
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    say(f"error[internal]: {what} (a bug of kartosql: please report it with what {DEBUG}=1 shows)")
+    return BUG
+
+
+def exit_code(error: KartosqlError) -> int:
+    """Return the exit code that an error means."""
+    if error.code == "interrupted":
+        return INTERRUPTED
+    if isinstance(error, UsageError) or error.code == "missing-extra":
+        return USAGE
+    if isinstance(error, StoreError):
+        return STORE
+    return LIMIT if isinstance(error, LimitError) else FAILED
+
+
+def _spans(error: KartosqlError) -> list[Span]:
+    if error.sql is None:
+        return []
+    found = [e.span for e in error.errors] if isinstance(error, UnknownNameError) else [error.span]
+    return list(dict.fromkeys(span for span in found if span is not None))
+
+
+@contextmanager
+def warnings_on_stderr() -> Iterator[None]:
+    """Show Python's warnings as one line each."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        say("warning: " + " ".join(str(message).split()))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", KartosqlWarning)
+        warnings.showwarning = show
+        yield
