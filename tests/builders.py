@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
+from kartosql.write.indexing import index_table
+from kartosql.write.layout import Layout
+from kartosql.write.split import split
 
 WRITE_ID = "0123456789abcdef" * 2
 SEED_FLAGS = {
@@ -69,3 +75,117 @@ def write_cube(store: Store, prefix: str, members: Mapping[str, Mapping[str, pa.
             partition_keys=keys,
             metadata=SEED_FLAGS if name == "seed" else {"ktk_cube_is_seed": False},
         )
+
+
+# -- data: a second write, and the table that a cube is by definition ---------------------------
+
+
+def read_document(store: Store, uuid: str) -> dict[str, Any]:
+    return dict(json.loads(store.read(f"{uuid}.by-dataset-metadata.json")))
+
+
+def write_document(store: Store, document: Mapping[str, Any]) -> None:
+    store.put(f"{document['dataset_uuid']}.by-dataset-metadata.json", json.dumps(document).encode())
+
+
+def parquet(table: pa.Table | Mapping[str, Any], **options: Any) -> bytes:
+    """Return a table as the bytes of a Parquet file."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(dict(table)), sink, **options)
+    return bytes(sink.getvalue())
+
+
+def read_parquet(store: Store, key: str) -> pa.Table:
+    return pq.ParquetFile(pa.BufferReader(store.read(key))).read()
+
+
+def append(store: Store, uuid: str, rows: pa.Table, tail: str | None = None) -> list[str]:
+    """Append a write to a dataset as the original does, indices included, and return its file keys.
+
+    ``tail`` replaces the id that all files of one write share.
+    """
+    made = read_document(store, uuid)
+    layout = Layout(uuid, uuid, tuple(made["partition_keys"]), index_columns=tuple(made.get("indices", ())))
+    parts = split(rows, layout)
+    keys = []
+    renamed = {}
+    for label, part in parts.partitions():
+        new = label if tail is None else f"{label.rpartition('/')[0]}/{tail}".lstrip("/")
+        renamed[label] = new
+        keys.append(f"{uuid}/table/{new}.parquet")
+        store.put(keys[-1], parquet(part))
+        made["partitions"][new] = {"files": {"table": keys[-1]}}
+    for column, key in made.get("indices", {}).items():
+        values = index_table(parts, column)
+        labels = [[renamed[label] for label in row] for row in values["partition"].to_pylist()]
+        fresh = values.set_column(1, "partition", pa.array(labels, pa.list_(pa.string())))
+        old = read_parquet(store, key)
+        merged = pa.concat_tables([old, fresh.cast(old.schema)])
+        made["indices"][column] = key.replace(".by-dataset-index", f"{len(made['partitions'])}.by-dataset-index")
+        store.put(made["indices"][column], parquet(merged))
+    write_document(store, made)
+    return keys
+
+
+def _value(raw: str, type_: pa.DataType) -> Any:
+    if pa.types.is_boolean(type_):
+        return {"True": True, "False": False}[raw]
+    if pa.types.is_integer(type_):
+        return int(raw)
+    if pa.types.is_floating(type_):
+        return float(raw)
+    if pa.types.is_date(type_):
+        return dt.date.fromisoformat(raw)
+    return dt.datetime.fromisoformat(raw) if pa.types.is_timestamp(type_) else raw
+
+
+def dataset_rows(store: Store, uuid: str) -> tuple[pa.Schema, list[dict[str, Any]]]:
+    """Return schema and rows of a dataset, all files in the order of the document."""
+    schema = pq.read_schema(pa.BufferReader(store.read(f"{uuid}/table/_common_metadata")))
+    rows = []
+    for entry in read_document(store, uuid)["partitions"].values():
+        key = entry["files"]["table"]
+        pairs = [unquote(part).partition("=") for part in key.split("/")[2:-1]]
+        values = {name: _value(value, schema.field(name).type) for name, _, value in pairs}
+        rows += [{**row, **values} for row in read_parquet(store, key).to_pylist()]
+    return pa.schema(list(schema)), rows
+
+
+def dataset_table(store: Store, uuid: str) -> pa.Table:
+    """Return a plain dataset as one table."""
+    schema, rows = dataset_rows(store, uuid)
+    return pa.Table.from_pylist(rows, schema)
+
+
+def _cell(row: Mapping[str, Any], key: Iterable[str]) -> tuple[Any, ...]:
+    return tuple("nan" if row[c] != row[c] else row[c] for c in key)
+
+
+def _last_rows(store: Store, uuid: str, shared: Iterable[str]) -> tuple[pa.Schema, list[str], dict[Any, Any]]:
+    schema, rows = dataset_rows(store, uuid)
+    key = [c for c in shared if c in schema.names]
+    return schema, key, {_cell(row, key): row for row in rows}
+
+
+def member_table(store: Store, cube: Cube, name: str) -> pa.Table:
+    """Return one dataset of a cube as a table: of several rows with one key the last one counts."""
+    schema, _, rows = _last_rows(store, cube.uuid(name), cube.dimension_columns + cube.partition_columns)
+    names = sorted(schema.names)
+    return pa.Table.from_pylist(list(rows.values()), pa.schema([schema.field(n) for n in names]))
+
+
+def cube_table(store: Store, cube: Cube, members: Iterable[str]) -> pa.Table:
+    """Return a cube as a table by definition: last rows per key, then the seed left joined with the others."""
+    shared = cube.dimension_columns + cube.partition_columns
+    schema, _, cells = _last_rows(store, cube.uuid(cube.seed_dataset), shared)
+    rows = [dict(row) for row in cells.values()]
+    fields = {f.name: f for f in schema}
+    for name in members:
+        if name != cube.seed_dataset:
+            other, key, found = _last_rows(store, cube.uuid(name), shared)
+            fields |= {f.name: f for f in other if f.name not in fields}
+            payload = [n for n in other.names if n not in key]
+            for row in rows:
+                match = found.get(_cell(row, key), {})
+                row.update({n: match.get(n) for n in payload})
+    return pa.Table.from_pylist(rows, pa.schema([fields[n] for n in sorted(fields)]))

@@ -80,7 +80,7 @@ def quoted(name: str) -> str:
 
 def datasets(snapshot: Snapshot) -> pa.Table:
     """Return the datasets of a store, one row each; broken ones with what is wrong."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for uuid, found in sorted(snapshot.datasets(snapshot.keys).items()):
         if isinstance(found, Dataset):
             try:
@@ -141,9 +141,7 @@ def describe(source: TableSource) -> pa.Table:
     for column, type_ in source.columns.items():
         part = by_name.get(source.owner.get(column, ""))
         rows.append((column, str(type_), _role(source, column), part.name if part else None, _index(source, column)))
-    return _table(
-        rows, column=pa.string(), type=pa.string(), role=pa.string(), dataset=pa.string(), index=pa.string()
-    )
+    return _table(rows, column=pa.string(), type=pa.string(), role=pa.string(), dataset=pa.string(), index=pa.string())
 
 
 def _role(source: TableSource, column: str) -> str:
@@ -175,9 +173,7 @@ def partitions(source: TableSource, store: Store) -> pa.Table:
         for at in values.part_of_file:
             counts[at] = counts.get(at, 0) + 1
         for at, row in enumerate(values.tuples):
-            shown = ", ".join(
-                f"{k} = {_value(v, t)}" for k, v, t in zip(values.keys, row, values.types, strict=True)
-            )
+            shown = ", ".join(f"{k} = {_value(v, t)}" for k, v, t in zip(values.keys, row, values.types, strict=True))
             rows.append((part.name, shown or None, counts.get(at, 0)))
     return _table(rows, dataset=pa.string(), partition=pa.string(), files=pa.int64())
 

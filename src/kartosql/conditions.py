@@ -29,7 +29,9 @@ def _fail(message: str, hint: str | None = None) -> UsageError:
 
 def is_null(value: Any) -> bool:
     """Return whether ``value`` is one of the spellings of NULL: None, NaN, NaT, pandas.NA."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
+    )
 
 
 @dataclass(frozen=True)
@@ -176,9 +178,9 @@ def parse_conditions(conditions: Any, types: Mapping[str, pa.DataType]) -> list[
     found: list[Condition] = []
     for item in conditions:
         if isinstance(item, list):
-            item = tuple(item)  # noqa: PLW2901
+            item = tuple(item)
         if isinstance(item, tuple) and len(item) == 4 and item[1] == "interval":
-            item = (item[0], "interval", item[2:])  # noqa: PLW2901
+            item = (item[0], "interval", item[2:])
         if not isinstance(item, (Condition, Conjunction, str, tuple)) or (isinstance(item, tuple) and len(item) != 3):
             raise _fail(f"{item!r} is no condition.", "Write (column, op, value), C('a') == 1, or text.")
         if isinstance(item, tuple) and not isinstance(item[0], str):
@@ -217,9 +219,7 @@ def _parse_value(column: str, text: str, type_: pa.DataType) -> Any:
 
 
 def _unknown(columns: list[str]) -> UsageError:
-    return UsageError(
-        f"Condition columns that are missing from the cube: {', '.join(columns)}", code="unknown-column"
-    )
+    return UsageError(f"Condition columns that are missing from the cube: {', '.join(columns)}", code="unknown-column")
 
 
 def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -> None:

@@ -241,9 +241,7 @@ class Connection:
         self._open()
         if self.read_only:
             raise UsageError("The connection is read-only.", code="read-only")
-        return build_cube(
-            self.store, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on
-        )
+        return build_cube(self.store, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
 
 
 def analyze(query: SelectQuery) -> ScanReport:

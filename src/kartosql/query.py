@@ -128,7 +128,8 @@ class Query:
             raise UsageError(
                 "pandas is not installed.", code="missing-extra", hint="pip install 'kartosql[pandas]'"
             ) from None
-        return self.arrow().to_pandas()
+        frame: pandas.DataFrame = self.arrow().to_pandas()
+        return frame
 
     def pl(self) -> polars.DataFrame:
         """Return the result as polars DataFrame; raises ``missing-extra`` without polars."""
@@ -287,9 +288,7 @@ class SelectQuery(Query):
         self._report = report
         self._schema = reader.schema
         self._session = session
-        return pa.RecordBatchReader.from_batches(
-            reader.schema, self._finish(reader, session, report, started, planned)
-        )
+        return pa.RecordBatchReader.from_batches(reader.schema, self._finish(reader, session, report, started, planned))
 
     def _finish(
         self, reader: pa.RecordBatchReader, session: Session, report: ScanReport, started: float, planned: float
@@ -331,6 +330,8 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
     """Return the WHERE that rows of an occurrence are still checked for."""
     for scope in bound.scopes:
         where = scope.select.args.get("where")
-        if where is not None and any(s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources):
+        if where is not None and any(
+            s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources
+        ):
             return str(where.this.sql("duckdb"))
     return None

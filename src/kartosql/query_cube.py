@@ -8,6 +8,7 @@ come back as what they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -199,4 +200,4 @@ def _split(table: pa.Table, groups: tuple[str, ...]) -> list[pa.Table]:
             changed = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
             starts.update(i + 1 for i, c in enumerate(changed.to_pylist()) if c)
     cuts = [*sorted(starts), table.num_rows]
-    return [table.slice(a, b - a) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [table.slice(a, b - a) for a, b in pairwise(cuts)]

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from kartosql import __version__
 from kartosql.errors import UsageError
 
 FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "parquet", "arrow", "none")
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+_PAIRS = "The option is repeated for each name."
 
 _EPILOG = """\
 Rows go to stdout, everything else to stderr. Several statements are separated by
@@ -58,16 +60,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"{self.prog} --help shows the options.")
-
-
-class _Version(argparse.Action):
-    """Print the version, which is looked up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
-
-        print(f"kartosql {version('kartosql')}")
-        parser.exit()
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
@@ -132,7 +124,7 @@ def _parser() -> _Parser:
     add("--write", action="store_true", help="allow statements that write")
     add("--storage-option", metavar="K=V", action="append", default=[], help="option of the filesystem; V may be JSON")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting, e.g. memory_limit=4GB")
-    add("--version", action=_Version, nargs=0, help="show the version and exit")
+    add("--version", action="version", version=f"kartosql {__version__}", help="show the version and exit")
     return parser
 
 
@@ -146,9 +138,9 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, after = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"{option}: {text!r} is not of the form name=value.")
+            raise UsageError(f"{option}: {text!r} is not of the form name=value.", hint=_PAIRS)
         if name in found:
-            raise UsageError(f"{option}: {name!r} is given twice.")
+            raise UsageError(f"{option}: {name!r} is given twice.", hint=_PAIRS)
         found[name] = after
     return found
 

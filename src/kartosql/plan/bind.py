@@ -132,8 +132,8 @@ def _occurrences(select: Select, tree: exp.Expression, tables: Tables) -> list[O
 def _is_cte(table: exp.Table) -> bool:
     """Return whether a one-part table name is that of a common table expression in scope."""
     name = table.name.lower()
-    child: exp.Expression = table
-    parent = table.parent
+    child: Any = table
+    parent: Any = table.parent
     while parent is not None:
         if isinstance(parent, exp.With):
             # Inside of one of the expressions: it sees those before it, and itself if recursive.

@@ -174,4 +174,3 @@ class FileFilter:
     def _name(self, column: ColumnRef) -> str:
         key = self._keys.get(column[1])
         return "v" if key is None else f"k{key}"
-

@@ -66,7 +66,7 @@ class Overlays:
         predicate = condition.render(lambda column: quote_identifier(column[1]))
         wanted = set(parameters_of(condition))
         values = {k: v for k, v in parameters.items() if k in wanted}
-        found = set()
+        found: set[tuple[int, int]] = set()
         for e in early:
             late = frozenset(f for one, f in pairs if one == e)
             holding = self._evaluator.holding_cells(table, e, late, dimensions, predicate, values)
@@ -90,4 +90,3 @@ class Overlays:
             row = partitions.tuples[partitions.part_of_file[file]]
             groups[tuple("nan" if row[i] != row[i] else row[i] for i in used)].append(file)
         return [g for g in groups.values() if len(g) > 1]
-

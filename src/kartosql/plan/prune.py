@@ -148,9 +148,7 @@ class _Pruner:
         """Return whether a condition can be evaluated and has columns, all of them among ``columns``."""
         found = condition.columns
         return (
-            bool(found)
-            and is_evaluable(condition)
-            and all(o == self._occurrence.id and c in columns for o, c in found)
+            bool(found) and is_evaluable(condition) and all(o == self._occurrence.id and c in columns for o, c in found)
         )
 
     def _apply(self, draft: _Draft, conditions: list[Condition], usable: Set[str]) -> None:
@@ -225,13 +223,10 @@ def _partners(draft: _Draft, other: _Draft) -> Files:
     parts = {theirs.part_of_file[f] for f in other.files}
     present = {tuple(comparable(theirs.tuples[p][j]) for _, j in shared) for p in parts}
     return frozenset(
-        f
-        for f in draft.files
-        if tuple(comparable(mine.tuples[mine.part_of_file[f]][i]) for i, _ in shared) in present
+        f for f in draft.files if tuple(comparable(mine.tuples[mine.part_of_file[f]][i]) for i, _ in shared) in present
     )
 
 
 def comparable(value: Any) -> Any:
     """Return a value for which Python's equality is that of the engine."""
     return "nan" if isinstance(value, float) and value != value else value
-

@@ -104,9 +104,9 @@ class ScopeWalker:
 
     # -- queries ---------------------------------------------------------------------------
 
-    def query(self, node: exp.Expression, ctes: Mapping[str, frozenset[str] | None], outer: tuple[Scope, ...]) -> (
-        frozenset[str] | None
-    ):
+    def query(
+        self, node: exp.Expression, ctes: Mapping[str, frozenset[str] | None], outer: tuple[Scope, ...]
+    ) -> frozenset[str] | None:
         """Walk a query and return its output columns, or None when they are not known."""
         if isinstance(node, exp.Subquery):
             inner = self._with(node, ctes, outer)
@@ -134,7 +134,7 @@ class ScopeWalker:
         with_ = node.args.get("with_")
         for cte in with_.expressions if with_ else ():
             alias = cte.args["alias"]
-            if with_.args.get("recursive"):
+            if with_ is not None and with_.args.get("recursive"):
                 known[alias.name.lower()] = None
             columns = self.query(cte.this, known, outer)
             if alias.columns:
@@ -288,9 +288,7 @@ class ScopeWalker:
             return
         qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
         for source in scope.sources:
-            if source.occurrence is not None and (
-                qualifier is None or source.alias.lower() == qualifier.name.lower()
-            ):
+            if source.occurrence is not None and (qualifier is None or source.alias.lower() == qualifier.name.lower()):
                 source.occurrence.all_used = True
 
     def _bind(self, node: exp.Column, scope: Scope) -> None:
@@ -345,9 +343,7 @@ class ScopeWalker:
         occurrence.use(column)
         self.bound[id(node)] = (occurrence, column)
 
-    def opaque(
-        self, node: exp.Expression, scope: Scope | None = None
-    ) -> None:
+    def opaque(self, node: exp.Expression, scope: Scope | None = None) -> None:
         """Note that everything below ``node`` may use all columns of the tables it can see."""
         for table in node.find_all(exp.Table):
             occurrence = self._by_node.get(id(table))

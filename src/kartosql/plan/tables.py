@@ -62,14 +62,12 @@ def cube_source(state: CubeState) -> TableSource:
     """Return the table that a cube is."""
     types = state.types
     seed = state.seed
-    owner = {column: seed.name for column in seed.join_key}
+    owner = dict.fromkeys(seed.join_key, seed.name)
     owner |= {column: name for column, name in state.owner.items() if column in types}
     # Partition keys of an enrichment that are no cube columns belong to it like its payload.
     parts = [_part(m, [c for c, name in owner.items() if name == m.name]) for m in _seed_first(state)]
     columns = {c: t for c, t in types.items() if c in owner}
-    return TableSource(
-        state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state, exposed=_exposed(columns)
-    )
+    return TableSource(state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state, exposed=_exposed(columns))
 
 
 def member_source(state: CubeState, name: str) -> TableSource:
@@ -100,7 +98,7 @@ def _seed_first(state: CubeState) -> list[CubeMember]:
 
 def _exposed(columns: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
-    exposed = {}
+    exposed: dict[str, str] = {}
     for column in columns:
         if column.lower() in taken:
             exposed[column] = f"{column}__kartosql_{len(exposed)}"
@@ -167,7 +165,9 @@ class Tables:
             return found[0]
         if found:
             listed = ", ".join(sorted(repr(n) for _, n in found))
-            raise SqlError(f"{name!r} may be {listed}.", code="ambiguous-name", hint="Write the name exactly, in quotes.")
+            raise SqlError(
+                f"{name!r} may be {listed}.", code="ambiguous-name", hint="Write the name exactly, in quotes."
+            )
         raise SqlError(f"There is no table {name!r}.", code="unknown-table", hint=self._suggest(name))
 
     def _suggest(self, name: str) -> str:

@@ -173,7 +173,8 @@ def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal
         except pa.ArrowException as e:
             raise _unwritable("Parquet", e) from None
         for group in _groups(reader):
-            writer.write_table(group.rename_columns(names), row_group_size=ROW_GROUP_ROWS)
+            pieces = max(1, group.num_rows // ROW_GROUP_ROWS)
+            writer.write_table(group.rename_columns(names), row_group_size=max(1, -(-group.num_rows // pieces)))
             rows += group.num_rows
         writer.close()
     return rows

@@ -26,7 +26,10 @@ def preview(table: pa.Table, rows: int) -> str:
 
 
 def cells(table: pa.Table) -> list[list[str]]:
-    """Return the cells of a table by column, on one line each and safe to print; NULL as ``NULL``."""
+    """Return the cells of a table by column, on one line each and safe to print.
+
+    NULL is ``NULL``, as in DuckDB: only csv and json tell it from the text NULL.
+    """
     return [[cell for chunk in column.chunks for cell in _cells(chunk)] for column in table.columns]
 
 

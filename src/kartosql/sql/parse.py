@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
 from kartosql.sql.statements import Describe, Explain, Name, Reset, Select, Set, Show, Statement

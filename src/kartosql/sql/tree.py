@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.parsers.duckdb import DuckDBParser
-from sqlglot.tokens import Token
+from sqlglot.tokenizer_core import Token
 
 from kartosql.errors import Span
 

@@ -129,7 +129,7 @@ class Store:
             return []  # object stores have no empty folders
         except PermissionError as e:
             raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from e
-        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
+        except Exception as e:
             raise StoreError(f"Cannot list {self.url!r}: {e}") from e
         entries = []
         for row in rows:
@@ -153,7 +153,7 @@ class Store:
             return {}
         except PermissionError as e:
             raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from e
-        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
+        except Exception as e:
             raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {e}") from e
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
@@ -229,7 +229,7 @@ class Store:
             raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from e
         except (FormatError, StoreError, KeyError):
             raise
-        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
+        except Exception as e:
             raise StoreError(f"Cannot read {key!r} in {self.url!r}: {e}") from e
 
     # -- writing -------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class Store:
             raise StoreError(f"No permission to write {key!r} in {self.url!r}.", code="access-denied") from e
         except FormatError:
             raise
-        except Exception as e:  # noqa: BLE001 - each filesystem raises classes of its own client
+        except Exception as e:
             raise StoreError(f"Cannot write {key!r} in {self.url!r}: {e}") from e
 
 

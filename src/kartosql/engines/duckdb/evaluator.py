@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
+from kartosql.engines.duckdb.predicates import SESSION_FUNCTIONS, is_comparison, is_pure, without_places
 from kartosql.engines.duckdb.types import fits, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
@@ -18,14 +19,6 @@ from kartosql.plan.evaluate import Files
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
-_OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".split())
-# Constant in one transaction, and a session runs in one; set by settings, which are fixed per statement.
-_SESSION = frozenset("now get_current_timestamp current_timestamp current_date today transaction_timestamp".split())
-_CLASSES = frozenset("BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION OPERATOR PARAMETER TYPE".split())
-_COMPARING = frozenset("BETWEEN CAST COLUMN_REF COMPARISON CONJUNCTION CONSTANT OPERATOR PARAMETER TYPE".split())
-_COMPARING_OPERATORS = frozenset(
-    "OPERATOR_NOT COMPARE_IN COMPARE_NOT_IN OPERATOR_IS_NULL OPERATOR_IS_NOT_NULL".split()
-)
 MAX_PROBES = 16  # files that may be looked into while planning
 _functions: frozenset[str] | None = None
 
@@ -47,7 +40,7 @@ class DuckEvaluator:
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
         tree = self._parse(predicate)
-        return tree is not None and _is_pure(tree, self._pure_functions)
+        return tree is not None and is_pure(tree, self._pure_functions)
 
     def same_meaning(self, left: str, right: str) -> bool:
         """Return whether DuckDB parses two predicates to the same tree."""
@@ -62,7 +55,7 @@ class DuckEvaluator:
             return None
         if document.get("error") or len(document.get("statements", ())) != 1:
             return None
-        return _without_places(document["statements"][0]["node"]["where_clause"])
+        return without_places(document["statements"][0]["node"]["where_clause"])
 
     def _pure_functions(self) -> frozenset[str]:
         global _functions
@@ -71,7 +64,7 @@ class DuckEvaluator:
                 "SELECT function_name FROM duckdb_functions() WHERE function_type = 'scalar' "
                 "GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT' AND internal)"
             )
-            _functions = frozenset(r[0] for r in rows) | _SESSION
+            _functions = frozenset(r[0] for r in rows) | SESSION_FUNCTIONS
         return _functions
 
     # -- evaluation ----------------------------------------------------------------------------
@@ -82,15 +75,13 @@ class DuckEvaluator:
 
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate without columns may be TRUE."""
-        return bool(self._select(lambda where: f"SELECT 1 WHERE {where}", predicate, parameters))
+        return bool(self._select("SELECT 1 WHERE ", predicate, parameters))
 
-    def _select(
-        self, query: Callable[[str], str], predicate: str, parameters: Mapping[str, Any]
-    ) -> list[Any] | bool:
-        """Run the query that ``query`` makes of a predicate; True stands for everything."""
+    def _select(self, before: str, predicate: str, parameters: Mapping[str, Any], after: str = "") -> list[Any] | bool:
+        """Run the query in which a predicate stands between two texts; True stands for everything."""
         for condition in (predicate, f"coalesce(TRY({predicate}), true)"):
             try:
-                return self._session.rows(query(condition), parameters)
+                return self._session.rows(before + condition + after, parameters)
             except duckdb.Error:
                 continue
         return True
@@ -98,7 +89,7 @@ class DuckEvaluator:
     def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> frozenset[int]:
         """Return the partitions for which a predicate may be TRUE."""
         name = self._partition_table(table)
-        found = self._select(lambda where: f"SELECT part FROM {name} WHERE {where}", predicate, parameters)
+        found = self._select(f"SELECT part FROM {name} WHERE ", predicate, parameters)
         if isinstance(found, bool):
             return frozenset(range(len(table.partitions.tuples)))
         return frozenset(row[0] for row in found)
@@ -118,29 +109,23 @@ class DuckEvaluator:
         values = self._index_table(table, column)
         parts = self._partition_table(table)
         type_ = table.indices[column].type
-
-        def query(where: str, value: str = "v") -> str:
-            if with_keys:
-                spread = f"(SELECT * REPLACE ({value} AS v) FROM {values}) JOIN {parts} USING (part)"
-                return f"SELECT DISTINCT file FROM {spread} WHERE {where}"
-            # The values are filtered before their labels are spread.
-            filtered = f"(SELECT {value} AS v, labels FROM {values}_values) WHERE {where}"
-            labels = f"SELECT DISTINCT unnest(labels) AS label FROM {filtered}"
-            return f"SELECT DISTINCT l.file FROM ({labels}) i JOIN {values}_labels l USING (label)"
-
-        found = self._select(query, predicate, parameters)
+        found = self._matching(values, parts, predicate, parameters, with_keys=with_keys)
         everything = frozenset(range(len(table.files)))
         if isinstance(found, bool) or (pa.types.is_binary(type_) and not self._compares(predicate, parameters)):
             return everything
         files = {row[0] for row in found}
         if pa.types.is_binary(type_):
-            files |= self._cut_values(table, column, query, predicate, parameters, files)
+            longer = "v || '\\x00'::BLOB"
+            more = self._matching(values, parts, predicate, parameters, with_keys=with_keys, value=longer)
+            doubtful = set(everything) if isinstance(more, bool) else {row[0] for row in more}
+            files |= self._really_matching(table, column, predicate, parameters, doubtful - files)
         absent = [] if never_null else [self.null(type_)]
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
         for value in absent:
-            relation = f"(SELECT *, {value} AS v FROM {parts})"
-            extra = self._select(lambda where, r=relation: f"SELECT part FROM {r} WHERE {where}", predicate, parameters)
+            extra = self._select(
+                f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE ", predicate, parameters
+            )
             if isinstance(extra, bool):
                 return everything
             kept = {row[0] for row in extra}
@@ -150,34 +135,52 @@ class DuckEvaluator:
     def _compares(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate does no more than compare its column with values without NUL bytes."""
         clean = not any(isinstance(v, bytes) and b"\0" in v for v in parameters.values())
-        return clean and _is_comparison(self._parse(predicate))
+        return clean and is_comparison(self._parse(predicate))
 
-    def _cut_values(
+    def _matching(
+        self,
+        values: str,
+        parts: str,
+        predicate: str,
+        parameters: Mapping[str, Any],
+        *,
+        with_keys: bool,
+        value: str = "v",
+    ) -> list[Any] | bool:
+        """Return the files with an index value, or what ``value`` makes of it, that matches."""
+        if with_keys:
+            spread = f"(SELECT * REPLACE ({value} AS v) FROM {values}) JOIN {parts} USING (part)"
+            return self._select(f"SELECT DISTINCT file FROM {spread} WHERE ", predicate, parameters)
+        # The values are filtered before their labels are spread.
+        before = (
+            "SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label "
+            f"FROM (SELECT {value} AS v, labels FROM {values}_values) WHERE "
+        )
+        return self._select(before, predicate, parameters, f") i JOIN {values}_labels l USING (label)")
+
+    def _really_matching(
         self,
         table: DatasetTable,
         column: str,
-        query: Callable[[str, str], str],
         predicate: str,
         parameters: Mapping[str, Any],
-        sure: set[int],
+        doubtful: set[int],
     ) -> set[int]:
-        """Return the files in which a value that the index holds cut at its first NUL byte matches.
+        """Return those of the ``doubtful`` files in which a value matches, found by looking into a few of them.
 
-        Compared with values that have no NUL byte, all values that were cut to v stand where
-        v followed by one NUL byte stands. The few files that hinge on that are looked into.
+        The originals cut binary index values at their first NUL byte. Compared with values
+        that have none, all that were cut to v stand where v and one NUL byte stands; files
+        that match only there are doubtful.
         """
-        longer = "v || '\\x00'::BLOB"
-        found = self._select(lambda where: query(where, longer), predicate, parameters)
-        doubtful = set(range(len(table.files))) if isinstance(found, bool) else {row[0] for row in found}
-        doubtful -= sure
         if len(doubtful) > MAX_PROBES:
             return doubtful
-        keys = {key: f"k{i}" for i, key in enumerate(table.partition_keys)}
+        names = {column: "v", **{key: f"k{i}" for i, key in enumerate(table.partition_keys)}}
+        found = set()
         for file in sorted(doubtful):
-            rows = self._session.relations.rows_of(table, [file], {column: "v", **keys})
-            if self._select(lambda where, r=rows: f"SELECT 1 FROM ({r}) WHERE {where} LIMIT 1", predicate, parameters) == []:
-                doubtful.discard(file)
-        return doubtful
+            rows = self._session.relations.rows_of(table, [file], names)
+            if self._select(f"SELECT 1 FROM ({rows}) WHERE ", predicate, parameters, " LIMIT 1"):
+                found.add(file)
+        return found
 
     def holding_cells(
         self,
@@ -193,14 +196,14 @@ class DuckEvaluator:
         rows = f"({self._session.relations.rows_of(table, [early], columns)})"
         joins = ""
         for i, column in enumerate(dimensions):
-            same_file = "" if i == 0 else " AND i0.file = i%d.file" % i
+            same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
             joins += f" JOIN {self._index_table(table, column)} i{i} ON i{i}.v = r.{quote(column)}{same_file}"
         listed = ", ".join(str(f) for f in sorted(late))
-        tail = f"{joins} WHERE i0.file IN ({listed})"
         found = self._select(
-            lambda where: f"SELECT DISTINCT i0.file FROM (SELECT * FROM {rows} WHERE {where}) r{tail}",
+            f"SELECT DISTINCT i0.file FROM (SELECT * FROM {rows} WHERE ",
             predicate,
             parameters,
+            f") r{joins} WHERE i0.file IN ({listed})",
         )
         return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
@@ -289,44 +292,3 @@ def index_columns(rows: list[tuple[str, str]], key: str, column: str, declared: 
         problem = f"its labels are {types['partition']}"
     if problem and types.get(column) != '"NULL"':
         raise FormatError(f"{key}: {problem}", code="invalid-index", hint="Build the index again.")
-
-
-def _without_places(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {k: _without_places(v) for k, v in node.items() if k not in ("query_location", "query_location_length")}
-    if isinstance(node, list):
-        return [_without_places(v) for v in node]
-    return node
-
-
-def _is_comparison(node: Any, below_cast: bool = False) -> bool:
-    if isinstance(node, list):
-        return all(_is_comparison(v, below_cast) for v in node)
-    if not isinstance(node, dict):
-        return not (isinstance(node, str) and ("\\x00" in node or "\0" in node))
-    kind = node.get("class")
-    if kind is not None and kind not in _COMPARING:
-        return False
-    if kind == "OPERATOR" and node["type"] not in _COMPARING_OPERATORS:
-        return False
-    if kind == "COLUMN_REF" and below_cast:
-        return False
-    return all(_is_comparison(v, below_cast or kind == "CAST") for v in node.values())
-
-
-def _is_pure(node: Any, functions: Any) -> bool:
-    if isinstance(node, list):
-        return all(_is_pure(v, functions) for v in node)
-    if not isinstance(node, dict):
-        return True
-    if "class" in node:
-        if node["class"] not in _CLASSES:
-            return False
-        if node["class"] == "FUNCTION":
-            name = node["function_name"].lower()
-            if node.get("schema") or node.get("catalog"):
-                return False
-            if name not in _OPERATORS and name not in functions():
-                return False
-    return all(_is_pure(v, functions) for v in node.values())
-

@@ -37,10 +37,7 @@ class FileAccess:
     def stat(self, keys: Sequence[str]) -> None:
         """Note the sizes of files; raises ``missing-file`` for those that do not exist."""
         wanted = [k for k in dict.fromkeys(keys) if k not in self.sizes]
-        if self.store.is_local:
-            sizes = [self._size(k) for k in wanted]
-        else:
-            sizes = list(self.store.map(self._size, wanted))
+        sizes = [self._size(k) for k in wanted] if self.store.is_local else self.store.map(self._size, wanted)
         self.sizes.update(zip(wanted, sizes, strict=True))
 
     def _size(self, key: str) -> int | None:

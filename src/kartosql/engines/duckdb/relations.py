@@ -46,13 +46,13 @@ class Relations:
                 body += f" LEFT JOIN ({self._part(part, columns, shown)}) {alias} ON {on}"
         items = []
         for column in columns:
-            alias = names.get(source.owner[column])
+            owner = names.get(source.owner[column])
             if pa.types.is_null(source.columns[column]):
                 value = "NULL"
-            elif alias is None:
+            elif owner is None:
                 value = f"CAST(NULL AS {sql_type(source.columns[column])})"
             else:
-                value = f"{alias}.{quote(shown[column])}"
+                value = f"{owner}.{quote(shown[column])}"
             items.append(f"{value} AS {quote(shown[column])}")
         # A table always has some column, even where count(*) is all that is asked.
         self._view(scan.occurrence, f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}")

@@ -145,7 +145,8 @@ class Session:
             self.run("SET parquet_metadata_cache = true")
         self._check_types(variable, keys, declared)
         if not declared:
-            return f"(SELECT file_index, file_row_number FROM read_parquet(getvariable('{variable}'), hive_partitioning = false))"
+            reader = f"read_parquet(getvariable('{variable}'), hive_partitioning = false)"
+            return f"(SELECT file_index, file_row_number FROM {reader})"
         size = sum(self.files.sizes.get(k) or 0 for k in keys)
         return (
             f"read_parquet(getvariable('{variable}'), schema = {parquet_schema_argument(declared)}, "
@@ -217,8 +218,9 @@ class Session:
         if self.store.is_local:
             self.store.counter.add("reads", key, self.files.sizes[key] or 0)
         path = self.files.paths([key])[0].replace("'", "''")
+        reader = f"read_parquet('{path}', hive_partitioning = false)"
         try:
-            described = self.rows(f"SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet('{path}', hive_partitioning = false))")
+            described = self.rows(f"SELECT column_name, column_type FROM (DESCRIBE FROM {reader})")
         except duckdb.Error as e:
             raise FormatError(
                 f"{key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."

@@ -62,8 +62,8 @@ class Cube:
         return f"{self.uuid_prefix}{naming.CUBE_SEPARATOR}{dataset}"
 
 
-def _dataset_id(value: Any, what: str) -> str:
-    value = _text(value, what)
+def _dataset_id(given: Any, what: str) -> str:
+    value = _text(given, what)
     if not naming.is_dataset_uuid(value) or naming.CUBE_SEPARATOR in value:
         raise UsageError(
             f"{what}: {value!r} is no legal name.",
@@ -73,12 +73,11 @@ def _dataset_id(value: Any, what: str) -> str:
     return value
 
 
-def _text(value: Any, what: str) -> str:
-    if isinstance(value, bytes):
-        # What is no UTF-8 ends up with a character that no name may hold.
-        value = value.decode("utf-8", "replace").replace("\ufffd", "\0")
+def _text(given: Any, what: str) -> str:
+    # What is no UTF-8 ends up with a character that no name may hold.
+    value: object = given.decode("utf-8", "replace").replace("\ufffd", "\0") if isinstance(given, bytes) else given
     if not isinstance(value, str) or not value or "\0" in value:
-        raise UsageError(f"{what}: {value!r} is no name.", code="invalid-cube")
+        raise UsageError(f"{what}: {given!r} is no name.", code="invalid-cube")
     return value
 
 
@@ -86,7 +85,9 @@ def _columns(value: Any, what: str, *, ordered: bool = False) -> tuple[str, ...]
     if isinstance(value, (str, bytes)):
         value = (value,)
     if not isinstance(value, Iterable) or (ordered and isinstance(value, (set, frozenset, dict))):
-        raise UsageError(f"{what}: expected {'an ordered list' if ordered else 'a list'} of names.", code="invalid-cube")
+        raise UsageError(
+            f"{what}: expected {'an ordered list' if ordered else 'a list'} of names.", code="invalid-cube"
+        )
     names = tuple(_text(v, what) for v in value)
     if len(set(names)) != len(names):
         raise UsageError(f"{what}: a name occurs twice in {names!r}.", code="invalid-cube")
@@ -120,9 +121,7 @@ def cube_from_documents(prefix: str, documents: Mapping[str, DatasetDocument]) -
     if not seeds:
         return None
     if len(seeds) > 1:
-        raise FormatError(
-            f"Cube {prefix!r} has several seed datasets: {', '.join(sorted(seeds))}", code="invalid-cube"
-        )
+        raise FormatError(f"Cube {prefix!r} has several seed datasets: {', '.join(sorted(seeds))}", code="invalid-cube")
     metadata = documents[seeds[0]].metadata
 
     def flag(name: str, default: Any = None) -> Any:

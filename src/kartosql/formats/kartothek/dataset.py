@@ -90,16 +90,16 @@ class Dataset:
             keys = naming.derive_partition_keys(folder)
         missing = [name for name in keys if name not in schema.names]
         if missing:
+            key = naming.schema_key(self.uuid, table)
             raise FormatError(
-                f"{naming.schema_key(self.uuid, table)}: the partition key {shorten(missing[0])!r} is not in the schema",
-                code="invalid-schema",
+                f"{key}: the partition key {shorten(missing[0])!r} is not in the schema", code="invalid-schema"
             )
         indices = {}
         for column, where in self.document.indices.items():
             if column in schema.names and column not in keys:
                 type_ = schema.field(column).type
-                key, embedded = (where, None) if isinstance(where, str) else (None, where)
-                indices[column] = InvertedIndex(column, type_, key, embedded)
+                stored = isinstance(where, str)
+                indices[column] = InvertedIndex(column, type_, where if stored else None, None if stored else where)
         return DatasetTable(
             uuid=self.uuid,
             table=table,

@@ -12,7 +12,6 @@ from kartosql.formats.kartothek import naming
 from kartosql.store.keys import check_key
 from kartosql.store.store import MAX_METADATA_BYTES
 
-
 MAX_CONTAINERS = 10_000_000  # 4 million partitions; a map takes about 70 bytes of memory
 
 

@@ -14,9 +14,7 @@ from kartosql.errors import FormatError, shorten
 from kartosql.formats.kartothek import naming
 
 _INT = re.compile(r"[+-]?[0-9]+")
-_TIMESTAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?"
-)
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?")
 _TRUTH = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -35,9 +33,7 @@ class PartitionTable:
 
     def to_arrow(self) -> pa.Table:
         """Return the distinct combinations as a table with one column per partition key."""
-        arrays = [
-            pa.array([row[i] for row in self.tuples], type=type_) for i, type_ in enumerate(self.types)
-        ]
+        arrays = [pa.array([row[i] for row in self.tuples], type=type_) for i, type_ in enumerate(self.types)]
         return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from kartosql.formats.kartothek.schema import read_schema
 from kartosql.store import Store
 
 _Failure = KartosqlError | KeyError
+_T = TypeVar("_T")
 
 
 class Snapshot:
@@ -209,9 +211,9 @@ def missing_metadata(uuid: str, error: KeyError) -> FormatError:
     )
 
 
-def _attempt(function: object, *args: object) -> object:
+def _attempt(function: Callable[..., _T], *args: object) -> _T | KartosqlError:
     try:
-        return function(*args)  # type: ignore[operator]
+        return function(*args)
     except KartosqlError as e:
         return e
 

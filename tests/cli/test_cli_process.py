@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kartosql import __version__
+
+HEAVY = ("duckdb", "pyarrow", "sqlglot", "pandas", "fsspec", "rich")
+
+
+def test_the_version_needs_no_heavy_import():
+    code = (
+        "import sys; from kartosql.cli.main import main; code = main(['--version'])\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], code)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stdout.splitlines() == [f"kartosql {__version__}", "[] 0"]
+
+
+def test_the_version_is_quick(process):
+    def used() -> float:
+        found = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return found.ru_utime + found.ru_stime
+
+    best = 1.0
+    for _ in range(3):
+        before = used()
+        assert process("--version").returncode == 0
+        best = min(best, used() - before)
+    # 0.05 s on the machine it was written on; the bound catches a heavy import, not a slow machine.
+    assert best < 0.2
+
+
+def test_usage_errors_need_no_heavy_import():
+    code = (
+        "import sys; from kartosql.cli.main import main; code = main(['store', '--nope'])\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], code)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stdout.splitlines() == ["[] 2"]
+
+
+def test_statements_can_be_piped_in(process, cube):
+    found = process(cube, stdin="SELECT count(*) AS n FROM c; SELECT 'ü' AS u")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "n\n4\nu\nü\n", "")
+
+
+def test_output_is_utf8_whatever_the_locale(process, cube):
+    found = process(cube, "-c", "SELECT 'ü' AS u", "--format", "box", PYTHONIOENCODING="ascii")
+    assert found.returncode == 0
+    assert "│ ü │" in found.stdout
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_a_reader_that_has_enough_is_no_error(cube, format):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kartosql", cube, "-c", "SELECT * FROM range(3000000)", "--format", format],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(4)
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert (stderr.read(), process.wait(60)) == (b"", 0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_a_store_error(cube):
+    with open("/dev/full", "wb") as full:
+        found = subprocess.run(
+            [sys.executable, "-m", "kartosql", cube, "-c", "SELECT * FROM c"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert found.returncode == 3
+    assert found.stderr == b"error[store-failed]: Cannot write to stdout: No space left on device\n"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_statement_and_leaves_no_file(cube, tmp_path):
+    sql = "SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b"
+    out = tmp_path / "out.csv"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kartosql", cube, "-c", sql, "-o", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for _ in range(300):
+        time.sleep(0.1)
+        if os.listdir(tmp_path):
+            break
+    assert os.listdir(tmp_path) != []  # the part file: the statement is about to run
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == (b"", b"interrupted\n")
+    assert process.returncode == 130
+    assert os.listdir(tmp_path) == []
