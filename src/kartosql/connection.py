@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from kartosql import catalog
 from kartosql.errors import SqlError, UsageError
+from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters
 from kartosql.plan.report import ScanReport
 from kartosql.plan.tables import Tables, TableSource
 from kartosql.query import Query, SelectQuery
-from kartosql.query_cube import query_cube
 from kartosql.settings import SETTINGS, Settings
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
 from kartosql.store import Store
@@ -125,7 +125,7 @@ class Connection:
             lines = [json.dumps(report.to_dict(), ensure_ascii=False, indent=1)]
         else:
             lines = str(report).splitlines()
-        return Query(pa.table({"explain": pa.array(lines, pa.string())}))
+        return Query(pa.table({"explain": array_of(lines, pa.string())}))
 
     def _show(self, statement: Show, text: str) -> pa.Table:
         what, tables = statement.what, self._tables()
@@ -177,6 +177,8 @@ class Connection:
         partition columns. With ``partition_by`` a list of results is returned, one for each
         combination of values, ascending. Raises UsageError for what the original refuses.
         """
+        from kartosql.query_cube import query_cube
+
         self._open()
         return query_cube(
             self.store,

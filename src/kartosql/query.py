@@ -267,7 +267,7 @@ class SelectQuery(Query):
         if self._table is not None:
             return self._table.to_reader()
         started = time.perf_counter()
-        session = Session(self._store, self._settings)
+        session = self._session = Session(self._store, self._settings)
         try:
             report = self._plan(session)
             self._check_budget(report)
@@ -287,7 +287,6 @@ class SelectQuery(Query):
             raise
         self._report = report
         self._schema = reader.schema
-        self._session = session
         return pa.RecordBatchReader.from_batches(reader.schema, self._finish(reader, session, report, started, planned))
 
     def _finish(

@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kartosql.conditions import Condition, check_types, parse_conditions, to_sql
 from kartosql.errors import SqlError, UsageError
@@ -193,6 +192,8 @@ def _sql(
 
 def _split(table: pa.Table, groups: tuple[str, ...]) -> list[pa.Table]:
     """Cut a table that is sorted by ``groups`` where their values change."""
+    import pyarrow.compute as pc  # not at the top: it takes longer to import than a small query to run
+
     starts = {0} if table.num_rows else set()
     for name in groups:
         column = table.column(name).combine_chunks()

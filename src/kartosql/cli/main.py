@@ -15,6 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Nothing is raised: errors are told on stderr.
     """
+    if arguments is None:
+        # numpy is optional for pyarrow, and takes a third of the time of a small query to import.
+        sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
     given = sys.argv[1:] if arguments is None else list(arguments)
     with report.warnings_on_stderr():
         try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from kartosql.errors import FormatError, StoreError
 from kartosql.store.keys import check_key
+from kartosql.store.local import LocalFiles
 
 MAX_WORKERS = 32
 MAX_METADATA_BYTES = 1 << 30
@@ -63,19 +64,13 @@ class Store:
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, create: bool = False) -> None:
-        from fsspec.core import url_to_fs
-
         url = os.fspath(url)
         if not isinstance(url, str) or not url or "\0" in url:
             raise StoreError(f"{url!r} is no path or URL of a store.", code="store-not-found")
         self.url = url
-        try:
-            self.fs, root = url_to_fs(url, **dict(storage_options or {}))
-        except (ImportError, ValueError, TypeError, OSError) as e:
-            raise StoreError(f"Cannot open the store {url!r}: {e}", hint=_protocol_hint(url)) from e
+        self.fs, root = _filesystem(url, dict(storage_options or {}))
         self.root: str = root.rstrip("/")
-        protocol = self.fs.protocol
-        self.is_local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+        self.is_local = isinstance(self.fs, LocalFiles)
         self.counter = StoreCounter()
         self._real_root = ""
         self._safe_dirs: set[str] = set()
@@ -264,6 +259,22 @@ class Store:
 
 
 KartosqlOrKeyError = FormatError | StoreError | KeyError
+
+
+def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return the filesystem of a URL and the path in it."""
+    if "://" not in url and "::" not in url:
+        if options:
+            raise StoreError(f"A local path takes no storage options, but {sorted(options)[0]!r} was given.")
+        return LocalFiles(), os.path.abspath(os.path.expanduser(url))
+    from fsspec.core import url_to_fs
+
+    try:
+        filesystem, root = url_to_fs(url, **options)
+    except Exception as e:
+        raise StoreError(f"Cannot open the store {url!r}: {e}", hint=_protocol_hint(url)) from e
+    protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
+    return (LocalFiles() if "file" in protocols else filesystem), root
 
 
 def _link_error(key: str) -> FormatError:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kartosql.engines.duckdb.predicates import SESSION_FUNCTIONS, is_comparison, is_pure, without_places
 from kartosql.engines.duckdb.types import fits, quote, sql_type
 from kartosql.errors import FormatError
+from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.partitions import value_parser
 from kartosql.plan.evaluate import Files
@@ -225,7 +226,7 @@ class DuckEvaluator:
             name = self._tables[id(table)] = f"kartosql_partitions_{len(self._tables)}"
             partitions = table.partitions
             arrow = partitions.to_arrow().rename_columns([f"k{i}" for i in range(len(partitions.keys))])
-            arrow = arrow.append_column("part", pa.array(range(len(partitions.tuples)), pa.int32()))
+            arrow = arrow.append_column("part", array_of(range(len(partitions.tuples)), pa.int32()))
             self._session.register(name, arrow)
         return name
 
@@ -238,9 +239,9 @@ class DuckEvaluator:
         index = table.indices[column]
         labels = pa.table(
             {
-                "label": pa.array(table.labels, pa.string()),
-                "file": pa.array(range(len(table.files)), pa.int32()),
-                "part": pa.array(table.partitions.part_of_file, pa.int32()),
+                "label": array_of(table.labels, pa.string()),
+                "file": array_of(range(len(table.files)), pa.int32()),
+                "part": array_of(table.partitions.part_of_file, pa.int32()),
             }
         )
         self._session.register(f"{name}_labels", labels)
@@ -272,7 +273,7 @@ def _embedded(index: InvertedIndex) -> pa.Table:
     try:
         values = [parse(str(text).encode()) for text in index.embedded]
         labels = pa.array(list(index.embedded.values()), pa.list_(pa.string()))
-        return pa.table({"v": pa.array(values, index.type), "labels": labels})
+        return pa.table({"v": array_of(values, index.type), "labels": labels})
     except (ValueError, OverflowError, KeyError, pa.ArrowException) as e:
         raise FormatError(
             f"The index of {index.column!r} in the metadata does not fit its type {index.type}: {e}",

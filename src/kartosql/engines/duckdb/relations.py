@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import FormatError
+from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.scopes import Occurrence
@@ -129,7 +130,7 @@ class Relations:
                 # A list by position in the file list: no join, and a filter on the key skips whole files.
                 listed = [partitions.tuples[partitions.part_of_file[f]][at] for f in files]
                 variable = f"kartosql_keys_{number}_{at}"
-                self._session.set_list(variable, pa.array(listed, partitions.types[at]))
+                self._session.set_list(variable, array_of(listed, partitions.types[at]))
                 values[key] = f"getvariable('{variable}')[CAST(r.file_index AS BIGINT) + 1]"
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         if ordered:

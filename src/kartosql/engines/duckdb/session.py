@@ -17,6 +17,7 @@ from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
 from kartosql.engines.duckdb.types import fits, quote
 from kartosql.errors import FormatError, KartosqlError, SqlError, UsageError
+from kartosql.formats.arrays import array_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.plan.tables import TableSource
@@ -108,7 +109,7 @@ class Session:
 
     def set_list(self, variable: str, values: pa.Array) -> None:
         """Set a variable to a list of values, typed as the array is."""
-        positions = pa.array(range(len(values)), pa.int64())
+        positions = array_of(range(len(values)), pa.int64())
         self.register(variable, pa.table({"i": positions, "v": values}))
         self.run(f"SET VARIABLE {variable} = (SELECT list(v ORDER BY i) FROM {variable})")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
+from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek import naming
 
 _INT = re.compile(r"[+-]?[0-9]+")
@@ -33,7 +34,7 @@ class PartitionTable:
 
     def to_arrow(self) -> pa.Table:
         """Return the distinct combinations as a table with one column per partition key."""
-        arrays = [pa.array([row[i] for row in self.tuples], type=type_) for i, type_ in enumerate(self.types)]
+        arrays = [array_of([row[i] for row in self.tuples], type_) for i, type_ in enumerate(self.types)]
         return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
 
 

@@ -1,0 +1,56 @@
+"""Python values as Arrow arrays, without pyarrow's own constructor.
+
+``pyarrow.array`` imports pandas wherever it is installed, which costs more than a query.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+
+
+def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return ``values`` (none of them None) as an Arrow array of ``type_``.
+
+    Timestamps are given as integers in the unit of the type.
+    """
+    t = pa.types
+    if t.is_string(type_) or t.is_binary(type_):
+        encoded = [v.encode("utf-8") for v in values] if t.is_string(type_) else list(values)
+        return texts(encoded, type_)
+    for test, code in _CODES:
+        if test(type_):
+            if t.is_date32(type_):
+                values = [v.toordinal() - _EPOCH for v in values]
+            return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(code, values).tobytes())])
+    if t.is_boolean(type_):
+        bits = sum(1 << i for i, v in enumerate(values) if v)
+        return pa.Array.from_buffers(
+            type_, len(values), [None, pa.py_buffer(bits.to_bytes(len(values) // 8 + 1, "little"))]
+        )
+    return pa.array(values, type_)
+
+
+def texts(encoded: Sequence[bytes], type_: pa.DataType) -> pa.Array:
+    """Return encoded texts or bytes as an Arrow array of ``type_``, string or binary."""
+    offsets = array("i", [0])
+    offsets.extend(accumulate(map(len, encoded)))
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(type_, len(encoded), buffers)
+
+
+_CODES = (
+    (pa.types.is_int32, "i"),
+    (pa.types.is_int64, "q"),
+    (pa.types.is_uint64, "Q"),
+    (pa.types.is_float64, "d"),
+    (pa.types.is_date32, "i"),
+    (pa.types.is_timestamp, "q"),
+)

@@ -1,0 +1,50 @@
+"""Local folders, in the few calls of a filesystem that the store needs.
+
+fsspec has the same; importing it takes longer than a small query.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+class LocalFiles:
+    """Files of the local disk behind the method names of an fsspec filesystem."""
+
+    protocol = ("file", "local")
+
+    def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
+        """Return the entries of a folder."""
+        with os.scandir(path) as entries:
+            return [_info(e.path, e.is_dir(), e) for e in entries]
+
+    def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
+        """Return every file below a folder; links to folders are not followed."""
+        found = {}
+        for folder, _, names in os.walk(path):
+            for name in names:
+                full = f"{folder.rstrip('/')}/{name}"
+                if not os.path.islink(full):
+                    found[full] = {"size": os.stat(full).st_size}
+        return found
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of a file, or of a range of it."""
+        with open(path, "rb") as f:
+            if start:
+                f.seek(start)
+            return f.read() if end is None else f.read(max(0, end - (start or 0)))
+
+    def invalidate_cache(self) -> None:
+        """Do nothing: nothing is cached."""
+
+
+def _info(path: str, is_dir: bool, entry: os.DirEntry[str]) -> dict[str, Any]:
+    size = None
+    if not is_dir:
+        try:
+            size = entry.stat().st_size
+        except OSError:
+            size = None  # a link to nothing, or gone since
+    return {"name": path, "size": size, "type": "directory" if is_dir else "file"}
