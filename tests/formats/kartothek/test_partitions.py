@@ -156,16 +156,16 @@ def test_paths_without_a_key_are_refused(folder):
     assert e.value.code == "invalid-partition-value"
 
 
-def test_each_combination_stands_once_and_files_point_to_it():
+def test_each_folder_stands_once_and_files_point_to_it():
     table = parse(["p=1/q=a", "p=2/q=a", "p=1/q=a", "p=01/q=a"], pa.int64(), pa.string())
-    assert table.tuples == ((1, "a"), (2, "a"))
-    assert table.part_of_file == (0, 1, 0, 0)
-    assert table.to_arrow().to_pydict() == {"p": [1, 2], "q": ["a", "a"]}
+    assert table.tuples == ((1, "a"), (2, "a"), (1, "a"))
+    assert table.part_of_file == (0, 1, 0, 2)
+    assert table.to_arrow().to_pydict() == {"p": [1, 2, 1], "q": ["a", "a", "a"]}
 
 
 def test_zeros_of_both_signs_stay_apart():
     table = parse(["p=0.0", "p=-0.0", "p=0"], pa.float64())
-    assert table.part_of_file == (0, 1, 0)
+    assert [str(row[0]) for row in table.tuples] == ["0.0", "-0.0", "0.0"]
 
 
 def test_numbers_of_different_types_stay_apart_in_different_columns():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kartosql.errors import FormatError, shorten
+from kartosql.formats.bulk import many_objects
 from kartosql.formats.kartothek import naming
 from kartosql.store.keys import check_key
 from kartosql.store.store import MAX_METADATA_BYTES
@@ -45,7 +47,11 @@ def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
     Source: kartothek 5.3 storage layout, dataset_metadata_version 4.
     """
     decode = _decode_msgpack if key.endswith(naming.METADATA_MSGPACK) else _decode_json
-    document = decode(data, key)
+    with many_objects():
+        return _checked(decode(data, key), key, uuid)
+
+
+def _checked(document: Any, key: str, uuid: str) -> DatasetDocument:
     if not isinstance(document, dict):
         raise _invalid(key, f"the document is {_kind(document)}, not a map")
     version = document.get("dataset_metadata_version")
@@ -82,44 +88,54 @@ def _partitions(
     partitions = document["partitions"]
     if not isinstance(partitions, dict):
         raise _invalid(key, f"partitions is {_kind(partitions)}, not a map")
-    tables: dict[str, None] = {}
-    entries: list[dict[str, Any]] = []
-    for label, entry in partitions.items():
-        found = entry.get("files") if isinstance(entry, dict) else None
-        if not isinstance(found, dict) or not isinstance(label, str):
-            raise _invalid(key, f"the partition {shorten(label)} is not of the form {{'files': {{table: key}}}}")
-        entries.append(found)
-        if len(found) != len(tables) or not found.keys() <= tables.keys():
-            tables.update(dict.fromkeys(found))
+    found = _found_files(partitions, key)
     files: dict[str, tuple[str | None, ...]] = {}
-    for table in tables:
+    for table in dict.fromkeys(chain.from_iterable(found)):
         if not isinstance(table, str):
             raise _invalid(key, f"the table name {shorten(table)} is not text")
         check_key(f"{uuid}/{table}/x", source=key)
         if "/" in table:
             raise _invalid(key, f"the table name {shorten(table)} holds a slash")
-        column = tuple([found.get(table) for found in entries])
+        column = tuple([entry.get(table) for entry in found])
         _check_file_keys(column, key, uuid)
         files[table] = column
     return tuple(partitions), files
 
 
+def _found_files(partitions: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the ``files`` map of each partition."""
+    try:
+        found = [entry["files"] for entry in partitions.values()]
+    except (TypeError, KeyError, IndexError):
+        found = []
+    if len(found) < len(partitions) or not {type(f) for f in found} <= {dict}:
+        for label, entry in partitions.items():
+            if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+                raise _invalid(key, f"the partition {shorten(label)} is not of the form {{'files': {{table: key}}}}")
+    return found
+
+
 def _check_file_keys(keys: tuple[Any, ...], source: str, uuid: str) -> None:
     prefix = uuid + "/"
-    for key in keys:
-        # The quick test settles nearly all keys; what it does not is looked at in full.
-        quick = (
-            type(key) is str
-            and key.startswith(prefix)
-            and ".." not in key
-            and "/./" not in key
-            and len(key) < 256
-            and key.isascii()
-            and key.isprintable()
-            and "://" not in key
-        )
-        if not quick and key is not None:
-            check_key(key, prefix, source=source)
+    if not _are_plain(keys, prefix):
+        for key in keys:
+            if key is not None:
+                check_key(key, prefix, source=source)
+
+
+def _are_plain(keys: tuple[Any, ...], prefix: str) -> bool:
+    """Return whether a few tests over all keys at once already show that each is safe."""
+    try:
+        joined = "\n" + "\n".join(keys)
+    except TypeError:
+        return False
+    return (
+        joined.isascii()
+        and joined.count("\n") == joined.count("\n" + prefix) == len(keys)
+        and joined.replace("\n", "").isprintable()
+        and not any(bad in joined for bad in ("..", "/./", "/.\n", "://"))
+        and max(map(len, keys), default=0) < 256
+    )
 
 
 def _partition_keys(document: dict[str, Any], key: str) -> tuple[str, ...] | None:
@@ -188,14 +204,30 @@ def _decode_json(data: bytes, key: str) -> Any:
         raise _too_many(key)
     try:
         text = data.decode("utf-8")
-        # NUL-padded or empty files are what a torn write leaves behind.
-        return json.loads(text, object_pairs_hook=_no_duplicates)
+        document = json.loads(text)
+        # Keys that occur twice are lost now. Counting colons behind quotes shows whether there are any; only where
+        # texts look like keys, or blanks hide some, each object has to be looked at.
+        if text.count('":') != _count_keys(document) or any(f'"{blank}:' in text for blank in " \t\r\n"):
+            return json.loads(text, object_pairs_hook=_no_duplicates)
+        return document
     except UnicodeDecodeError as e:
         raise _invalid(key, f"it is not UTF-8 ({e.reason} at byte {e.start})") from None
     except RecursionError:
         raise _invalid(key, "it is nested too deeply") from None
     except ValueError as e:
         raise _invalid(key, f"it is torn or no JSON: {e}") from None
+
+
+def _count_keys(document: Any) -> int:
+    """Return the number of keys of all objects in a JSON document."""
+    count, level = 0, [document]
+    while level:
+        maps = [v for v in level if type(v) is dict]
+        lists = [v for v in level if type(v) is list]
+        count += sum(map(len, maps))
+        below = chain(chain.from_iterable(m.values() for m in maps), chain.from_iterable(lists))
+        level = [v for v in below if type(v) is dict or type(v) is list]
+    return count
 
 
 def _decode_msgpack(data: bytes, key: str) -> Any:

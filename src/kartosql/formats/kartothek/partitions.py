@@ -6,15 +6,17 @@ import datetime as dt
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
 from kartosql.formats.arrays import array_of
+from kartosql.formats.bulk import many_objects
 from kartosql.formats.kartothek import naming
 
-_INT = re.compile(r"[+-]?[0-9]+")
+_INT = re.compile(rb"[+-]?[0-9]+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?")
 _TRUTH = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
 
@@ -23,8 +25,8 @@ _TRUTH = {"True": True, "False": False, "true": True, "false": False, "1": True,
 class PartitionTable:
     """The partition values of the files of one table.
 
-    ``tuples`` holds each distinct combination of partition values once, ``part_of_file`` one
-    index into it per file, in file order. Timestamps are integers in the unit of their type.
+    ``tuples`` holds the partition values of each folder, ``part_of_file`` one index into it per
+    file, in file order. Timestamps are integers in the unit of their type.
     """
 
     keys: tuple[str, ...]
@@ -33,7 +35,7 @@ class PartitionTable:
     part_of_file: tuple[int, ...]
 
     def to_arrow(self) -> pa.Table:
-        """Return the distinct combinations as a table with one column per partition key."""
+        """Return ``tuples`` as a table with one column per partition key."""
         arrays = [array_of([row[i] for row in self.tuples], type_) for i, type_ in enumerate(self.types)]
         return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
 
@@ -55,24 +57,59 @@ def parse_partitions(
     if not partition_keys:
         return PartitionTable((), (), ((),) if file_keys else (), (0,) * len(file_keys))
     parsers = [value_parser(t) for t in exposed]
-    head = len(uuid) + len(table) + 2
+    with many_objects():
+        return _parse_files(file_keys, len(uuid) + len(table) + 2, partition_keys, parsers, exposed)
+
+
+def _parse_files(
+    file_keys: Sequence[str],
+    head: int,
+    partition_keys: tuple[str, ...],
+    parsers: Sequence[Callable[[bytes], Any]],
+    exposed: tuple[pa.DataType, ...],
+) -> PartitionTable:
     by_folder: dict[str, int] = {}
-    by_tuple: dict[tuple[Any, ...], int] = {}
-    tuples: list[tuple[Any, ...]] = []
     part_of_file = []
     for key in file_keys:
-        tail = key.rfind("/")
-        folder = key[head:tail] if tail > head else ""
-        part = by_folder.get(folder)
-        if part is None:
-            row = _parse_folder(folder, key, partition_keys, parsers, exposed)
-            # Different spellings of one value are one partition; the repr tells 0.0 from -0.0.
-            part = by_tuple.setdefault((row, repr(row)), len(tuples))
-            if part == len(tuples):
-                tuples.append(row)
-            by_folder[folder] = part
-        part_of_file.append(part)
+        folder = key[head : key.rfind("/")] if key.rfind("/") > head else ""
+        part_of_file.append(by_folder.setdefault(folder, len(by_folder)))
+    columns = _plain_columns(list(by_folder), partition_keys, parsers)
+    if columns is not None:
+        tuples = list(zip(*columns, strict=True))
+    else:
+        first = {part: key for key, part in zip(reversed(file_keys), reversed(part_of_file), strict=True)}
+        tuples = [_parse_folder(f, first[at], partition_keys, parsers, exposed) for at, f in enumerate(by_folder)]
     return PartitionTable(partition_keys, exposed, tuple(tuples), tuple(part_of_file))
+
+
+def _plain_columns(
+    folders: list[str], partition_keys: tuple[str, ...], parsers: Sequence[Callable[[bytes], Any]]
+) -> list[list[Any]] | None:
+    """Return the values per partition key if all folders are plainly ``k1=v1/k2=v2``, else None.
+
+    This is the short way for datasets with many partitions; whatever it does not take, such
+    as percent-encoded names, is read folder by folder.
+    """
+    rows = [folder.split("/") for folder in folders]
+    if {len(row) for row in rows} != {len(partition_keys)}:
+        return None
+    columns = []
+    for at, (key, parse) in enumerate(zip(partition_keys, parsers, strict=True)):
+        prefix = f"{key}="
+        texts = [row[at] for row in rows]
+        if not all(map(str.startswith, texts, repeat(prefix))):
+            return None
+        known: dict[str, Any] = {}
+        for text in set(texts):
+            value = text[len(prefix) :]
+            if "=" in value:
+                return None
+            try:
+                known[text] = parse(naming.unquote(value) if "%" in value else value.encode())
+            except (ValueError, OverflowError, KeyError):
+                return None
+        columns.append([known[text] for text in texts])
+    return columns
 
 
 def _parse_folder(
@@ -123,9 +160,8 @@ def value_parser(type_: pa.DataType) -> Callable[[bytes], Any]:
 
 
 def _parse_int(raw: bytes, low: int, high: int) -> int:
-    text = raw.decode("ascii")
-    if len(text) > 40 or not _INT.fullmatch(text) or not low <= (value := int(text)) <= high:
-        raise ValueError(text)
+    if len(raw) > 40 or not (raw.isdigit() or _INT.fullmatch(raw)) or not low <= (value := int(raw)) <= high:
+        raise ValueError(raw)
     return value
 
 
