@@ -17,6 +17,21 @@ MAX_TEXT = 1_000_000
 SHOW_WORDS = ("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "FILES", "STATS", "SETTINGS")
 _NEEDS_TARGET = ("PARTITIONS", "INDEXES", "FILES", "STATS")
 _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
+# What changes something; DDL is also the base of queries in sqlglot, so the kinds are named.
+_WRITES = (
+    exp.Insert,
+    exp.Update,
+    exp.Delete,
+    exp.Merge,
+    exp.Create,
+    exp.Drop,
+    exp.Copy,
+    exp.Attach,
+    exp.Detach,
+    exp.Command,
+    exp.Pragma,
+    exp.Set,
+)
 _WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "RESET")
 
 
@@ -164,6 +179,8 @@ class _Cursor:
             # The engine judges what this parser cannot read; it then runs without pruning.
             return Select(text, None)
         tree = trees[0] if len(trees) == 1 else None
+        if tree is not None and tree.find(*_WRITES):
+            raise SqlError("A query must not change anything.", code="not-allowed", sql=text)
         return Select(text, tree if isinstance(tree, exp.Query | exp.Summarize | exp.Pivot | exp.Values) else None)
 
     def show(self) -> Show:

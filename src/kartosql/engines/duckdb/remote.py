@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
@@ -68,43 +70,67 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise PermissionError(path)
         key = self._key(path)
-        if key in self._whole:
-            return io.BytesIO(self._whole[key])
-        return io.BufferedReader(_RangedFile(self._store, key, self._sizes[key]), BLOCK)
+        whole = self._whole.get(key)
+        if whole is not None:
+            return _File(lambda start, end: whole[start:end], len(whole))
+        return _File(_Ranges(self._store, key, self._sizes[key]).read, self._sizes[key])
 
 
-class _RangedFile(io.RawIOBase):
-    """A large file that is read in ranges, the end of it (the footer) first."""
+class _File:
+    """An open file whose position is kept per thread.
+
+    DuckDB's threads share a file: each of them seeks and then reads, and another one may
+    come in between.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        self._fetch = fetch
+        self._size = size
+        self._here = threading.local()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position of the calling thread."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
+        self._here.at = max(0, base + offset)
+        return self.tell()
+
+    def tell(self) -> int:
+        """Return the position of the calling thread."""
+        return int(getattr(self._here, "at", 0))
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes from the position of the calling thread."""
+        at = self.tell()
+        end = self._size if size is None or size < 0 else min(at + size, self._size)
+        data = self._fetch(at, end) if end > at else b""
+        self._here.at = at + len(data)
+        return data
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
+class _Ranges:
+    """Ranges of a large file; short reads fetch a block, and its end, with the footer, is kept."""
 
     def __init__(self, store: Store, key: str, size: int) -> None:
         self._store, self._key, self._size = store, key, size
-        self._at = 0
-        self._tail = b""
+        self._tail = max(0, size - BLOCK)
+        self._blocks: dict[int, bytes] = {}
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, base + offset)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._size)
-        if end <= self._at:
-            return 0
-        tail_start = max(0, self._size - BLOCK)
-        if self._at >= tail_start:
-            self._tail = self._tail or self._store.read(self._key, start=tail_start, end=self._size)
-            data = self._tail[self._at - tail_start : end - tail_start]
-        else:
-            data = self._store.read(self._key, start=self._at, end=end)
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes of [start, end)."""
+        for at, block in list(self._blocks.items()):
+            if at <= start and end <= at + len(block):
+                return block[start - at : end - at]
+        if end - start >= BLOCK:
+            return self._store.read(self._key, start=start, end=end)
+        first = self._tail if start >= self._tail else start
+        block = self._store.read(self._key, start=first, end=min(first + BLOCK, self._size))
+        # The tail and the last block: readers go back to the footer and forward through the pages.
+        self._blocks = {at: b for at, b in self._blocks.items() if at == self._tail} | {first: block}
+        return block[start - first : end - first]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shutil
+import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,11 +47,14 @@ class Session:
         self._registered: dict[int, str] = {}
         self._opened: list[str] = []
         self._closed = False
+        # Private, as DuckDB may always read and write it; made when something is spilled.
+        self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
         config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         self._connection = duckdb.connect(":memory:", config=config)
         try:
             self.files.register(self._connection)
             self.run("SET python_enable_replacements = false")
+            self._set("temp_directory", self._temporary)
             for name, value in settings.engine_settings().items():
                 self._set(name, value)
             if settings["timeout"] is not None:
@@ -77,6 +84,7 @@ class Session:
             with contextlib.suppress(duckdb.Error):
                 self._connection.interrupt()
             self._connection.close()
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def bytes_read(self) -> int | None:
         """Return how many bytes of files the last statement read, as far as DuckDB tells."""

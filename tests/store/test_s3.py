@@ -1,0 +1,78 @@
+"""A cube in a bucket, through s3fs and an S3 server in this process."""
+
+from __future__ import annotations
+
+import socket
+
+import pyarrow as pa
+import pytest
+
+import kartosql
+from kartosql.errors import StoreError
+
+pytestmark = [
+    pytest.mark.slow,
+    # The server and the client of the test are not ours to keep free of deprecations.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    from moto.server import ThreadedMotoServer
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def connection(endpoint):
+    import boto3
+
+    client = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="k", aws_secret_access_key="s"
+    )
+    client.create_bucket(Bucket="a-bucket")
+    options = {"endpoint_url": endpoint, "key": "k", "secret": "s", "client_kwargs": {"region_name": "us-east-1"}}
+    with kartosql.connect("s3://a-bucket/some/prefix", storage_options=options) as con:
+        cube = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+        rows = {"x": [1, 2, 3], "p": ["a", "b/c", "b/c"], "i": [7, 8, 9], "v": [0.5, None, 1.5]}
+        con.build_cube(cube, pa.table(rows))
+        yield con
+
+
+def test_a_cube_in_a_bucket_is_written_and_queried(connection):
+    assert list(connection.cubes()) == ["c"]
+    assert connection.sql("SELECT x, p, v FROM c ORDER BY x").rows() == [
+        (1, "a", 0.5),
+        (2, "b/c", None),
+        (3, "b/c", 1.5),
+    ]
+
+
+def test_only_the_selected_file_is_read_from_the_bucket(connection):
+    query = connection.sql("SELECT v FROM c WHERE i = 7")
+    before = connection.store.counter.reads
+    assert query.rows() == [(0.5,)]
+    assert query.stats["files_read"] == 1
+    assert connection.store.counter.reads - before == 2  # the index of i and one file
+
+
+def test_a_server_that_does_not_answer_is_a_store_error(endpoint):
+    options = {
+        "endpoint_url": "http://127.0.0.1:1",
+        "key": "k",
+        "secret": "s",
+        "config_kwargs": {"retries": {"max_attempts": 1}},
+    }
+    with pytest.raises(StoreError) as e:
+        kartosql.connect("s3://a-bucket/x", storage_options=options).datasets()
+    assert e.value.code == "store-failed"
+    assert "s3://a-bucket/x" in e.value.message
