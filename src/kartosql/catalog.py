@@ -11,7 +11,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Tables, TableSource, quote_identifier
+from kartosql.plan.tables import Tables, TableSource, quote_if_needed
 from kartosql.settings import SETTINGS, Settings
 from kartosql.store import Store
 
@@ -66,16 +66,15 @@ def tables(known: Tables) -> pa.Table:
     snapshot = known.snapshot
     found = snapshot.cubes()
     rows = [(name, "cube") for name in found]
-    rows += [(f"{cube}.{quoted(d)}", "dataset of a cube") for cube in found for d in sorted(snapshot.members[cube])]
+    rows += [
+        (f"{quote_if_needed(cube)}.{quote_if_needed(d)}", "dataset of a cube")
+        for cube in found
+        for d in sorted(snapshot.members[cube])
+    ]
     members = {f"{cube}++{d}" for cube in found for d in snapshot.members[cube]}
     rows += [(uuid, "dataset") for uuid in sorted(snapshot.keys) if uuid not in members]
     rows += [(name, "registered") for name in known.registered]
     return _table(rows, table=pa.string(), kind=pa.string())
-
-
-def quoted(name: str) -> str:
-    """Return a name as it is written behind a dot."""
-    return name if name.isidentifier() else quote_identifier(name)
 
 
 def datasets(snapshot: Snapshot) -> pa.Table:

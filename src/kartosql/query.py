@@ -172,6 +172,7 @@ class SelectQuery(Query):
         self, select: Select, known: Tables, store: Store, settings: Settings, parameters: Parameters = None
     ) -> None:
         super().__init__()
+        self._before = store.counter.to_dict()
         self._store = store
         self._settings = settings
         if select.tree is None:
@@ -312,7 +313,7 @@ class SelectQuery(Query):
                 "files_read": report.files_selected,
                 "bytes_selected": None if None in selected else sum(s for s in selected if s is not None),
                 "bytes_read": session.bytes_read(),
-                "store": self._store.counter.to_dict(),
+                "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }
             session.close()
             self._session = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, placeholders, span_of
 
 SCHEMA = "__kartosql_"
+
+# What stands in the text that is run, but not in the user's: views' schemas and names of parameters.
+_INTERNAL = re.compile(r'"?__kartosql_\d+"?\.|\$kartosql_(?:p_(\w+)|(\d+))')
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
@@ -53,7 +57,7 @@ class BoundQuery:
         for source in self.sources:
             for column, exposed in source.exposed.items():
                 name = name.replace(exposed, column)
-        return name
+        return _INTERNAL.sub(lambda m: f"${m[1] or m[2]}" if m[1] or m[2] else "", name)
 
     def unknown_names(self) -> UnknownNameError:
         """Return the error about the references that nothing explains."""

@@ -108,8 +108,9 @@ class _Pruner:
         for draft in drafts:
             overlaid = Overlays(draft.part, self._evaluator).within(draft.files)
             scans.append(PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, tuple(draft.steps)))
+        reason = None if any(s.steps for s in scans) else self._reason
         return OccurrenceScan(
-            self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), self._reason
+            self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), reason
         )
 
     def _is_needed(self, part: Part, used: frozenset[str] | None) -> bool:

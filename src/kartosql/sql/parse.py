@@ -32,6 +32,16 @@ _WRITES = (
     exp.Pragma,
     exp.Set,
 )
+# Behind these a colon is that of a slice, a struct or an alias.
+_OPERANDS = (
+    TokenType.VAR,
+    TokenType.IDENTIFIER,
+    TokenType.STRING,
+    TokenType.NUMBER,
+    TokenType.R_PAREN,
+    TokenType.L_BRACKET,
+    TokenType.R_BRACKET,
+)
 _WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "RESET")
 
 
@@ -72,6 +82,7 @@ def parse(text: str) -> Statement:
     ``not-supported`` for statements that kartosql does not have.
     """
     tokens = tokenize(text)
+    text = _named_parameters(text, tokens)
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
@@ -84,7 +95,21 @@ def parse(text: str) -> Statement:
                 span=(token.start, token.end + 1),
                 sql=text,
             )
-    return _Cursor(text[: tokens[-1].end + 1], tokens).statement()
+    return _Cursor(text[: tokens[-1].end + 1], tokens_of(text[: tokens[-1].end + 1])).statement()
+
+
+def _named_parameters(text: str, tokens: list[Token]) -> str:
+    """Write the parameters ``:name`` as ``$name``, which is what DuckDB reads; places stay the same."""
+    for before, colon, name in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        if (
+            colon.token_type == TokenType.COLON
+            and name.start == colon.end + 1
+            and (name.token_type == TokenType.VAR or name.text.isidentifier())
+            and name.token_type not in (TokenType.IDENTIFIER, TokenType.STRING)
+            and (before is None or before.token_type not in _OPERANDS)
+        ):
+            text = f"{text[: colon.start]}${text[colon.start + 1 :]}"
+    return text
 
 
 class _Cursor:
@@ -191,7 +216,7 @@ class _Cursor:
             raise self.fail("SHOW what?", hint)
         self.at += 1
         target = span = None
-        if self.take("FROM", "IN", "OF"):
+        if word in (*_NEEDS_TARGET, "DATASETS") and self.take("FROM", "IN", "OF"):
             target, span = self.name()
         elif word in _NEEDS_TARGET:
             raise self.fail(f"SHOW {word} needs FROM and a table.")

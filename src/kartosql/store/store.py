@@ -96,7 +96,14 @@ class Store:
 
     def local_path(self, key: str) -> str:
         """Return the absolute local path of ``key``; links that leave the dataset are refused."""
-        path = os.path.join(self._real_root, key)
+        path = self._local_path(key)
+        if os.path.islink(path):
+            raise _link_error(key)
+        return path
+
+    def _local_path(self, key: str) -> str:
+        """Return the local path of ``key``; folders that are links out of the dataset are refused."""
+        path = f"{self._real_root}/{key}"
         folder = posixpath.dirname(path)
         if folder not in self._safe_dirs:
             top = os.path.join(self._real_root, key.split("/", 1)[0])
@@ -104,8 +111,6 @@ class Store:
             if not (os.path.realpath(folder) + os.sep).startswith(inside):
                 raise _link_error(key)
             self._safe_dirs.add(folder)
-        if os.path.islink(path):
-            raise _link_error(key)
         return path
 
     # -- reading -------------------------------------------------------------------------
@@ -204,7 +209,9 @@ class Store:
         """Return the size of ``key`` in bytes; KeyError when there is none."""
         with self._errors(key):
             if self.is_local:
-                found = os.stat(self.local_path(key))
+                found = os.lstat(self._local_path(key))
+                if stat.S_ISLNK(found.st_mode):
+                    raise _link_error(key)
                 if stat.S_ISDIR(found.st_mode):
                     raise KeyError(key)
                 if not stat.S_ISREG(found.st_mode):

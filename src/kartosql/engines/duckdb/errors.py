@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import duckdb
 
-from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, SqlError
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
 _UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"? (?:does not exist|not found)')
 _LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
+_PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)\^", re.MULTILINE)
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
@@ -29,7 +30,7 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
             return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
         return ExecutionError("The statement was interrupted.", code="interrupted")
     if isinstance(error, duckdb.ParserException):
-        return SqlError(message, code="syntax-error", sql=sql, hint=hint)
+        return SqlError(message, code="syntax-error", sql=sql, hint=hint, span=_place(raw, sql))
     if isinstance(error, duckdb.OutOfMemoryException):
         return LimitError(message, code="out-of-memory", hint="Raise memory_limit, or select fewer columns and rows.")
     if isinstance(error, duckdb.PermissionException) or "disabled by configuration" in raw:
@@ -52,12 +53,32 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
     return ExecutionError(message or type(error).__name__, hint=hint)
 
 
+def _place(raw: str, sql: str) -> Span | None:
+    """Return the place in ``sql`` that the caret of a message points at, if its line is the user's."""
+    match = _PLACE.search(raw)
+    lines = sql.split("\n")
+    if match is None or int(match[1]) > len(lines):
+        return None
+    number, shown = int(match[1]) - 1, match[2]
+    column = len(match[3]) - len(f"LINE {match[1]}: ")
+    cut = shown.removeprefix("...").removesuffix("...")
+    # Long lines are shown in part.
+    at = lines[number].find(cut)
+    if at < 0 or column < 0:
+        return None
+    start = sum(len(line) + 1 for line in lines[:number]) + at + column - (3 if shown.startswith("...") else 0)
+    return (start, start + 1) if 0 <= start <= len(sql) else None
+
+
 def _bind_error(message: str, raw: str, hint: str | None, sql: str) -> SqlError:
     match = _UNKNOWN_COLUMN.search(raw)
     if match:
-        return SqlError(f"There is no column {match[1] or match[2]!r}.", code="unknown-column", hint=hint, sql=sql)
+        name = match[1] or match[2]
+        return SqlError(
+            f"There is no column {name!r}.", code="unknown-column", hint=hint, sql=sql, span=_place(raw, sql)
+        )
     match = _UNKNOWN_TABLE.search(raw)
     if match:
         return SqlError(f"There is no table {match[1]!r}.", code="unknown-table", hint=hint, sql=sql)
     code = "not-grouped" if "GROUP BY" in raw and "must appear" in raw else "invalid-query"
-    return SqlError(message, code=code, hint=hint, sql=sql)
+    return SqlError(message, code=code, hint=hint, sql=sql, span=_place(raw, sql))

@@ -51,7 +51,9 @@ class FileAccess:
     def paths(self, keys: Sequence[str]) -> list[str]:
         """Return the names under which DuckDB opens ``keys``; remote ones are fetched concurrently."""
         if self.store.is_local:
-            return [_GLOB.sub(r"[\g<0>]", self.store.local_path(k)) for k in keys]
+            self.stat(keys)  # which also refuses links
+            root = self.store.local_path("")
+            return [_GLOB.sub(r"[\g<0>]", root + k) for k in keys]
         assert self._filesystem is not None
         self.stat(keys)
         self._filesystem.fetch({k: self.sizes[k] for k in keys})
@@ -63,7 +65,7 @@ class FileAccess:
         if not match:
             return None
         path = match[1]
-        for prefix in (f"{PROTOCOL}://", self.store.local_path("x")[:-1] if self.store.is_local else None):
+        for prefix in (f"{PROTOCOL}://", self.store.local_path("") if self.store.is_local else None):
             if prefix and path.startswith(prefix):
                 return path[len(prefix) :]
         return None

@@ -308,8 +308,16 @@ def table_names(text: str) -> list[tuple[str, ...]]:
     try:
         connection.execute("SET enable_external_access = false")
         connection.execute("SET python_enable_replacements = false")
-        if len(connection.extract_statements(text)) != 1:
+        kinds = [s.type for s in connection.extract_statements(text)]
+        if len(kinds) != 1:
             raise SqlError("One statement at a time, please.", code="several-statements", sql=text)
+        if kinds[0] != duckdb.StatementType.SELECT:
+            raise SqlError(
+                "This form of statement is not supported.",
+                code="not-supported",
+                hint="Write SELECT * FROM ..., for instance SELECT * FROM t PIVOT (...).",
+                sql=text,
+            )
         names = connection.get_table_names(text, qualified=True)
         return sorted(_split_name(name) for name in names)
     except duckdb.Error as e:

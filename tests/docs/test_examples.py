@@ -1,0 +1,79 @@
+"""README, docs and sql_examples do what they say, on the demo store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import fences
+import pytest
+
+import kartosql
+from kartosql.demo import build_flights
+from kartosql.sql import split_statements
+
+EXAMPLES = sorted((fences.CHECKOUT / "sql_examples").glob("*.sql"))
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "kartosql-demo"
+    build_flights(folder)
+    return folder
+
+
+@pytest.fixture
+def _beside_demo(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder in which ./kartosql-demo is the demo store."""
+    shutil.copytree(demo_folder, tmp_path / "kartosql-demo", copy_function=os.link)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_there_are_examples_and_each_has_its_output() -> None:
+    assert len(EXAMPLES) >= 8
+    found = {p.stem for p in EXAMPLES[0].parent.glob("*.expected")}
+    assert found == {p.stem for p in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_example_gives_its_expected_output(path: Path, demo_folder: Path) -> None:
+    code, printed = fences.command([str(demo_folder), "-f", str(path), "--format", "csv"])
+    assert (code, printed) == (0, path.with_suffix(".expected").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_example_says_what_it_shows(path: Path) -> None:
+    assert path.read_text("utf-8").startswith("-- ")
+
+
+def _with(language: str) -> list[Path]:
+    return [page for page in fences.PAGES if language in fences.languages(page)]
+
+
+@pytest.mark.usefixtures("_beside_demo")
+@pytest.mark.parametrize("page", _with("python"), ids=lambda p: p.stem)
+def test_python_of_a_page_runs(page: Path) -> None:
+    fences.run_python(page)
+
+
+@pytest.mark.usefixtures("_beside_demo")
+@pytest.mark.parametrize("page", _with("console"), ids=lambda p: p.stem)
+def test_commands_of_a_page_print_what_it_shows(page: Path) -> None:
+    for text in fences.blocks(page, "console"):
+        fences.run_console(text)
+
+
+@pytest.mark.parametrize("page", _with("sql"), ids=lambda p: p.stem)
+def test_sql_of_a_page_runs_on_the_demo(page: Path, demo_folder: Path) -> None:
+    for text in fences.blocks(page, "sql"):
+        with kartosql.connect(str(demo_folder)) as con:
+            for statement in split_statements(text):
+                assert con.sql(statement).columns, statement
+
+
+def test_a_wrong_output_in_a_page_is_found(demo_folder: Path) -> None:
+    shown = f'$ kartosql {demo_folder} -c "SELECT 1 AS x"\nx\n2\n'
+    with pytest.raises(AssertionError, match="expected"):
+        fences.run_console(shown)
+    fences.run_console(shown.replace("2\n", "1\n"))

@@ -1,0 +1,157 @@
+"""The pages name what there is, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import fences
+import pytest
+
+from kartosql.cli.options import FORMATS, _parser
+from kartosql.settings import SETTINGS
+
+DOCS = fences.CHECKOUT / "docs"
+SOURCE = fences.CHECKOUT / "src" / "kartosql"
+_CODE = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+# -- README and CI -----------------------------------------------------------------------------
+
+
+def _sh_blocks() -> list[str]:
+    return fences.blocks(fences.CHECKOUT / "README.md", "sh")
+
+
+def test_readme_has_two_commands_of_one_line_each() -> None:
+    found = _sh_blocks()
+    assert len(found) == 2
+    for text in found:
+        logical = text.rstrip("\n").replace("\\\n", "")
+        assert "\n" not in logical
+        subprocess.run(["bash", "-n", "-c", text], check=True)
+
+
+def test_readme_commands_run_the_demo_and_the_tests() -> None:
+    demo, tests = (text.rstrip("\n") for text in _sh_blocks())
+    assert demo.endswith(".venv/bin/kartosql demo")
+    assert "pip install '.[demo]'" in demo
+    assert tests.endswith(".venv/bin/python -m pytest")
+    assert "pip install --editable '.[all]'" in tests
+
+
+def test_ci_runs_the_second_command_of_readme() -> None:
+    script = fences.CHECKOUT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    shown = subprocess.run([script, "--show"], check=True, capture_output=True, text=True, cwd="/").stdout
+    assert shown == _sh_blocks()[1]
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """Yield the texts that an expression may be; the condition of ``a if b else c`` is no such text."""
+    if isinstance(node, ast.IfExp):
+        yield from _strings(node.body)
+        yield from _strings(node.orelse)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _codes_in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg == "code":
+                    yield from _strings(keyword.value)
+            if getattr(node.func, "id", None) == "invalid_data" and len(node.args) > 3:
+                yield from _strings(node.args[3])
+        elif isinstance(node, ast.Assign):
+            names = {getattr(t, "id", getattr(t, "attr", None)) for t in node.targets}
+            if names & {"code", "default_code"}:
+                yield from _strings(node.value)
+        elif isinstance(node, ast.arguments):
+            named = node.posonlyargs + node.args
+            for argument, default in zip(reversed(named), reversed(node.defaults), strict=False):
+                if argument.arg == "code":
+                    yield from _strings(default)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"error\[([a-z-]+)\]", node.value)
+
+
+def _codes() -> set[str]:
+    found: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        found.update(c for c in _codes_in(ast.parse(path.read_text("utf-8"))) if _CODE.fullmatch(c))
+    return found
+
+
+def test_every_error_code_has_a_section_and_every_section_a_code() -> None:
+    sections = re.findall(r"^## `?([a-z-]+)`?$", (DOCS / "errors.md").read_text("utf-8"), re.MULTILINE)
+    codes = _codes()
+    assert {"unknown-column", "null-in-key", "not-grouped", "invalid-metadata", "internal"} <= codes
+    assert sorted(set(sections)) == sorted(sections)
+    assert set(sections) == codes
+
+
+# -- options, settings, formats ----------------------------------------------------------------
+
+
+def test_cli_page_names_every_option_and_no_other() -> None:
+    text = (DOCS / "cli.md").read_text("utf-8")
+    options = {o for action in _parser()._actions for o in action.option_strings}
+    assert {o for o in options if not re.search(rf"`{re.escape(o)}[ `]", text)} == set()
+    assert set(re.findall(r"`(--[a-z-]+)", text)) <= options
+
+
+def test_cli_page_names_every_format() -> None:
+    text = (DOCS / "cli.md").read_text("utf-8")
+    assert {f for f in FORMATS if f"`{f}`" not in text} == set()
+
+
+def test_python_page_names_every_setting_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (DOCS / "python.md").read_text("utf-8"), re.MULTILINE)
+    shown = {name: default.strip().strip("`") for name, default in rows if name in SETTINGS}
+    assert shown == {s.name: "none" if s.default is None else s.default for s in SETTINGS.values()}
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+def test_index_lists_every_page() -> None:
+    text = (DOCS / "index.md").read_text("utf-8")
+    listed = set(re.findall(r"\]\(([a-z]+\.md)\)", text))
+    assert listed == {p.name for p in DOCS.glob("*.md")} - {"index.md"}
+
+
+@pytest.mark.parametrize("page", fences.PAGES, ids=lambda p: p.stem)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        assert "://" in target or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", text):
+        other = page.parent / target if target else page
+        heads = re.findall(r"^#+ (.+)$", other.read_text("utf-8"), re.MULTILINE)
+        assert anchor in {_anchor(h) for h in heads}, f"{target}#{anchor}"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", fences.PAGES, ids=lambda p: p.stem)
+def test_blocks_of_a_page_are_in_languages_that_are_tested(page: Path) -> None:
+    allowed = {"python", "sql", "console", "text", "json"} | ({"sh"} if page.name == "README.md" else set())
+    assert fences.languages(page) <= allowed
+
+
+def test_module_names_in_architecture_exist() -> None:
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py|(?:[a-z_]+/)+)`", text))
+    assert len(named) > 20
+    assert {n for n in named if not (SOURCE / n).exists() and not (fences.CHECKOUT / n).exists()} == set()
