@@ -65,15 +65,15 @@ def tables(known: Tables) -> pa.Table:
     """Return every table that a statement can name: cubes, their datasets, plain datasets, registered data."""
     snapshot = known.snapshot
     found = snapshot.cubes()
-    rows = [(name, "cube") for name in found]
+    rows = [(quote_if_needed(name), "cube") for name in found]
     rows += [
         (f"{quote_if_needed(cube)}.{quote_if_needed(d)}", "dataset of a cube")
         for cube in found
         for d in sorted(snapshot.members[cube])
     ]
     members = {f"{cube}++{d}" for cube in found for d in snapshot.members[cube]}
-    rows += [(uuid, "dataset") for uuid in sorted(snapshot.keys) if uuid not in members]
-    rows += [(name, "registered") for name in known.registered]
+    rows += [(quote_if_needed(uuid), "dataset") for uuid in sorted(snapshot.keys) if uuid not in members]
+    rows += [(quote_if_needed(name), "registered") for name in known.registered]
     return _table(rows, table=pa.string(), kind=pa.string())
 
 

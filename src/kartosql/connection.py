@@ -16,7 +16,7 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters
 from kartosql.plan.report import ScanReport
-from kartosql.plan.tables import Tables, TableSource
+from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import Query, SelectQuery
 from kartosql.settings import SETTINGS, Settings
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
@@ -218,8 +218,9 @@ class Connection:
                 f"{type(data).__name__} cannot be registered: {e}",
                 hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",
             ) from None
-        columns = {f.name: f.type for f in table.schema}
-        self._registered[name] = TableSource(name, columns, registered=table)
+        if len(set(table.column_names)) < table.num_columns:
+            raise UsageError(f"{name!r} has a column name twice.")
+        self._registered[name] = registered_source(name, table)
 
     # -- writing -------------------------------------------------------------------------------
 

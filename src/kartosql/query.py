@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
 PREVIEW_ROWS = 20
+_NAME_ERRORS = ("unknown-column", "unknown-table", "invalid-query")
 
 
 class Query:
@@ -102,7 +103,11 @@ class Query:
         return self.arrow().to_reader()
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return the result as Python tuples; 128-bit integers are int, decimals Decimal."""
+        """Return the result as Python tuples.
+
+        128-bit integers are int, decimals Decimal; dates and timestamps beyond what Python's
+        datetime holds (years after 9999, nanoseconds, infinity) are text.
+        """
         return list(self)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -155,14 +160,34 @@ class Query:
 
 
 def _python_values(column: pa.ChunkedArray, type_: str) -> list[Any]:
-    if type_ in ("HUGEINT", "UHUGEINT"):
-        return [None if v is None else int(v) for v in column.to_pylist()]
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        try:
+    try:
+        if type_ in ("HUGEINT", "UHUGEINT"):
+            return [None if v is None else int(v) for v in column.to_pylist()]
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
             column = column.cast(pa.timestamp("us", column.type.tz))
-        except pa.ArrowInvalid:
-            return list(column.to_pylist())  # pandas Timestamps: datetime has no nanoseconds
-    return list(column.to_pylist())
+        return list(column.to_pylist())
+    except (OverflowError, ValueError, pa.ArrowException):
+        return [_python_value(v) for v in column]
+
+
+def _python_value(scalar: pa.Scalar) -> Any:
+    """Return one value; dates and timestamps that Python's datetime cannot hold are text."""
+    if not scalar.is_valid:
+        return None
+    type_ = scalar.type
+    if pa.types.is_list(type_):
+        return [_python_value(v) for v in scalar]
+    if pa.types.is_struct(type_):
+        return {name: _python_value(value) for name, value in scalar.items()}
+    try:
+        if not (pa.types.is_timestamp(type_) and type_.unit == "ns"):
+            return scalar.as_py()
+    except (OverflowError, ValueError):
+        pass
+    from kartosql.render import temporal
+
+    texts = temporal.dates if pa.types.is_date(type_) else temporal.timestamps
+    return texts(pa.array([scalar], type_))[0]
 
 
 class SelectQuery(Query):
@@ -191,7 +216,7 @@ class SelectQuery(Query):
         try:
             session.describe(self._bound)
         except SqlError as e:
-            raise self._bound.unknown_names() if e.code in ("unknown-column", "invalid-query") else e from None
+            raise self._bound.unknown_names() if e.code in _NAME_ERRORS else e from None
         finally:
             session.close()
 

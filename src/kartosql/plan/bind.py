@@ -77,6 +77,9 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     walker = ScopeWalker({id(o.node): o for o in occurrences})
     try:
         walker.query(tree, {}, ())
+    except SqlError as e:
+        e.sql = select.text
+        raise
     except RecursionError:
         for occurrence in occurrences:
             occurrence.understood = False
@@ -85,7 +88,7 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     for occurrence in occurrences:
         assert occurrence.span is not None
         edits.append((occurrence.span, ".".join(quote_identifier(n) for n in occurrence.view)))
-    edits += _column_edits(walker)
+    edits += _renames(walker)
     return BoundQuery(
         select=select,
         text=_apply(select.text, edits),
@@ -161,6 +164,8 @@ def _parameters(
     """Return values by name, names by place, and the edits that give each parameter its name."""
     found = sorted(((span, name) for name, span in placeholders(tree) if span is not None), key=lambda f: f[0])
     positional = not isinstance(given, Mapping)
+    if given is not None and positional and (isinstance(given, (str, bytes)) or not isinstance(given, Sequence)):
+        raise SqlError(f"Parameters are a list or a dictionary, not {type(given).__name__}.", code="invalid-parameters")
     values: dict[str, Any] = {}
     places: dict[Span, str] = {}
     count = 0
@@ -207,35 +212,14 @@ def _check_parameters(
         )
 
 
-def _column_edits(walker: ScopeWalker) -> list[tuple[Span, str]]:
+def _renames(walker: ScopeWalker) -> list[tuple[Span, str]]:
     """Return the edits that give references the names of the views' schemas and columns."""
-    edits: list[tuple[Span, str]] = []
-    for node, occurrence in walker.qualifiers:
-        span = span_of(node)
-        if span is not None:
-            edits.append((span, quote_identifier(occurrence.view[0])))
-    for scope in walker.scopes:
-        exposed = {
-            column: name
-            for source in scope.sources
-            if source.occurrence is not None
-            for column, name in source.occurrence.source.exposed.items()
-        }
-        if exposed:
-            edits += _exposed_edits(scope, exposed)
-    return list(dict(edits).items())
-
-
-def _exposed_edits(scope: Scope, exposed: Mapping[str, str]) -> list[tuple[Span, str]]:
-    # Column names that differ only in case are written exactly, wherever they stand.
-    edits = []
-    for identifier in scope.select.find_all(exp.Identifier):
-        parent = identifier.parent
-        is_column = isinstance(parent, (exp.Column, exp.Join)) and parent.args.get("table") is not identifier
+    edits: dict[Span, str] = {}
+    for identifier, name in walker.renamed:
         span = span_of(identifier)
-        if is_column and identifier.name in exposed and span is not None:
-            edits.append((span, quote_identifier(exposed[identifier.name])))
-    return edits
+        if span is not None:
+            edits[span] = quote_identifier(name)
+    return list(edits.items())
 
 
 def _apply(text: str, edits: list[tuple[Span, str]]) -> str:

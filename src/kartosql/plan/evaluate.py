@@ -118,22 +118,25 @@ class FileFilter:
         indexed = self.structures(condition)
         if indexed is not None:
             return self._evaluate(condition, indexed)
-        if not isinstance(condition, Group):
+        if not isinstance(condition, Group) or not self._can_prune(condition):
             return None
         if condition.op == "OR":
-            found: set[int] = set()
-            for item in condition.items:
-                files = self.files(item)
-                if files is None:
-                    return None
-                found |= files
-            return frozenset(found)
+            parts = [self.files(item) for item in condition.items]
+            return frozenset().union(*(self.all_files if p is None else p for p in parts))
         result: Files | None = None
         for item, indexed in self.groups(list(condition.items)):
             files = self._evaluate(item, indexed) if indexed is not None else self.files(item)
             if files is not None:
                 result = files if result is None else result & files
         return result
+
+    def _can_prune(self, condition: Condition) -> bool:
+        """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
+        if self.structures(condition) is not None:
+            return True
+        if not isinstance(condition, Group):
+            return False
+        return (all if condition.op == "OR" else any)(self._can_prune(i) for i in condition.items)
 
     def groups(self, items: list[Condition]) -> list[tuple[Condition, frozenset[str] | None]]:
         """Join those of ``items`` that are evaluated together; partition keys come first.

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from kartosql.errors import Span
+from kartosql.errors import Span, SqlError
 from kartosql.plan.tables import TableSource
-from kartosql.sql.tree import name_parts
+from kartosql.sql.tree import name_parts, span_of
+
+Columns = Mapping[str, str]
+Known = Mapping[str, Columns | None]  # common table expressions by lower-case name
 
 
 @dataclass(eq=False)
@@ -46,22 +49,29 @@ class Occurrence:
 
 @dataclass(eq=False)
 class Source:
-    """One item of a FROM clause. ``columns`` is None when they are not known."""
+    """One item of a FROM clause.
+
+    ``columns`` maps its columns to the names they have in the text that is run; it is None
+    when they are not known.
+    """
 
     alias: str
-    columns: frozenset[str] | None
+    columns: Columns | None
     occurrence: Occurrence | None = None
     # How the item is joined to what stands before it.
     join: exp.Join | None = None
     prunable: bool = True
 
+    def inner(self, column: str) -> str:
+        """Return the name of a column in the text that is run."""
+        return (self.columns or {}).get(column, column)
+
     def find(self, name: str) -> str | None:
         """Return the column that ``name`` means here."""
-        if self.occurrence is not None:
-            return self.occurrence.source.find(name)
-        if self.columns is None:
-            return None
-        return next((c for c in self.columns if c.lower() == name.lower()), None)
+        if self.columns is None or name in self.columns:
+            return name if self.columns is not None else None
+        found = [c for c in self.columns if c.lower() == name.lower()]
+        return found[0] if len(found) == 1 else None
 
 
 @dataclass(eq=False)
@@ -85,7 +95,7 @@ class Scope:
 class Unknown:
     """A column reference that nothing in scope explains."""
 
-    node: exp.Column
+    node: exp.Expression
     name: str
     qualifier: str | None
     candidates: tuple[str, ...]
@@ -99,14 +109,13 @@ class ScopeWalker:
         self.scopes: list[Scope] = []
         self.unknown: list[Unknown] = []
         self.bound: dict[int, tuple[Occurrence, str]] = {}  # id of Column node -> table and column
-        # Identifiers after a table name that a reference repeats: (node of the cube's name, occurrence).
-        self.qualifiers: list[tuple[exp.Identifier, Occurrence]] = []
+        self._inner_names: dict[int, str] = {}  # id of Column node -> name inside of the engine
+        # Identifiers that have another name in the text that is run.
+        self.renamed: list[tuple[exp.Identifier, str]] = []
 
     # -- queries ---------------------------------------------------------------------------
 
-    def query(
-        self, node: exp.Expression, ctes: Mapping[str, frozenset[str] | None], outer: tuple[Scope, ...]
-    ) -> frozenset[str] | None:
+    def query(self, node: exp.Expression, ctes: Known, outer: tuple[Scope, ...]) -> Columns | None:
         """Walk a query and return its output columns, or None when they are not known."""
         if isinstance(node, exp.Subquery):
             inner = self._with(node, ctes, outer)
@@ -127,9 +136,7 @@ class ScopeWalker:
         self.opaque(node, outer[0] if outer else None)
         return None
 
-    def _with(
-        self, node: exp.Expression, ctes: Mapping[str, frozenset[str] | None], outer: tuple[Scope, ...]
-    ) -> dict[str, frozenset[str] | None]:
+    def _with(self, node: exp.Expression, ctes: Known, outer: tuple[Scope, ...]) -> dict[str, Columns | None]:
         known = dict(ctes)
         with_ = node.args.get("with_")
         for cte in with_.expressions if with_ else ():
@@ -142,9 +149,7 @@ class ScopeWalker:
             known[alias.name.lower()] = columns
         return known
 
-    def _select(
-        self, node: exp.Select, ctes: dict[str, frozenset[str] | None], outer: tuple[Scope, ...]
-    ) -> frozenset[str] | None:
+    def _select(self, node: exp.Select, ctes: dict[str, Columns | None], outer: tuple[Scope, ...]) -> Columns | None:
         scope = Scope(node, outer)
         self.scopes.append(scope)
         from_ = node.args.get("from_")
@@ -163,11 +168,15 @@ class ScopeWalker:
                 self._values(value, scope, ctes)
         return self._outputs(node, scope)
 
-    def _item(
-        self, node: exp.Expression, join: exp.Join | None, scope: Scope, ctes: dict[str, frozenset[str] | None]
-    ) -> None:
+    def _item(self, node: exp.Expression, join: exp.Join | None, scope: Scope, ctes: dict[str, Columns | None]) -> None:
         if isinstance(node, exp.Table) and not node.args.get("pivots"):
             self._table(node, join, scope, ctes)
+            return
+        lateral = node.this if isinstance(node, exp.Lateral) else None
+        if isinstance(lateral, exp.Subquery) and isinstance(lateral.this, exp.Query):
+            columns = self.query(lateral, ctes, (scope, *scope.outer))
+            renamed = bool(node.args["alias"].columns) if node.args.get("alias") else False
+            scope.sources.append(Source(node.alias, None if renamed else columns, None, join))
             return
         alias = node.alias if isinstance(node, (exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)) else ""
         if isinstance(node, exp.Subquery) and not node.args.get("pivots") and not isinstance(node.this, exp.Table):
@@ -181,16 +190,15 @@ class ScopeWalker:
         self.opaque(node, scope)
         scope.sources.append(Source(alias, None, None, join, prunable=False))
 
-    def _table(
-        self, node: exp.Table, join: exp.Join | None, scope: Scope, ctes: dict[str, frozenset[str] | None]
-    ) -> None:
+    def _table(self, node: exp.Table, join: exp.Join | None, scope: Scope, ctes: dict[str, Columns | None]) -> None:
         occurrence = self._by_node.get(id(node))
         table_alias = node.args.get("alias")
         alias = node.alias or node.name
         renamed = table_alias is not None and bool(table_alias.columns)
         if occurrence is not None:
             occurrence.understood = not renamed
-            columns = None if renamed else frozenset(occurrence.source.columns)
+            exposed = occurrence.source.exposed
+            columns = None if renamed else {c: exposed.get(c, c) for c in occurrence.source.columns}
             sampled = bool(node.args.get("sample")) or bool(node.args.get("when"))
             source = Source(alias, columns, None if renamed else occurrence, join, prunable=not sampled)
         elif isinstance(node.this, exp.Identifier):
@@ -203,45 +211,54 @@ class ScopeWalker:
         for inner in node.args.get("joins") or ():
             self._item(inner.this, inner, scope, ctes)
 
-    def _join(self, join: exp.Join, scope: Scope, ctes: dict[str, frozenset[str] | None]) -> None:
+    def _join(self, join: exp.Join, scope: Scope, ctes: dict[str, Columns | None]) -> None:
         if join.method and join.method.upper() == "NATURAL":
             scope.natural = True
             for source in scope.sources:
-                if source.occurrence is not None:
-                    source.occurrence.all_used = True
+                self._whole(source, source.join or join)
         for column in join.args.get("using") or ():
             scope.merged.add(column.name.lower())
-            for source in scope.sources:
-                found = source.find(column.name)
-                if found is not None and source.occurrence is not None:
-                    source.occurrence.use(found)
+            hits = [(s, found) for s in scope.sources if (found := s.find(column.name)) is not None]
+            if len({s.inner(found) for s, found in hits}) > 1 and any(s.inner(f) != f for s, f in hits):
+                self._refuse(column, f"USING cannot take {column.name!r}, a name that differs only in case", "Use ON.")
+            for source, found in hits:
+                self._use(source, found, column)
+            if all(s.columns is not None and s.find(column.name) is None for s in scope.sources):
+                self._note_unknown(column, [column.name], scope)
         on = join.args.get("on")
         if on is not None:
             self._values(on, scope, ctes)
 
-    def _outputs(self, node: exp.Select, scope: Scope) -> frozenset[str] | None:
-        names: set[str] = set()
+    def _outputs(self, node: exp.Select, scope: Scope) -> Columns | None:
+        names: dict[str, str] = {}
         for e in node.expressions:
-            if isinstance(e, (exp.Alias, exp.Column)) and not e.is_star:
-                names.add(e.alias_or_name)
+            if isinstance(e, exp.Alias):
+                found = {e.alias: e.alias}
+            elif isinstance(e, exp.Column) and not e.is_star:
+                # A bare column keeps the name that it has inside of the engine.
+                found = {e.name: self._inner_names.get(id(e), e.name)}
             elif isinstance(e, exp.Star) and not any(e.args.values()):
+                found = {}
                 for source in scope.sources:
-                    if source.columns is None:
+                    if source.columns is None or found.keys() & source.columns.keys():
                         return None
-                    names |= source.columns
+                    found |= source.columns
             else:
                 return None
-        return frozenset(names)
+            if names.keys() & found.keys():
+                return None
+            names |= found
+        return names
 
     # -- expressions -----------------------------------------------------------------------
 
-    def _values(self, value: object, scope: Scope, ctes: dict[str, frozenset[str] | None]) -> None:
+    def _values(self, value: object, scope: Scope, ctes: dict[str, Columns | None]) -> None:
         self._nested(value, ctes, (scope, *scope.outer), scope)
 
     def _nested(
         self,
         value: object,
-        ctes: Mapping[str, frozenset[str] | None],
+        ctes: Known,
         outer: tuple[Scope, ...],
         scope: Scope | None = None,
     ) -> None:
@@ -269,7 +286,7 @@ class ScopeWalker:
     def _lambda(
         self,
         node: exp.Lambda,
-        ctes: Mapping[str, frozenset[str] | None],
+        ctes: Known,
         outer: tuple[Scope, ...],
         scope: Scope | None,
     ) -> None:
@@ -282,14 +299,20 @@ class ScopeWalker:
             self.query(query, ctes, outer)
 
     def _star(self, node: exp.Expression, scope: Scope) -> None:
-        if isinstance(node, exp.Star) and isinstance(node.parent, exp.Count):
-            return
-        if isinstance(node, exp.Count):
+        if isinstance(node, exp.Columns):
+            for source in scope.sources:
+                self._whole(source, node)
+        if isinstance(node, exp.Count) or (isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)):
             return
         qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
+        hit = False
         for source in scope.sources:
-            if source.occurrence is not None and (qualifier is None or source.alias.lower() == qualifier.name.lower()):
-                source.occurrence.all_used = True
+            if qualifier is None or source.alias.lower() == qualifier.name.lower():
+                hit = True
+                if source.occurrence is not None:
+                    source.occurrence.all_used = True
+        if not hit and qualifier is not None and not any(s.find(qualifier.name) for s in scope.sources):
+            self._note_unknown(node, [qualifier.name, "*"], scope)
 
     def _bind(self, node: exp.Column, scope: Scope) -> None:
         """Find what a column reference means and note that it is used."""
@@ -303,6 +326,9 @@ class ScopeWalker:
                 return
             if len(names) == 1 and names[0].lower() in level.aliases:
                 return
+        self._note_unknown(node, names, scope)
+
+    def _note_unknown(self, node: exp.Expression, names: list[str], scope: Scope) -> None:
         known = [c for level in scope.chain() for s in level.sources for c in sorted(s.columns or ())]
         qualifier = names[-2] if len(names) > 1 else None
         self.unknown.append(Unknown(node, names[-1], qualifier, tuple(dict.fromkeys(known))))
@@ -317,31 +343,47 @@ class ScopeWalker:
                     continue
                 found = source.find(names[at + 1])
                 if found is not None:
-                    if source.occurrence is not None:
-                        self._note(node, source.occurrence, found)
-                        if at == 1:
-                            self.qualifiers.append((parts[0], source.occurrence))
+                    self._use(source, found, parts[at + 1], node if len(names) == at + 2 else None)
+                    if at == 1 and source.occurrence is not None:
+                        self.renamed.append((parts[0], source.occurrence.view[0]))
                     return True
         # column, possibly followed by struct fields
         hits = [(s, found) for s in scope.sources if (found := s.find(names[0])) is not None]
+        if len(hits) > 1 and any(s.inner(found) != found for s, found in hits):
+            # Their names inside of the engine differ, so it would not see that the reference is ambiguous.
+            self._refuse(node, f"{names[0]!r} is a column of several tables here", "Name the table of the column.")
         for source, found in hits:
-            if source.occurrence is not None:
-                source.occurrence.use(found)
-        if len(hits) == 1 and hits[0][0].occurrence is not None and len(names) == 1:
-            self._note(node, hits[0][0].occurrence, hits[0][1])
+            self._use(source, found, parts[0], node if len(hits) == len(names) == 1 else None)
         if hits:
             return True
         # the name of a table as a value: its whole row
         for source in scope.sources:
             if len(names) == 1 and source.alias.lower() == names[0].lower():
-                if source.occurrence is not None:
-                    source.occurrence.all_used = True
+                self._whole(source, node)
                 return True
         return False
 
-    def _note(self, node: exp.Column, occurrence: Occurrence, column: str) -> None:
-        occurrence.use(column)
-        self.bound[id(node)] = (occurrence, column)
+    def _whole(self, source: Source, node: exp.Expression) -> None:
+        """Note that a reference needs all columns of ``source`` under the names that they have."""
+        if any(name != column for column, name in (source.columns or {}).items()):
+            self._refuse(node, f"{source.alias!r} has columns whose names differ only in case", "Name the columns.")
+        if source.occurrence is not None:
+            source.occurrence.all_used = True
+
+    def _refuse(self, node: exp.Expression, reason: str, hint: str) -> None:
+        raise SqlError(f"{reason[0].upper()}{reason[1:]}.", code="ambiguous-name", hint=hint, span=span_of(node))
+
+    def _use(self, source: Source, column: str, identifier: exp.Identifier, node: exp.Column | None = None) -> None:
+        """Note that a reference means ``column`` of ``source``; ``node`` is given if it means nothing else."""
+        inner = source.inner(column)
+        if inner != column:
+            self.renamed.append((identifier, inner))
+            if node is not None:
+                self._inner_names[id(node)] = inner
+        if source.occurrence is not None:
+            source.occurrence.use(column)
+            if node is not None:
+                self.bound[id(node)] = (source.occurrence, column)
 
     def opaque(self, node: exp.Expression, scope: Scope | None = None) -> None:
         """Note that everything below ``node`` may use all columns of the tables it can see."""

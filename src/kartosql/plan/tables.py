@@ -14,6 +14,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import CubeMember, CubeState, is_visible
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.sql.tree import is_plain_name
 
 Name = tuple[str, ...]
 
@@ -96,13 +97,23 @@ def _seed_first(state: CubeState) -> list[CubeMember]:
     return [state.seed, *others]
 
 
+def registered_source(name: str, table: pa.Table) -> TableSource:
+    """Return the table that registered Arrow data are."""
+    columns = {f.name: f.type for f in table.schema}
+    return TableSource(name, columns, registered=table, exposed=_exposed(columns))
+
+
 def _exposed(columns: Iterable[str]) -> dict[str, str]:
-    taken: set[str] = set()
-    exposed: dict[str, str] = {}
+    """Return the names inside of the engine of columns that differ only in case."""
+    groups: dict[str, list[str]] = {}
     for column in columns:
-        if column.lower() in taken:
-            exposed[column] = f"{column}__kartosql_{len(exposed)}"
-        taken.add(column.lower())
+        groups.setdefault(column.lower(), []).append(column)
+    exposed = {}
+    for group in groups.values():
+        for column in group if len(group) > 1 else ():
+            # All of them are renamed, so that a reference which is overlooked finds none instead of another.
+            cases = "".join("1" if c != c.lower() else "0" for c in column)
+            exposed[column] = f"{column}__kartosql_{int(cases, 2):x}"
     return exposed
 
 
@@ -217,8 +228,7 @@ def _by_case(name: str, known: Iterable[str]) -> str | None:
 
 def quote_if_needed(name: str) -> str:
     """Return ``name`` as it must be written in SQL."""
-    plain = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()
-    return name if plain else quote_identifier(name)
+    return name if is_plain_name(name) else quote_identifier(name)
 
 
 def quote_identifier(name: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.dialects.duckdb import DuckDB
+from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.duckdb import DuckDBParser
-from sqlglot.tokenizer_core import Token
+from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span
 
@@ -21,6 +22,8 @@ class _Tokenizer(DuckDB.Tokenizer):
     """The DuckDB tokenizer without the statements whose text sqlglot leaves unread."""
 
     COMMANDS: ClassVar[set[Any]] = set()
+    # Another dialect's operator, which hides the parameter in ``?::INT``.
+    KEYWORDS: ClassVar[dict[str, Any]] = {k: v for k, v in DuckDB.Tokenizer.KEYWORDS.items() if k != "?::"}
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -57,6 +60,18 @@ class SpanParser(DuckDBParser):
         return self._noted(start, super()._parse_placeholder())
 
 
+def is_plain_name(name: str) -> bool:
+    """Return whether ``name`` is an identifier that needs no quotes."""
+    if not (name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()):
+        return False
+    try:
+        tree = SpanParser(dialect=DIALECT).parse(tokens_of(f"SELECT 1 FROM {name}"), "")[0]
+    except (ParseError, TokenError):
+        return False
+    table = tree.find(exp.Table) if tree is not None else None
+    return table is not None and table.name == name and tokens_of(name)[0].token_type == TokenType.VAR
+
+
 def parse_tree(tokens: list[Token], text: str) -> list[exp.Expression | None]:
     """Parse ``tokens`` of ``text``; raises sqlglot's ParseError, or RecursionError for deep nesting."""
     return SpanParser(dialect=DIALECT).parse(tokens, text)  # type: ignore[return-value]
@@ -68,6 +83,8 @@ def span_of(node: exp.Expression) -> Span | None:
         return _own_span(node)
     if isinstance(node, (exp.Column, exp.Table)):
         spans = [_own_span(part) for part in name_parts(node)]
+        if isinstance(node.this, exp.Star):
+            spans.append(_own_span(node.this))
         if not spans or None in spans:
             return None
         known = [s for s in spans if s is not None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import duckdb
 
-from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError, StoreError
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
 _UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"? (?:does not exist|not found)')
@@ -42,6 +42,10 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
         )
     if isinstance(error, (duckdb.BinderException, duckdb.CatalogException, duckdb.NotImplementedException)):
         return _bind_error(message, raw, hint, sql)
+    if "Traceback (most recent call last)" in raw:
+        # What our own filesystem raised while DuckDB read through it.
+        reason = raw.strip().splitlines()[-1]
+        return StoreError(f"Cannot read the data: {reason}")
     key = key_in(raw)
     if key is not None:
         code = "schema-mismatch" if "failed to cast column" in raw else "corrupt-file"

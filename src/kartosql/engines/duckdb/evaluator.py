@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.predicates import SESSION_FUNCTIONS, is_comparison, is_pure, without_places
+from kartosql.engines.duckdb.predicates import is_comparison, is_pure, without_places
 from kartosql.engines.duckdb.types import fits, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
@@ -65,7 +65,7 @@ class DuckEvaluator:
                 "SELECT function_name FROM duckdb_functions() WHERE function_type = 'scalar' "
                 "GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT' AND internal)"
             )
-            _functions = frozenset(r[0] for r in rows) | SESSION_FUNCTIONS
+            _functions = frozenset(r[0] for r in rows)
         return _functions
 
     # -- evaluation ----------------------------------------------------------------------------

@@ -6,10 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 _OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".split())  # noqa: SIM905
-# Constant in one transaction, and a session runs in one.
-SESSION_FUNCTIONS = frozenset(
-    {"now", "get_current_timestamp", "current_timestamp", "current_date", "today", "transaction_timestamp"}
-)
 _COMPARING = frozenset(
     {"BETWEEN", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "OPERATOR", "PARAMETER", "TYPE"}
 )

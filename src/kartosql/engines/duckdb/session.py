@@ -35,8 +35,7 @@ BATCH_ROWS = 100_000
 class Session:
     """A private in-memory DuckDB with the settings of the connection.
 
-    Everything runs in one transaction, so that now() is one moment while planning and
-    running. Before the user's text runs, the instance loses access to everything but the
+    Before the user's text runs, the instance loses access to everything but the
     files of the scan, and its settings are locked.
     """
 
@@ -60,7 +59,6 @@ class Session:
             if settings["timeout"] is not None:
                 self.run(f"SET max_execution_time = {max(1, int(settings['timeout'] * 1000))}")
             self.run("PRAGMA enable_profiling = 'no_output'")
-            self.run("BEGIN")
         except BaseException:
             self.close()
             raise
@@ -126,7 +124,8 @@ class Session:
         name = self._registered.get(id(source))
         if name is None:
             name = self._registered[id(source)] = f"kartosql_data_{len(self._registered)}"
-            self.register(name, source.registered)
+            table = source.registered
+            self.register(name, table.rename_columns([source.exposed.get(c, c) for c in table.column_names]))
         return name
 
     @contextlib.contextmanager
