@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.indexing import index_table
 from kartosql.write.layout import Layout
 from kartosql.write.split import split
 
@@ -105,26 +104,28 @@ def append(store: Store, uuid: str, rows: pa.Table, tail: str | None = None) -> 
     ``tail`` replaces the id that all files of one write share.
     """
     made = read_document(store, uuid)
-    layout = Layout(uuid, uuid, tuple(made["partition_keys"]), index_columns=tuple(made.get("indices", ())))
-    parts = split(rows, layout)
+    indices = {column: _labels(read_parquet(store, key)) for column, key in made.get("indices", {}).items()}
     keys = []
-    renamed = {}
-    for label, part in parts.partitions():
-        new = label if tail is None else f"{label.rpartition('/')[0]}/{tail}".lstrip("/")
-        renamed[label] = new
-        keys.append(f"{uuid}/table/{new}.parquet")
+    for label, part in split(rows, Layout(uuid, uuid, tuple(made["partition_keys"]))).partitions():
+        label = label if tail is None else f"{label.rpartition('/')[0]}/{tail}".lstrip("/")
+        keys.append(f"{uuid}/table/{label}.parquet")
         store.put(keys[-1], parquet(part))
-        made["partitions"][new] = {"files": {"table": keys[-1]}}
-    for column, key in made.get("indices", {}).items():
-        values = index_table(parts, column)
-        labels = [[renamed[label] for label in row] for row in values["partition"].to_pylist()]
-        fresh = values.set_column(1, "partition", pa.array(labels, pa.list_(pa.string())))
-        old = read_parquet(store, key)
-        merged = pa.concat_tables([old, fresh.cast(old.schema)])
-        made["indices"][column] = key.replace(".by-dataset-index", f"{len(made['partitions'])}.by-dataset-index")
-        store.put(made["indices"][column], parquet(merged))
+        made["partitions"][label] = {"files": {"table": keys[-1]}}
+        for column, labels in indices.items():
+            for value in part[column].to_pylist():
+                if value is not None and value == value:
+                    labels.setdefault(value, {})[label] = None
+    for column, labels in indices.items():
+        old = read_parquet(store, made["indices"][column]).schema
+        rows_ = [{column: value, "partition": list(found)} for value, found in labels.items()]
+        made["indices"][column] += ".by-dataset-index.parquet"
+        store.put(made["indices"][column], parquet(pa.Table.from_pylist(rows_, old)))
     write_document(store, made)
     return keys
+
+
+def _labels(index: pa.Table) -> dict[Any, dict[str, None]]:
+    return {row[index.column_names[0]]: dict.fromkeys(row["partition"]) for row in index.to_pylist()}
 
 
 def _value(raw: str, type_: pa.DataType) -> Any:

@@ -153,7 +153,7 @@ def _scalar(value: Any) -> Any:
         return value if is_null(value) else value.to_pydatetime()
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         if type(value).__name__ == "datetime64":
-            return pa.scalar(value).cast(pa.timestamp("us")).as_py()
+            return value.astype("datetime64[us]").item()
         return value.item()
     return value
 

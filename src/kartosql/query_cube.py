@@ -85,6 +85,8 @@ def query_cube(
 def _names(value: str | bytes | Iterable[str] | None, what: str) -> tuple[str, ...] | None:
     if value is None:
         return None
+    if not isinstance(value, Iterable):
+        raise UsageError(f"{what}: {value!r} is no list of names.")
     names = (value,) if isinstance(value, (str, bytes)) else tuple(value)
     names = tuple(n.decode() if isinstance(n, bytes) else n for n in names)
     for name in names:

@@ -11,7 +11,8 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.errors import Span, SqlError, UnknownNameError
-from kartosql.plan.scopes import Occurrence, Scope, ScopeWalker, Unknown
+from kartosql.plan.occurrences import Occurrence, Scope, Unknown
+from kartosql.plan.scopes import ScopeWalker
 from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, placeholders, span_of

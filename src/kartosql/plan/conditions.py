@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.plan.scopes import Occurrence
+from kartosql.plan.occurrences import Occurrence
 from kartosql.sql.tree import span_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from sqlglot import exp
 
 from kartosql.plan.conditions import Condition, ConditionReader, Opaque, is_evaluable
-from kartosql.plan.scopes import Occurrence, Scope, Source
+from kartosql.plan.occurrences import Occurrence, Scope, Source
 from kartosql.sql.tree import name_parts
 
 RejectsNull = Callable[[Condition, Occurrence], bool]

@@ -15,9 +15,9 @@ from kartosql.plan.bind import BoundQuery
 from kartosql.plan.conditions import Condition, ConditionReader, is_evaluable, parameters_of
 from kartosql.plan.evaluate import Evaluator, FileFilter, Files
 from kartosql.plan.extract import Extractor
+from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
-from kartosql.plan.scopes import Occurrence
 from kartosql.plan.tables import Part
 
 

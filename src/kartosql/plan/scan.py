@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kartosql.plan.scopes import Occurrence
+from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.tables import Part
 
 

@@ -6,99 +6,13 @@ notes that all columns of the tables there may be used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from sqlglot import exp
 
-from kartosql.errors import Span, SqlError
-from kartosql.plan.tables import TableSource
+from kartosql.errors import SqlError
+from kartosql.plan.occurrences import Columns, Known, Occurrence, Scope, Source, Unknown
 from kartosql.sql.tree import name_parts, span_of
-
-Columns = Mapping[str, str]
-Known = Mapping[str, Columns | None]  # common table expressions by lower-case name
-
-
-@dataclass(eq=False)
-class Occurrence:
-    """One place where a statement names a table; each is scanned by itself.
-
-    ``view`` is the schema and name under which the statement's text, as it is run, finds it.
-    """
-
-    id: int
-    source: TableSource
-    name: tuple[str, ...]
-    view: tuple[str, str]
-    node: exp.Table | None = None
-    span: Span | None = None
-    used: set[str] = field(default_factory=set)
-    all_used: bool = False
-    # Set when the walk reached the table through constructs it understands.
-    understood: bool = False
-
-    def use(self, column: str) -> None:
-        """Note that ``column`` is needed."""
-        self.used.add(column)
-
-    @property
-    def columns(self) -> frozenset[str] | None:
-        """The columns that the statement may touch, or None for all of them."""
-        return None if self.all_used or not self.understood else frozenset(self.used)
-
-
-@dataclass(eq=False)
-class Source:
-    """One item of a FROM clause.
-
-    ``columns`` maps its columns to the names they have in the text that is run; it is None
-    when they are not known.
-    """
-
-    alias: str
-    columns: Columns | None
-    occurrence: Occurrence | None = None
-    # How the item is joined to what stands before it.
-    join: exp.Join | None = None
-    prunable: bool = True
-
-    def inner(self, column: str) -> str:
-        """Return the name of a column in the text that is run."""
-        return (self.columns or {}).get(column, column)
-
-    def find(self, name: str) -> str | None:
-        """Return the column that ``name`` means here."""
-        if self.columns is None or name in self.columns:
-            return name if self.columns is not None else None
-        found = [c for c in self.columns if c.lower() == name.lower()]
-        return found[0] if len(found) == 1 else None
-
-
-@dataclass(eq=False)
-class Scope:
-    """One SELECT with the items of its FROM clause and the scopes around it."""
-
-    select: exp.Select
-    outer: tuple[Scope, ...]
-    sources: list[Source] = field(default_factory=list)
-    merged: set[str] = field(default_factory=set)  # lower-case columns of USING and NATURAL
-    aliases: set[str] = field(default_factory=set)
-    natural: bool = False
-
-    def chain(self) -> Iterator[Scope]:
-        """Yield this scope and those around it, innermost first."""
-        yield self
-        yield from self.outer
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A column reference that nothing in scope explains."""
-
-    node: exp.Expression
-    name: str
-    qualifier: str | None
-    candidates: tuple[str, ...]
 
 
 class ScopeWalker:
@@ -198,7 +112,7 @@ class ScopeWalker:
         if occurrence is not None:
             occurrence.understood = not renamed
             exposed = occurrence.source.exposed
-            columns = None if renamed else {c: exposed.get(c, c) for c in occurrence.source.columns}
+            columns: Columns | None = None if renamed else {c: exposed.get(c, c) for c in occurrence.source.columns}
             sampled = bool(node.args.get("sample")) or bool(node.args.get("when"))
             source = Source(alias, columns, None if renamed else occurrence, join, prunable=not sampled)
         elif isinstance(node.this, exp.Identifier):
@@ -278,6 +192,11 @@ class ScopeWalker:
         if scope is not None and isinstance(value, exp.Column) and not value.is_star:
             self._bind(value, scope)
             return
+        if scope is not None and isinstance(value, exp.Dot) and isinstance(value.this, exp.Identifier):
+            # A method call such as ``v.abs()``; an unknown name may also be that of a function's schema.
+            for level in scope.chain():
+                if self._bind_at(exp.Column(this=value.this.copy()), [value.this], [value.this.name], level):
+                    break
         if scope is not None and (value.is_star or isinstance(value, exp.Columns)):
             self._star(value, scope)
         for child in value.args.values():

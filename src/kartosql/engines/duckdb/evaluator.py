@@ -35,6 +35,7 @@ class DuckEvaluator:
         self._session = session
         self._tables: dict[int, str] = {}
         self._indices: dict[tuple[int, str], str] = {}
+        self._index_keys: dict[str, str] = {}
 
     # -- the text of predicates --------------------------------------------------------------
 
@@ -85,7 +86,21 @@ class DuckEvaluator:
                 return self._session.rows(before + condition + after, parameters)
             except duckdb.Error:
                 continue
+        for name, key in self._index_keys.items():
+            # Either the predicate fails for some value, or an index cannot be read.
+            if name in before + after:
+                self._check_index(name, key)
         return True
+
+    def _check_index(self, name: str, key: str) -> None:
+        try:
+            self._session.rows(
+                f"SELECT count(v), count(labels), sum(len(labels)), max(labels::VARCHAR) FROM {name}_values_all"
+            )
+        except duckdb.Error as e:
+            raise FormatError(
+                f"{key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
+            ) from None
 
     def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> frozenset[int]:
         """Return the partitions for which a predicate may be TRUE."""
@@ -259,6 +274,7 @@ class DuckEvaluator:
         else:
             assert index.key is not None
             self._session.index_view(f"{name}_all", index.key, index.column, declared)
+            self._index_keys[name.removesuffix("_values")] = index.key
         values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}_all"
         if pa.types.is_floating(index.type):
             # 0.0 and -0.0 are one value of the index, but may be told apart by a predicate.

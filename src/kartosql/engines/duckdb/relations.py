@@ -11,8 +11,8 @@ from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.plan.scopes import Occurrence
 from kartosql.plan.tables import TableSource
 
 if TYPE_CHECKING:

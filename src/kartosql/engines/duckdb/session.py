@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import uuid
@@ -18,9 +17,10 @@ import pyarrow as pa
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.evaluator import DuckEvaluator, index_columns
 from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.predicates import base_tables
 from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
 from kartosql.engines.duckdb.types import fits, quote
-from kartosql.errors import FormatError, KartosqlError, SqlError, UsageError
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, SqlError, UsageError
 from kartosql.formats.arrays import array_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
@@ -30,6 +30,7 @@ from kartosql.store import Store
 
 FOOTER_CACHE_FILES = 2_000  # a cached footer takes about 30 kB
 BATCH_ROWS = 100_000
+MAX_BLAMED = 1_000  # files that are read again to find the one that made a statement fail
 
 
 class Session:
@@ -45,6 +46,7 @@ class Session:
         self._sql = ""
         self._registered: dict[int, str] = {}
         self._opened: list[str] = []
+        self._data_keys: list[str] = []
         self._closed = False
         # Private, as DuckDB may always read and write it; made when something is spilled.
         self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
@@ -136,7 +138,30 @@ class Session:
         except KartosqlError:
             raise
         except duckdb.Error as e:
-            raise translate(e, sql, self.files.key_in) from None
+            raise self._translate(e, sql) from None
+
+    def _translate(self, error: Exception, sql: str) -> KartosqlError:
+        """Return our error; where DuckDB does not say which file it cannot read, find it."""
+        found = translate(error, sql, self.files.key_in)
+        if type(found) is ExecutionError and found.code == "query-failed":
+            return self._damaged() or found
+        return found
+
+    def _damaged(self) -> FormatError | None:
+        """Return the error about the first data file of the statement that cannot be read, if there is one."""
+        import pyarrow.parquet as pq
+
+        for key in self._data_keys[:MAX_BLAMED]:
+            try:
+                pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None)
+            except (pa.ArrowException, OSError, ValueError, KeyError) as e:
+                reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+                return FormatError(
+                    f"{key}: {reason}",
+                    code="corrupt-file",
+                    hint="The file is damaged, or not one that the dataset's writer wrote.",
+                )
+        return None
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -148,6 +173,7 @@ class Session:
         self.files.stat(keys)
         paths = self.files.paths(keys)
         self._opened += paths
+        self._data_keys += keys
         self._connection.execute(f"SET VARIABLE {variable} = ?", [paths])
         if len(keys) <= FOOTER_CACHE_FILES:
             self.run("SET parquet_metadata_cache = true")
@@ -286,7 +312,7 @@ class Session:
                 except StopIteration:
                     return
                 except (OSError, pa.ArrowException, RuntimeError) as e:
-                    raise translate(_duckdb_error(e), sql, self.files.key_in) from None
+                    raise self._translate(_duckdb_error(e), sql) from None
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     def _query(self, text: str, parameters: Any) -> Any:
@@ -317,17 +343,15 @@ def table_names(text: str) -> list[tuple[str, ...]]:
                 hint="Write SELECT * FROM ..., for instance SELECT * FROM t PIVOT (...).",
                 sql=text,
             )
-        names = connection.get_table_names(text, qualified=True)
-        return sorted(_split_name(name) for name in names)
+        rows = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+        document = json.loads(rows[0][0])
+        if document.get("error"):
+            raise SqlError(str(document.get("error_message")), code="syntax-error", sql=text)
+        return sorted(base_tables(document))
     except duckdb.Error as e:
         raise translate(e, text, lambda message: None) from None
     finally:
         connection.close()
-
-
-def _split_name(name: str) -> tuple[str, ...]:
-    parts = re.findall(r'"((?:[^"]|"")*)"|([^."]+)', name)
-    return tuple(quoted.replace('""', '"') if quoted else plain for quoted, plain in parts)
 
 
 def _duckdb_error(error: Exception) -> Exception:

@@ -1,0 +1,358 @@
+"""What a result gives: Arrow, rows, frames, streams, files, statistics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import threading
+import time
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kartosql
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
+from kartosql.store import Store
+from kartosql.write.build import write_dataset
+
+ROWS = {"x": [1, 2, 3, 4], "p": [0, 0, 1, 1], "s": ["a", None, "c", "d"]}
+
+
+@pytest.fixture
+def connection() -> Any:
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    write_dataset(store, "d", pa.table(ROWS), partition_on="p", index_columns=["x"])
+    return kartosql.connect(store.url)
+
+
+# -- what it gives ---------------------------------------------------------------------------------
+
+
+def test_rows_are_python_values(connection):
+    sql = "SELECT x, s, sum(x) OVER () AS h, 1.50 AS d, DATE '2020-01-01' AS t, [x] AS l FROM d WHERE x < 3 ORDER BY x"
+    expected = [
+        (1, "a", 10 - 7, Decimal("1.50"), dt.date(2020, 1, 1), [1]),
+        (2, None, 3, Decimal("1.50"), dt.date(2020, 1, 1), [2]),
+    ]
+    rows = connection.sql(sql).rows()
+    assert rows == expected
+    assert type(rows[0][2]) is int
+
+
+def test_a_select_runs_when_rows_are_asked_for(connection):
+    counter = connection.store.counter
+    query = connection.sql("SELECT * FROM d")
+    assert query.columns == ["p", "s", "x"]
+    assert query.stats is None
+    assert not [k for k in counter.keys if k.endswith(".parquet")]
+    query.arrow()
+    reads = counter.reads
+    query.arrow()
+    assert query.rows()
+    assert len(query) == 4
+    assert counter.reads == reads
+
+
+def test_the_schema_opens_no_data_file(connection):
+    schema = connection.sql("SELECT x + 1 AS y, s FROM d WHERE x = 1").schema
+    assert schema == pa.schema([("y", pa.int64()), ("s", pa.string())])
+    assert not [k for k in connection.store.counter.keys if k.endswith(".parquet")]
+
+
+def test_iteration_and_length(connection):
+    query = connection.sql("SELECT x FROM d ORDER BY x")
+    assert list(query) == [(1,), (2,), (3,), (4,)]
+    assert len(query) == 4
+
+
+def test_no_columns_but_rows(connection):
+    assert connection.sql("SELECT count(*) FROM d WHERE false").rows() == [(0,)]
+    assert connection.sql("SELECT x FROM d WHERE false").rows() == []
+
+
+def test_frames(connection):
+    import pandas
+
+    query = connection.sql("SELECT x, s FROM d WHERE p = 1 ORDER BY x")
+    pandas.testing.assert_frame_equal(
+        query.df().astype({"s": object}),
+        pandas.DataFrame({"x": [3, 4], "s": ["c", "d"]}, dtype=object).astype({"x": "int64"}),
+    )
+    assert query.pl().rows() == [(3, "c"), (4, "d")]
+
+
+@pytest.mark.parametrize(("name", "method"), [("pandas", "df"), ("polars", "pl")])
+def test_a_missing_extra_is_named(connection, monkeypatch, name, method):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError) as e:
+        getattr(connection.sql("SELECT 1"), method)()
+    assert e.value.code == "missing-extra"
+    assert f"kartosql[{name}]" in e.value.hint
+
+
+def test_other_libraries_read_it_through_the_arrow_interface(connection):
+    query = connection.sql("SELECT x, s FROM d ORDER BY x")
+    assert pa.table(query).to_pydict() == {"x": [1, 2, 3, 4], "s": ["a", None, "c", "d"]}
+    assert pa.schema(query) == query.schema
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "tsv", "json", "jsonl"])
+def test_it_is_written_to_files(connection, tmp_path, suffix):
+    path = tmp_path / f"out.{suffix}"
+    assert connection.sql("SELECT x, s FROM d WHERE s IS NOT NULL ORDER BY x").write(str(path)) == 3
+    if suffix == "parquet":
+        assert pq.read_table(path).to_pydict() == {"x": [1, 3, 4], "s": ["a", "c", "d"]}
+    elif suffix == "jsonl":
+        assert [json.loads(line) for line in path.read_text().splitlines()][2] == {"x": 4, "s": "d"}
+    else:
+        assert path.stat().st_size > 0
+
+
+def test_its_repr_is_a_preview(connection):
+    text = repr(connection.sql("SELECT x, s FROM d ORDER BY x"))
+    assert "x" in text
+    assert "NULL" in text.upper()
+    assert "<table" in connection.sql("SELECT x FROM d")._repr_html_()
+
+
+def test_names_that_occur_twice_are_kept(connection):
+    query = connection.sql("SELECT x, x, 1 AS x FROM d WHERE x = 2")
+    assert (query.columns, query.rows()) == (["x", "x", "x"], [(2, 2, 1)])
+
+
+# -- streams -----------------------------------------------------------------------------------------
+
+LONG = "SELECT i, i % 7 AS m FROM range(3000000) t(i)"
+
+
+def test_a_stream_comes_in_batches(connection):
+    reader = connection.sql(LONG).reader()
+    sizes = [batch.num_rows for batch in reader]
+    assert sum(sizes) == 3_000_000
+    assert len(sizes) > 5
+
+
+def test_each_stream_runs_the_query_again(connection):
+    query = connection.sql("SELECT x FROM d ORDER BY x")
+    assert query.reader().read_all() == query.reader().read_all()
+
+
+def test_a_stream_closed_early_stops_the_query_and_leaves_the_rest_usable(connection):
+    query = connection.sql("SELECT a.range FROM range(10000000) a, range(10000000) b")
+    reader = query.reader()
+    assert reader.read_next_batch().num_rows > 0
+    started = time.perf_counter()
+    reader.close()
+    del reader
+    assert time.perf_counter() - started < 10
+    assert connection.sql("SELECT count(*) FROM d").rows() == [(4,)]
+
+
+def test_a_preview_does_not_run_to_the_end(connection):
+    started = time.perf_counter()
+    assert repr(connection.sql("SELECT a.range FROM range(10000000) a, range(10000000) b"))
+    assert time.perf_counter() - started < 20
+
+
+def test_two_streams_run_side_by_side(connection):
+    one, two = connection.sql(LONG).reader(), connection.sql("SELECT x FROM d ORDER BY x").reader()
+    first = one.read_next_batch()
+    assert two.read_all()["x"].to_pylist() == [1, 2, 3, 4]
+    assert first.num_rows + sum(b.num_rows for b in one) == 3_000_000
+
+
+def test_queries_run_in_several_threads(connection):
+    found: list[Any] = []
+
+    def run(p: int) -> None:
+        for _ in range(5):
+            found.append((p, connection.sql("SELECT sum(x) FROM d WHERE p = ?", [p]).rows()))
+
+    threads = [threading.Thread(target=run, args=(p,)) for p in (0, 1, 0, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 20
+    assert {(p, rows[0][0]) for p, rows in found} == {(0, 3), (1, 7)}
+
+
+def test_interrupt_stops_a_query_from_another_thread(connection):
+    query = connection.sql("SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range * b.range = 7")
+    outcome: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            query.rows()
+        except BaseException as e:  # noqa: BLE001 - the test looks at whatever came
+            outcome.append(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    for _ in range(200):
+        time.sleep(0.05)
+        query.interrupt()
+        if not thread.is_alive():
+            break
+    thread.join(30)
+    assert not thread.is_alive()
+    (error,) = outcome
+    assert isinstance(error, ExecutionError)
+    assert error.code == "interrupted"
+    assert connection.sql("SELECT count(*) FROM d").rows() == [(4,)]
+
+
+def test_interrupt_of_a_query_that_does_not_run_is_nothing(connection):
+    query = connection.sql("SELECT x FROM d ORDER BY x")
+    query.interrupt()
+    assert len(query) == 4
+    query.interrupt()
+
+
+# -- limits and statistics -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_scan_over_the_byte_budget_is_refused_before_it_reads(tmp_path, local):
+    store = Store(str(tmp_path)) if local else Store(f"memory://{uuid.uuid4().hex}")
+    write_dataset(store, "d", pa.table(ROWS), partition_on="p")
+    connection = kartosql.connect(store.url, max_bytes=1000)
+    query = connection.sql("SELECT * FROM d")
+    with pytest.raises(LimitError) as e:
+        query.rows()
+    assert e.value.code == "byte-budget"
+    assert not [k for k in connection.store.counter.keys if k.endswith(".parquet")]
+    connection.sql("SET max_bytes = '1MB'")
+    assert len(connection.sql("SELECT * FROM d")) == 4
+
+
+def test_pruned_files_do_not_count_for_the_byte_budget(connection):
+    size = connection.explain("SELECT * FROM d WHERE p = 0").to_dict()["scans"][0]["datasets"][0]["bytes_selected"]
+    connection.sql(f"SET max_bytes = {size + 1}")
+    assert len(connection.sql("SELECT * FROM d WHERE p = 0")) == 2
+    with pytest.raises(LimitError):
+        connection.sql("SELECT * FROM d").rows()
+
+
+def test_statistics_tell_what_was_read(connection):
+    query = connection.sql("SELECT s FROM d WHERE p = 1")
+    query.rows()
+    stats = query.stats
+    assert (stats["rows"], stats["files_total"], stats["files_read"], stats["engine"]) == (2, 2, 1, "duckdb")
+    assert stats["bytes_selected"] > 0
+    assert stats["seconds"] >= stats["plan_seconds"] > 0
+    assert stats["store"]["lists"] >= 1
+    json.dumps(stats)
+
+
+def test_statistics_of_a_local_scan_say_how_many_bytes_the_engine_read(tmp_path):
+    store = Store(str(tmp_path))
+    write_dataset(store, "d", pa.table(ROWS), partition_on="p")
+    query = kartosql.connect(store.url).sql("SELECT * FROM d")
+    query.rows()
+    assert query.stats["bytes_read"] > 0
+
+
+def test_explain_and_report_agree(connection):
+    query = connection.sql("SELECT s FROM d WHERE x = 3")
+    report = query.explain()
+    assert report is query.report
+    assert "inverted index: x = 3  2 -> 1" in str(report)
+    assert json.loads(json.dumps(report.to_dict()))["scans"][0]["datasets"][0]["files_selected"] == 1
+
+
+def test_only_a_select_can_be_explained(connection):
+    with pytest.raises(UsageError) as e:
+        connection.sql("SHOW TABLES").explain()
+    assert e.value.code == "not-explainable"
+
+
+# -- parameters --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "rows"),
+    [
+        ("SELECT x FROM d WHERE x = ?", [3], [(3,)]),
+        ("SELECT x FROM d WHERE x IN (?, ?) ORDER BY x", (1, 4), [(1,), (4,)]),
+        ("SELECT $2, $1, $2", ["a", "b"], [("b", "a", "b")]),
+        ("SELECT $a, $b, $a", {"a": 1, "b": None}, [(1, None, 1)]),
+        ("SELECT :a || :b", {"a": "x", "b": "y"}, [("xy",)]),
+        ("SELECT $1", {"1": 5}, [(5,)]),
+        ("SELECT '?', \"x\", '$1 :a' FROM d WHERE x = ? -- ?", [2], [("?", 2, "$1 :a")]),
+        ("SELECT $$ ? $$, ?", [1], [(" ? ", 1)]),
+        ("SELECT x FROM d LIMIT ?", [0], []),
+        ("SELECT list_contains(?, x), x FROM d WHERE x = 2", [[1, 2]], [(True, 2)]),
+        ("SELECT x FROM d WHERE s = ?", ["c' OR 1=1 --"], []),
+        ("SELECT ?::DATE - ?", [dt.date(2020, 1, 2), dt.date(2020, 1, 1)], [(1,)]),
+        ("SELECT ?, ?", [b"\0a", 2**63], [(b"\0a", 2**63)]),
+        ("SELECT x::VARCHAR FROM d WHERE x = ?::INT", ["1"], [("1",)]),
+        ("SELECT 1", [], [(1,)]),
+        ("SELECT 1", {}, [(1,)]),
+        ("SELECT (SELECT max(x) FROM d WHERE x < $n) + $n", {"n": 4}, [(7,)]),
+    ],
+)  # fmt: skip
+def test_parameters(connection, sql, parameters, rows):
+    assert connection.sql(sql, parameters).rows() == rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "place"),
+    [
+        ("SELECT ?", None, "?"),
+        ("SELECT ?, ?", [1], "?"),
+        ("SELECT $2, $1", [1], "$2"),
+        ("SELECT $0", [1], "$0"),
+        ("SELECT $a, $b", {"a": 1}, "$b"),
+        ("SELECT :a", {"b": 1}, ":a"),
+        ("SELECT $a", [1], "$a"),
+        ("SELECT ?", {"a": 1}, "?"),
+        ("SELECT 1", [1], None),
+        ("SELECT ?", [1, 2], None),
+        ("SELECT $1", [1, 2], None),
+        ("SELECT $a", {"a": 1, "b": 2}, None),
+        ("SELECT '?'", [1], None),
+        ("SHOW TABLES", [1], None),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(connection, sql, parameters, place):
+    with pytest.raises(SqlError) as e:
+        connection.sql(sql, parameters)
+    assert e.value.code == "invalid-parameters"
+    if place is not None:
+        assert sql[slice(*e.value.span)] == place
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"), [("SELECT ?, $1", [1, 2]), ("SELECT ?, $a", {"a": 1}), ("SELECT $1, $a", {"a": 1, "1": 2})]
+)
+def test_kinds_of_parameters_that_are_mixed_are_refused_or_answered(connection, sql, parameters):
+    try:
+        rows = connection.sql(sql, parameters).rows()
+    except KartosqlError as e:
+        assert e.code == "invalid-parameters"  # noqa: PT017 - both outcomes are right
+    else:
+        assert rows == [(2, 1)]
+
+
+@pytest.mark.parametrize("parameters", ["ab", 5, b"ab", {1, 2}])
+def test_parameters_that_are_no_list_and_no_dictionary_are_refused(connection, parameters):
+    with pytest.raises(KartosqlError) as e:
+        connection.sql("SELECT ?", parameters).rows()
+    assert e.value.code in ("invalid-parameters", "invalid-argument")
+
+
+@pytest.mark.parametrize("value", [object(), 1j, type], ids=repr)
+def test_a_parameter_the_engine_has_no_type_for_is_refused(connection, value):
+    with pytest.raises(KartosqlError):
+        connection.sql("SELECT x = ? FROM d", [value]).rows()
+
+
+def test_a_select_that_only_the_engine_can_parse_takes_parameters(connection):
+    sql = "SELECT x FROM d WHERE " + "(" * 300 + "x = ?" + ")" * 300
+    assert connection.sql(sql, [3]).rows() == [(3,)]
