@@ -18,7 +18,7 @@ from kartosql.errors import UsageError
 
 _SQL_OPS = {"==": "=", "=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_TEXT = re.compile(r"\s*\(?\s*([^\s!<>=()]+)\s*(==|!=|<=|>=|=|<|>)\s*([^)=]*?)\s*\)?\s*")
+_TEXT = re.compile(r"\s*\(?\s*([^\s!<>=()]+)\s*(==|!=|<=|>=|=|<|>)\s*([^)=]+?)\s*\)?\s*")
 _TRUTH = {"1": True, "t": True, "y": True, "true": True, "yes": True}
 _FALSE = {"0": False, "f": False, "n": False, "false": False, "no": False}
 
@@ -127,9 +127,7 @@ def _checked(condition: Condition) -> Condition:
     if op in ("in", "isin"):
         if value is None:
             value = ()
-        value = (value,) if isinstance(value, (str, bytes)) else value
-        if not isinstance(value, Iterable):
-            raise _fail(f"{column}: 'in' needs a list of values, not {value!r}.")
+        value = (value,) if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else value
         condition = Condition(column, "in", tuple(_scalar(v) for v in value))
         nulls = [v for v in condition.value if is_null(v)]
     elif op == "interval":
@@ -166,7 +164,7 @@ def parse_conditions(conditions: Any, types: Mapping[str, pa.DataType]) -> list[
     if conditions is None:
         return []
     if isinstance(conditions, str):
-        return [_from_text(part, types) for part in conditions.split("&") if part.strip()]
+        return [_from_text(part, types) for part in conditions.split("&")] if conditions else []
     if isinstance(conditions, Condition):
         return [_checked(conditions)]
     if isinstance(conditions, Conjunction):
@@ -194,6 +192,8 @@ def _from_text(text: str, types: Mapping[str, pa.DataType]) -> Condition:
     if not match:
         raise _fail(f"Cannot read the condition {text.strip()!r}.", "Write column, operator and value: (a >= 5).")
     column, op, value = match.groups()
+    if not value.strip():
+        raise _fail(f"The condition {text.strip()!r} has no value.")
     if column not in types:
         raise _unknown([column])
     return _checked(Condition(column, op, _parse_value(column, value, types[column])))
@@ -222,15 +222,17 @@ def _unknown(columns: list[str]) -> UsageError:
     return UsageError(f"Condition columns that are missing from the cube: {', '.join(columns)}", code="unknown-column")
 
 
-def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -> None:
+def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -> list[Condition]:
     """Check that columns exist and operands have exactly the column's type, as the original does.
 
-    Raises ``unknown-column`` and ``invalid-condition``.
+    Returns the conditions that restrict anything, with texts and bytes as the column has
+    them. Raises ``unknown-column`` and ``invalid-condition``.
     """
     missing = sorted({c.column for c in conditions if c.column not in types})
     if missing:
         raise _unknown(missing)
-    for condition in conditions:
+    fitting = [_with_texts(c, types[c.column]) for c in conditions]
+    for condition in fitting:
         values = condition.value if condition.op in ("in", "interval") else (condition.value,)
         for value in values:
             if value is not None and not _fits(value, types[condition.column]):
@@ -239,6 +241,22 @@ def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -
                     f"with {value!r} ({type(value).__name__}).",
                     "Operands must have the column's type; SQL converts them.",
                 )
+    return [c for c in fitting if not (c.op == "interval" and c.value == (None, None))]
+
+
+def _with_texts(condition: Condition, type_: pa.DataType) -> Condition:
+    """Return the condition with text for a text column and bytes for a binary one; they are UTF-8."""
+
+    def convert(value: Any) -> Any:
+        if pa.types.is_binary(type_) and isinstance(value, str):
+            return value.encode("utf-8", "surrogatepass")
+        if isinstance(value, bytes) and (pa.types.is_string(type_) or pa.types.is_date(type_)):
+            return value.decode("utf-8", "replace")
+        return value
+
+    value = condition.value
+    converted = tuple(map(convert, value)) if condition.op in ("in", "interval") else convert(value)
+    return Condition(condition.column, condition.op, converted)
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:

@@ -64,9 +64,9 @@ def query_cube(
     payload = _names(payload_columns, "payload_columns")
     parsed = parse_conditions(conditions, source.columns)
     _check_names(state, source, dimensions, groups, payload)
-    check_types(parsed, source.columns)
+    parsed = check_types(parsed, source.columns)
     if payload is None:
-        payload = tuple(c for c in source.columns if c not in state.cube.dimension_columns)
+        payload = tuple(source.columns)
     columns = sorted({*dimensions, *state.cube.partition_columns, *groups, *payload})
     _check_projection(state, source, dimensions, {*columns, *(c.column for c in parsed)})
     text, parameters = _sql(state, source, columns, dimensions, groups, parsed)
@@ -92,6 +92,8 @@ def _names(value: str | bytes | Iterable[str] | None, what: str) -> tuple[str, .
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"{what}: {name!r} is no name.")
+    if len(set(names)) < len(names) and what in ("dimension_columns", "partition_by"):
+        raise UsageError(f"{what}: a name occurs twice in {names!r}.")
     return tuple(dict.fromkeys(names))
 
 
@@ -184,11 +186,16 @@ def _sql(
     where, parameters = to_sql(conditions, quote_identifier)
     parts = [where, *(f"{quote_identifier(g)} IS NOT NULL" for g in groups)]
     predicate = " AND ".join(p for p in parts if p)
-    projected = set(dimensions) < set(state.cube.dimension_columns)
+    dropped = set(state.cube.dimension_columns) - {*dimensions, *groups}
     order = dict.fromkeys([*groups, *dimensions, *state.cube.partition_columns])
-    text = f"SELECT {'DISTINCT ' if projected else ''}{', '.join(map(quote_identifier, columns))} FROM {_TABLE}"
+    # Of a dimension that is projected away the original shows some value of the cells that become one.
+    quoted = {c: quote_identifier(c) for c in columns}
+    items = [f"max({q}) AS {q}" if c in dropped else q for c, q in quoted.items()]
+    text = f"SELECT {', '.join(items)} FROM {_TABLE}"
     if predicate:
         text += f" WHERE {predicate}"
+    if dropped:
+        text += f" GROUP BY {', '.join(q for c, q in quoted.items() if c not in dropped)}"
     return f"{text} ORDER BY {', '.join(map(quote_identifier, order))}", parameters
 
 

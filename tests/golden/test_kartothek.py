@@ -199,6 +199,9 @@ def _check_files(case: dict[str, Any], what: str, report: dict[str, Any]) -> Non
         assert scan["cube"] == case["cube"]
         for entry in scan["datasets"]:
             assert entry["files_selected"] == len(entry["files"]) <= entry["files_total"]
+            counts = [entry["files_total"], *(n for s in entry["steps"] for n in (s["files_before"], s["files_after"]))]
+            assert counts == sorted(counts, reverse=True), entry["steps"]
+            assert counts[-1] == entry["files_selected"], entry["steps"]
             most = len(allowed.get(entry["dataset"], ()))
             if entry["files_selected"] > most:
                 pytest.fail(

@@ -99,6 +99,14 @@ def test_a_condition_on_an_enrichments_own_key_sees_only_the_last_row(make):
         ]  # fmt: skip
 
 
+def test_a_later_file_without_a_matching_cell_is_left_out_where_no_index_tells(make):
+    # The enrichment has no index of its dimension: the key columns of both files decide.
+    connection = make(("e", pa.table({"x": [1], "p": [0], "j1": [77], "w": ["Z"]}), None))
+    assert _files(connection, "SELECT x, w FROM c.e WHERE j1 = 20") == {"e": 1}
+    assert _files(connection, "SELECT x, w FROM c.e WHERE j1 = 21") == {"e": 2}
+    assert connection.sql("SELECT x, w FROM c.e WHERE j1 IN (20, 21)").rows() == [(0, "A")]
+
+
 def test_an_overwritten_partner_is_not_joined(make):
     connection = make(("e", pa.table({"x": [0], "p": [0], "j1": [77], "w": ["Z"]}), None))
     assert connection.sql("SELECT x, w FROM c WHERE w IS NULL OR j1 = 20").rows() == []

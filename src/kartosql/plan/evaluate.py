@@ -68,6 +68,17 @@ class Evaluator(Protocol):
         ``dimensions`` are indexed columns of the cell; the predicate names columns in quotes.
         """
 
+    def share_cells(
+        self,
+        table: DatasetTable,
+        early: int,
+        late: int,
+        key: Sequence[str],
+        predicate: str,
+        parameters: Mapping[str, Any],
+    ) -> bool:
+        """Return whether a row of ``early`` for which a predicate is TRUE may have its cell in ``late`` too."""
+
     def shares_values(self, table: DatasetTable, column: str, files: Files) -> set[tuple[int, int]]:
         """Return the pairs (earlier, later) of ``files`` that have a value of ``column`` in common."""
 

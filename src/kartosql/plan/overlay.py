@@ -59,7 +59,7 @@ class Overlays:
                 involved = frozenset(f for pair in pairs for f in pair)
                 pairs &= self._evaluator.shares_values(table, column, involved)
         early = {e for e, _ in pairs}
-        if not dimensions or not conditions or len(early) > MAX_PROBES:
+        if not conditions or len(early) > MAX_PROBES:
             return pairs
         # The earlier file is read anyway: which of its rows match decides which cells matter.
         condition = conjunction(list(conditions))
@@ -69,9 +69,14 @@ class Overlays:
         found: set[tuple[int, int]] = set()
         for e in early:
             late = frozenset(f for one, f in pairs if one == e)
-            holding = self._evaluator.holding_cells(table, e, late, dimensions, predicate, values)
-            found.update((e, f) for f in holding)
-        return found
+            if dimensions:
+                late = self._evaluator.holding_cells(table, e, late, dimensions, predicate, values)
+            found.update((e, f) for f in late)
+        if len(found) > MAX_PROBES:
+            return found
+        # What the indices cannot tell, the key columns of the two files do.
+        key = self._part.join_key
+        return {(e, f) for e, f in found if self._evaluator.share_cells(table, e, f, key, predicate, values)}
 
     def _may_overlay(self, one: int, other: int) -> bool:
         return self._write(one) != self._write(other) or self._write(one) is None

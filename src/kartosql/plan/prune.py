@@ -7,7 +7,7 @@ may only be dropped because of a payload condition if it does not hide a row of 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from kartosql.formats.kartothek.cube import has_cube_flags
@@ -65,18 +65,33 @@ class _Draft:
 
     part: Part
     join: str
-    files: Files
-    steps: list[Step]
+    everything: Files
+    narrowed: list[tuple[str, str, Files]]  # condition, by, files that are left
+
+    @property
+    def files(self) -> Files:
+        """The files that are left."""
+        return self.narrowed[-1][2] if self.narrowed else self.everything
 
     def narrow(self, files: Files | None, condition: str, by: str) -> None:
         """Keep only ``files``, and say so if that removes any or was asked of an index."""
         if files is None:
             return
         after = self.files & files
-        if by == "join" and after == self.files:
-            return
-        self.steps.append(Step(condition, by, len(self.files), len(after)))
-        self.files = after
+        if by != "join" or after != self.files:
+            self.narrowed.append((condition, by, after))
+
+    def take_back(self, files: Files, since: int) -> None:
+        """Undo the removal of ``files`` by the steps from number ``since`` on."""
+        self.narrowed[since:] = [(condition, by, left | files) for condition, by, left in self.narrowed[since:]]
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the steps with the numbers of files."""
+        counts = [len(self.everything), *(len(left) for _, _, left in self.narrowed)]
+        return tuple(
+            Step(condition, by, before, after)
+            for (condition, by, _), before, after in zip(self.narrowed, counts, counts[1:], strict=False)
+        )
 
 
 class _Pruner:
@@ -107,7 +122,7 @@ class _Pruner:
         scans = []
         for draft in drafts:
             overlaid = Overlays(draft.part, self._evaluator).within(draft.files)
-            scans.append(PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, tuple(draft.steps)))
+            scans.append(PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, draft.steps()))
         reason = None if any(s.steps for s in scans) else self._reason
         return OccurrenceScan(
             self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), reason
@@ -131,12 +146,13 @@ class _Pruner:
             self._apply(draft, self._conditions, own)
             return draft
         self._apply(draft, self._conditions, key)
-        before = draft.files
+        before, since = draft.files, len(draft.narrowed)
         others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
         self._apply(draft, others, payload)
         if draft.files != before:
             own_only = [c for c in self._conditions if self._is_about(c, own)]
-            self._keep_overlays(draft, before, own_only)
+            overlays = Overlays(part, self._evaluator)
+            draft.take_back(overlays.hiding(draft.files, before, own_only, self._query.parameters), since)
         return draft
 
     def _is_restrictive(self, condition: Condition, payload: Set[str]) -> bool:
@@ -172,15 +188,6 @@ class _Pruner:
         for condition, _ in filter_.groups(conditions):
             by = "partition key" if _on_keys(condition, table.partition_keys) else "inverted index"
             draft.narrow(filter_.files(condition), condition.text, by)
-
-    def _keep_overlays(self, draft: _Draft, candidates: Files, conditions: list[Condition]) -> None:
-        """Take back files that hide rows of the files that were kept."""
-        overlays = Overlays(draft.part, self._evaluator)
-        hiding = overlays.hiding(draft.files, candidates, conditions, self._query.parameters)
-        if hiding:
-            draft.files |= hiding
-            last = draft.steps[-1]
-            draft.steps[-1] = replace(last, files_after=len(draft.files))
 
 
 def _on_keys(condition: Condition, keys: Sequence[str]) -> bool:

@@ -223,6 +223,27 @@ class DuckEvaluator:
         )
         return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
+    def share_cells(
+        self,
+        table: DatasetTable,
+        early: int,
+        late: int,
+        key: Sequence[str],
+        predicate: str,
+        parameters: Mapping[str, Any],
+    ) -> bool:
+        """Return whether a row of ``early`` for which a predicate is TRUE may have its cell in ``late`` too."""
+        rows = self._session.relations.rows_of(table, [early], {c: c for c in table.schema.names})
+        cells = self._session.relations.rows_of(table, [late], {c: c for c in key})
+        using = ", ".join(map(quote, key))
+        found = self._select(
+            f"SELECT 1 FROM (SELECT {using} FROM ({rows}) WHERE ",
+            predicate,
+            parameters,
+            f") SEMI JOIN ({cells}) USING ({using}) LIMIT 1",
+        )
+        return found is True or bool(found)
+
     def shares_values(self, table: DatasetTable, column: str, files: Files) -> set[tuple[int, int]]:
         """Return the pairs (earlier, later) of files that have a value of ``column`` in common."""
         values = self._index_table(table, column)
@@ -240,9 +261,9 @@ class DuckEvaluator:
         if name is None:
             name = self._tables[id(table)] = f"kartosql_partitions_{len(self._tables)}"
             partitions = table.partitions
-            arrow = partitions.to_arrow().rename_columns([f"k{i}" for i in range(len(partitions.keys))])
-            arrow = arrow.append_column("part", array_of(range(len(partitions.tuples)), pa.int32()))
-            self._session.register(name, arrow)
+            arrays = [*partitions.to_arrow().columns, array_of(range(len(partitions.tuples)), pa.int32())]
+            names = [*(f"k{i}" for i in range(len(partitions.keys))), "part"]
+            self._session.register(name, pa.table(arrays, names=names))
         return name
 
     def _index_table(self, table: DatasetTable, column: str) -> str:

@@ -38,17 +38,19 @@ class Relations:
             return
         seed = scan.parts[0]
         shown = {c: source.exposed.get(c, c) for c in source.columns}
+        typed: set[tuple[str, str]] = set()
         names = {p.part.name: f"p{i}" for i, p in enumerate(scan.parts) if p.files}
-        body = f"({self._part(seed, columns, shown)}) p0"
+        body = f"({self._part(seed, columns, shown, typed)}) p0"
         for part in scan.parts[1:]:
             if part.files:
                 alias = names[part.part.name]
                 on = " AND ".join(f"p0.{quote(shown[c])} = {alias}.{quote(shown[c])}" for c in part.part.join_key)
-                body += f" LEFT JOIN ({self._part(part, columns, shown)}) {alias} ON {on}"
+                body += f" LEFT JOIN ({self._part(part, columns, shown, typed)}) {alias} ON {on}"
         items = []
         for column in columns:
             owner = names.get(source.owner[column])
-            if pa.types.is_null(source.columns[column]):
+            untyped = pa.types.is_null(source.columns[column])
+            if untyped and (owner is None or (source.owner[column], column) not in typed):
                 value = "NULL"
             elif owner is None:
                 value = f"CAST(NULL AS {sql_type(source.columns[column])})"
@@ -86,20 +88,29 @@ class Relations:
 
     # -- one dataset ---------------------------------------------------------------------------
 
-    def _part(self, scan: PartScan, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
-        """Return the query over the files of one dataset, overlays resolved."""
+    def _part(
+        self, scan: PartScan, wanted: Sequence[str], shown: Mapping[str, str], typed: set[tuple[str, str]]
+    ) -> str:
+        """Return the query over the files of one dataset, overlays resolved.
+
+        Columns to which only the files give a type are added to ``typed``.
+        """
         part, table = scan.part, scan.part.table
         own = set(part.columns) & set(wanted) | set(part.join_key)
-        names = {c: shown[c] for c in table.schema.names if c in own and not pa.types.is_null(table.types[c])}
+        # The schema file has no type for columns that were all NULL when it was written, but files may have one.
+        untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
+        types = self._session.types_in_files([table.files[f] for f in scan.files], untyped) if untyped else {}
+        typed |= {(part.name, c) for c in types}
+        names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
         plain = [f for f in scan.files if f not in scan.overlaid]
         overlaid = [f for f in scan.files if f in scan.overlaid]
         queries = []
         if plain:
-            queries.append(self.rows_of(table, plain, names))
+            queries.append(self.rows_of(table, plain, names, types=types))
         if overlaid:
             outer = ", ".join(map(quote, names.values())) or "NULL AS nothing"
             cell = ", ".join(quote(shown[c]) for c in part.join_key)
-            inner = self.rows_of(table, overlaid, names, ordered=True)
+            inner = self.rows_of(table, overlaid, names, types=types, ordered=True)
             queries.append(
                 f"SELECT {outer} FROM ({inner}) QUALIFY row_number() OVER "
                 f"(PARTITION BY {cell} ORDER BY __kartosql_file DESC, __kartosql_row DESC) = 1"
@@ -107,21 +118,31 @@ class Relations:
         return " UNION ALL ".join(queries)
 
     def rows_of(
-        self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], *, ordered: bool = False
+        self,
+        table: DatasetTable,
+        files: Sequence[int],
+        names: Mapping[str, str],
+        *,
+        types: Mapping[str, str] | None = None,
+        ordered: bool = False,
     ) -> str:
         """Return the query over some files of a table; ``names`` maps columns to the names they get.
+
+        ``types`` are the DuckDB types of columns for which the schema has none.
 
         With ``ordered`` the columns __kartosql_file and __kartosql_row tell where a row stands.
         """
         number = self._count
         self._count += 1
         file_keys = [table.files[f] for f in files]
-        columns = [c for c in names if c not in table.partition_keys and not pa.types.is_null(table.types[c])]
+        own = types or {}
+        stored = [c for c in names if c not in table.partition_keys]
+        columns = [c for c in stored if c in own or not pa.types.is_null(table.types[c])]
         if len({c.lower() for c in columns}) < len(columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case.
             reader = self._session.arrow_files(f"kartosql_rows_{number}", file_keys, columns, table.types)
         else:
-            declared = {c: sql_type(table.types[c]) for c in columns}
+            declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
             reader = self._session.parquet_files(f"kartosql_files_{number}", file_keys, declared)
         values = {c: f"r.c{i}" for i, c in enumerate(columns)}
         partitions = table.partitions

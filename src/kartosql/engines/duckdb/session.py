@@ -187,6 +187,27 @@ class Session:
             f"hive_partitioning = false, can_have_nan = true, explicit_cardinality = {max(1, size // 50)})"
         )
 
+    def types_in_files(self, keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+        """Return the DuckDB type that files give to columns; those that hold only NULL are left out.
+
+        Raises ``schema-mismatch`` where files disagree.
+        """
+        variable = f"kartosql_untyped_{len(self._data_keys)}"
+        self._connection.execute(f"SET VARIABLE {variable} = ?", [self.files.paths(keys)])
+        rows = self.rows(
+            f"SELECT name, list(DISTINCT duckdb_type) FROM parquet_schema(getvariable('{variable}')) "
+            "WHERE list_contains(?, name) AND duckdb_type <> '\"NULL\"' GROUP BY name",
+            [list(columns)],
+        )
+        for name, types in rows:
+            if len(types) > 1:
+                raise FormatError(
+                    f"{keys[0]} and others: the column {name!r} is {' and '.join(sorted(types))} in different files",
+                    code="schema-mismatch",
+                    hint="The schema of the table gives no type to choose; write the files again with one type.",
+                )
+        return {name: types[0] for name, types in rows}
+
     def _check_types(self, variable: str, keys: Sequence[str], declared: dict[str, str]) -> None:
         rows = self.rows(
             f"SELECT name, duckdb_type, count(DISTINCT file_name), any_value(file_name) "

@@ -96,7 +96,7 @@ class Dataset:
             )
         indices = {}
         for column, where in self.document.indices.items():
-            if column in schema.names and column not in keys:
+            if column in schema.names and column not in keys and not pa.types.is_null(schema.field(column).type):
                 type_ = schema.field(column).type
                 stored = isinstance(where, str)
                 indices[column] = InvertedIndex(column, type_, where if stored else None, None if stored else where)
