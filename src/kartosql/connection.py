@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +25,7 @@ from kartosql.store import Store
 
 
 def connect(
-    url: str,
+    url: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, Any] | None = None,
     engine: str = "auto",

@@ -338,3 +338,9 @@ def test_put_where_a_file_is_a_folder_is_a_named_error(local):
     local.put("c/d", b"1")
     with pytest.raises(StoreError):
         local.put("c", b"2")
+
+
+def test_what_is_neither_text_nor_a_path_is_no_store():
+    with pytest.raises(StoreError) as e:
+        Store(5)
+    assert e.value.code == "store-not-found"

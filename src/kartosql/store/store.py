@@ -63,8 +63,10 @@ class Store:
     cannot be made and ``store-not-found`` when a local folder does not exist.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None, *, create: bool = False) -> None:
-        url = os.fspath(url)
+    def __init__(
+        self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, *, create: bool = False
+    ) -> None:
+        url = os.fspath(url) if isinstance(url, os.PathLike) else url
         if not isinstance(url, str) or not url or "\0" in url:
             raise StoreError(f"{url!r} is no path or URL of a store.", code="store-not-found")
         self.url = url
