@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -165,9 +166,18 @@ def _python_values(column: pa.ChunkedArray, type_: str) -> list[Any]:
             return [None if v is None else int(v) for v in column.to_pylist()]
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
             column = column.cast(pa.timestamp("us", column.type.tz))
+        if pa.types.is_interval(column.type):
+            return [_timedelta(v) for v in column.to_pylist()]
         return list(column.to_pylist())
     except (OverflowError, ValueError, pa.ArrowException):
         return [_python_value(v) for v in column]
+
+
+def _timedelta(value: Any) -> Any:
+    """Return an interval as timedelta, unless it has months, whose length differs, or parts of microseconds."""
+    if value is None or value.months or value.nanoseconds % 1000:
+        return value
+    return dt.timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
 
 
 def _python_value(scalar: pa.Scalar) -> Any:

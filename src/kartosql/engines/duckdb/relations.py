@@ -77,6 +77,8 @@ class Relations:
         self._session.run(f"CREATE VIEW {quote(schema)}.{quote(name)} AS {body}")
 
     def _supported(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
+        if pa.types.is_duration(source.columns[column]) and used is not None and column not in used:
+            return False  # to read one takes the long way, see rows_of
         try:
             sql_type(source.columns[column])
         except FormatError as e:
@@ -138,8 +140,9 @@ class Relations:
         own = types or {}
         stored = [c for c in names if c not in table.partition_keys]
         columns = [c for c in stored if c in own or not pa.types.is_null(table.types[c])]
-        if len({c.lower() for c in columns}) < len(columns):
-            # DuckDB cannot tell columns of a file apart whose names differ only in case.
+        collide = len({c.lower() for c in columns}) < len(columns)
+        if collide or any(pa.types.is_duration(table.types[c]) for c in columns):
+            # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             reader = self._session.arrow_files(f"kartosql_rows_{number}", file_keys, columns, table.types)
         else:
             declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}

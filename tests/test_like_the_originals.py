@@ -1,4 +1,4 @@
-"""``query_cube`` with fewer dimensions than the cube has, and operands as the original takes them."""
+"""Where the originals set the example: projections, operands, types that files disagree on."""
 
 from __future__ import annotations
 
@@ -72,6 +72,28 @@ def test_an_index_of_an_unpartitioned_dataset_prunes(tmp_path):
         assert query.rows() == []
         assert query.report.files_selected == 0
         assert con.sql("SELECT x, p, w FROM d WHERE w = 5").rows() == [(0, "a", 5)]
+
+
+def test_durations_keep_their_unit_from_file_to_file():
+    import datetime as dt
+    import uuid
+
+    import builders
+    from kartosql.store import Store
+
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    builders.write_dataset(
+        store, "d", {"p": pa.int64(), "v": pa.duration("us"), "x": pa.int64()}, ["p=0", "p=1"], partition_keys=["p"]
+    )
+    for p, unit in enumerate(["s", "ms"]):
+        rows = {"v": pa.array([3, None], pa.duration(unit)), "x": [2 * p, 2 * p + 1]}
+        store.put(f"d/table/p={p}/{builders.WRITE_ID}.parquet", builders.parquet(rows))
+    with kartosql.connect(store.url) as con:
+        found = con.sql("SELECT x, p, v FROM d ORDER BY x").rows()
+        second, millisecond = dt.timedelta(seconds=3), dt.timedelta(milliseconds=3)
+        assert found == [(0, 0, second), (1, 0, None), (2, 1, millisecond), (3, 1, None)]
+        assert con.sql("SELECT x FROM d WHERE v > INTERVAL 2 SECONDS").rows() == [(0,)]
+        assert con.sql("SELECT count(x) FROM d").rows() == [(4,)]
 
 
 def test_files_may_have_a_type_where_the_schema_has_none(tmp_path):
