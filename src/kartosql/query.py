@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -252,7 +253,16 @@ class SelectQuery(Query):
                 self._report = self._plan(session)
             finally:
                 session.close()
+        self._add_totals(self._report)
         return self._report
+
+    def _add_totals(self, report: ScanReport) -> None:
+        """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
+        every = [key for o in report.scan.occurrences for p in o.parts for key in p.part.table.files]
+        if self._store.is_local and len(every) <= STAT_LIMIT:
+            for key in every:
+                if key not in report.sizes:
+                    report.sizes[key] = _size_if_there(self._store, key)
 
     def interrupt(self) -> None:
         """Stop the query if it runs, from any thread."""
@@ -267,30 +277,24 @@ class SelectQuery(Query):
         return self._account(scan, session)
 
     def _account(self, scan: Scan, session: Session) -> ScanReport:
-        parts = [p for o in scan.occurrences for p in o.parts]
-        selected = [p.part.table.files[i] for p in parts for i in p.files]
-        every = [k for p in parts for k in p.part.table.files]
-        if self._store.is_local and len(every) <= STAT_LIMIT:
-            session.files.stat(selected)
-            for key in every:
-                if key not in session.files.sizes:
-                    session.files.sizes[key] = _size_if_there(self._store, key)
-        elif len(selected) <= REMOTE_STAT_LIMIT or self._settings["max_bytes"] is not None:
-            session.files.stat(selected)
-        sizes = dict(session.files.sizes)
-        known = [sizes.get(k) for k in selected]
-        total = sum(k for k in known if k is not None)
-        size = f", {human_bytes(total)}" if None not in known else ""
-        reason = f"{len(selected):,} {'file' if len(selected) == 1 else 'files'}{size}: one machine is enough"
         residuals = {o.occurrence.id: w for o in scan.occurrences if (w := _residual(self._bound, o.occurrence.id))}
-        return ScanReport(self._bound.select.text, "duckdb", reason, scan, sizes, residuals)
+        report = ScanReport(self._bound.select.text, "duckdb", "", scan, session.files.sizes, residuals)
+        count = report.files_selected
+        if (
+            count <= (STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT)
+            or self._settings["max_bytes"] is not None
+        ):
+            session.files.stat(report.selected)
+        total = report.bytes_selected
+        size = "" if total is None else f", {human_bytes(total)}"
+        reason = f"{count:,} {'file' if count == 1 else 'files'}{size}: one machine is enough"
+        return replace(report, engine_reason=reason)
 
     def _check_budget(self, report: ScanReport) -> None:
         limit = self._settings["max_bytes"]
         if limit is None:
             return
-        parts = [p for o in report.scan.occurrences for p in o.parts]
-        total = sum(report.sizes.get(p.part.table.files[i]) or 0 for p in parts for i in p.files)
+        total = sum(report.sizes.get(key) or 0 for key in report.selected)
         if total > limit:
             raise LimitError(
                 f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
@@ -336,8 +340,6 @@ class SelectQuery(Query):
                 yield batch
         finally:
             ended = time.perf_counter()
-            parts = [p for o in report.scan.occurrences for p in o.parts]
-            selected = [report.sizes.get(p.part.table.files[i]) for p in parts for i in p.files]
             self.stats = {
                 "rows": rows,
                 "seconds": round(ended - started, 6),
@@ -346,7 +348,7 @@ class SelectQuery(Query):
                 "engine": report.engine,
                 "files_total": report.files_total,
                 "files_read": report.files_selected,
-                "bytes_selected": None if None in selected else sum(s for s in selected if s is not None),
+                "bytes_selected": report.bytes_selected,
                 "bytes_read": session.bytes_read(),
                 "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }

@@ -107,6 +107,18 @@ def test_a_later_file_without_a_matching_cell_is_left_out_where_no_index_tells(m
     assert connection.sql("SELECT x, w FROM c.e WHERE j1 IN (20, 21)").rows() == [(0, "A")]
 
 
+def test_a_probe_tells_columns_apart_that_differ_only_in_case(local):
+    cube = Cube("k", ["x"], ["p"], index_columns=["i"])
+    rows = {"x": [0, 1], "p": [0, 0], "i": [1, 1], "v": ["a", "b"], "V": ["c", "d"]}
+    build_cube(local, cube, pa.table(rows))
+    later = {"x": [0], "p": [0], "i": [2], "v": ["e"], "V": ["f"]}
+    builders.append(local, "k++seed", pa.table(later), None)
+    connection = kartosql.connect(local.url)
+    assert connection.sql("SELECT x FROM k WHERE i = 1 AND \"V\" = 'c'").rows() == []
+    assert connection.sql("SELECT x FROM k WHERE i = 1 AND \"V\" = 'd'").rows() == [(1,)]
+    assert connection.sql("SELECT x FROM k WHERE i = 1 AND \"V\" IN ('c', 'd')").rows() == [(1,)]
+
+
 def test_an_overwritten_partner_is_not_joined(make):
     connection = make(("e", pa.table({"x": [0], "p": [0], "j1": [77], "w": ["Z"]}), None))
     assert connection.sql("SELECT x, w FROM c WHERE w IS NULL OR j1 = 20").rows() == []

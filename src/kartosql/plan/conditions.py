@@ -7,8 +7,9 @@ logic), so that a condition is a tree of AND and OR over atoms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 
@@ -104,11 +105,15 @@ def conjunction(items: list[Condition]) -> Condition:
     return flat[0] if len(flat) == 1 else Group("AND", tuple(flat))
 
 
-def parameters_of(condition: Condition) -> Iterator[str]:
-    """Yield the names of the parameters in ``condition``."""
+def parameters_for(condition: Condition, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the statement's parameters that occur in ``condition``."""
+    return {name: parameters[name] for name in _parameter_names(condition)}
+
+
+def _parameter_names(condition: Condition) -> Iterator[str]:
     if isinstance(condition, Group):
         for item in condition.items:
-            yield from parameters_of(item)
+            yield from _parameter_names(item)
     elif isinstance(condition, Atom):
         yield from (p.name for p in condition.pieces if isinstance(p, Parameter))
 

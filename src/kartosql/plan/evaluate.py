@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.plan.conditions import ColumnRef, Condition, Group, conjunction, is_evaluable, parameters_of
+from kartosql.plan.conditions import ColumnRef, Condition, Group, conjunction, is_evaluable, parameters_for
 
 Files = frozenset[int]  # positions in DatasetTable.files
+MAX_PROBES = 16  # files that may be looked into while planning
 
 
 class Evaluator(Protocol):
@@ -60,12 +61,14 @@ class Evaluator(Protocol):
         early: int,
         late: Files,
         dimensions: Sequence[str],
+        names: Mapping[str, str],
         predicate: str,
         parameters: Mapping[str, Any],
     ) -> Files:
         """Return those ``late`` files that may hold a cell of the rows of ``early`` for which a predicate is TRUE.
 
-        ``dimensions`` are indexed columns of the cell; the predicate names columns in quotes.
+        ``dimensions`` are indexed columns of the cell; ``names`` are the names by which the
+        predicate calls its columns and those of the cell.
         """
 
     def share_cells(
@@ -74,6 +77,7 @@ class Evaluator(Protocol):
         early: int,
         late: int,
         key: Sequence[str],
+        names: Mapping[str, str],
         predicate: str,
         parameters: Mapping[str, Any],
     ) -> bool:
@@ -166,8 +170,7 @@ class FileFilter:
         return [*joined, *alone]
 
     def _evaluate(self, condition: Condition, indexed: frozenset[str]) -> Files:
-        wanted = set(parameters_of(condition))
-        parameters = {k: v for k, v in self._parameters.items() if k in wanted}
+        parameters = parameters_for(condition, self._parameters)
         predicate = condition.render(self._name)
         if not condition.columns:
             return self.all_files if self._evaluator.constant(predicate, parameters) else frozenset()

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kartosql.formats.kartothek import naming
-from kartosql.plan.conditions import Condition, conjunction, parameters_of
-from kartosql.plan.evaluate import Evaluator, Files
-from kartosql.plan.tables import Part, quote_identifier
-
-MAX_PROBES = 16  # files that may be looked into while planning
+from kartosql.plan.conditions import Condition, conjunction, parameters_for
+from kartosql.plan.evaluate import MAX_PROBES, Evaluator, Files
+from kartosql.plan.tables import Part
 
 
 class Overlays:
@@ -63,20 +61,22 @@ class Overlays:
             return pairs
         # The earlier file is read anyway: which of its rows match decides which cells matter.
         condition = conjunction(list(conditions))
-        predicate = condition.render(lambda column: quote_identifier(column[1]))
-        wanted = set(parameters_of(condition))
-        values = {k: v for k, v in parameters.items() if k in wanted}
+        key = self._part.join_key
+        # Names of their own: those of columns may differ only in case.
+        columns = dict.fromkeys([*key, *(name for _, name in sorted(condition.columns))])
+        names = {column: f"x{i}" for i, column in enumerate(columns)}
+        predicate = condition.render(lambda column: names[column[1]])
+        values = parameters_for(condition, parameters)
         found: set[tuple[int, int]] = set()
         for e in early:
             late = frozenset(f for one, f in pairs if one == e)
             if dimensions:
-                late = self._evaluator.holding_cells(table, e, late, dimensions, predicate, values)
+                late = self._evaluator.holding_cells(table, e, late, dimensions, names, predicate, values)
             found.update((e, f) for f in late)
         if len(found) > MAX_PROBES:
             return found
         # What the indices cannot tell, the key columns of the two files do.
-        key = self._part.join_key
-        return {(e, f) for e, f in found if self._evaluator.share_cells(table, e, f, key, predicate, values)}
+        return {(e, f) for e, f in found if self._evaluator.share_cells(table, e, f, key, names, predicate, values)}
 
     def _may_overlay(self, one: int, other: int) -> bool:
         return self._write(one) != self._write(other) or self._write(one) is None
@@ -92,6 +92,5 @@ class Overlays:
         used = [i for i, key in enumerate(partitions.keys) if key in self._part.join_key]
         groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
         for file in sorted(files):
-            row = partitions.tuples[partitions.part_of_file[file]]
-            groups[tuple("nan" if row[i] != row[i] else row[i] for i in used)].append(file)
+            groups[partitions.comparable(file, used)].append(file)
         return [g for g in groups.values() if len(g) > 1]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 from kartosql.formats.kartothek.cube import has_cube_flags
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import Condition, ConditionReader, is_evaluable, parameters_of
+from kartosql.plan.conditions import Condition, ConditionReader, is_evaluable, parameters_for
 from kartosql.plan.evaluate import Evaluator, FileFilter, Files
 from kartosql.plan.extract import Extractor
 from kartosql.plan.occurrences import Occurrence
@@ -51,12 +50,7 @@ def prune(query: BoundQuery, evaluator: Evaluator, *, enabled: bool = True) -> S
 def _rejects_null(condition: Condition, occurrence: Occurrence, query: BoundQuery, evaluator: Evaluator) -> bool:
     types = occurrence.source.columns
     predicate = condition.render(lambda column: evaluator.null(types[column[1]]))
-    return not evaluator.constant(predicate, _some(query.parameters, condition))
-
-
-def _some(parameters: Any, condition: Condition) -> dict[str, Any]:
-    wanted = set(parameters_of(condition))
-    return {k: v for k, v in parameters.items() if k in wanted}
+    return not evaluator.constant(predicate, parameters_for(condition, query.parameters))
 
 
 @dataclass
@@ -206,11 +200,6 @@ def _align(drafts: list[_Draft]) -> None:
             seed.narrow(_partners(seed, other), f"partner in {other.part.name}", "join")
     for other in others:
         other.narrow(_partners(other, seed), f"partner in {seed.part.name}", "join")
-    if any(d.join == "inner" and not d.files for d in others):
-        seed.narrow(frozenset(), "partner in every restrictive dataset", "join")
-    if not seed.files:
-        for other in others:
-            other.narrow(frozenset(), f"partner in {seed.part.name}", "join")
 
 
 def _partners(draft: _Draft, other: _Draft) -> Files:
@@ -228,13 +217,6 @@ def _partners(draft: _Draft, other: _Draft) -> Files:
     ]
     if not shared:
         return draft.files
-    parts = {theirs.part_of_file[f] for f in other.files}
-    present = {tuple(comparable(theirs.tuples[p][j]) for _, j in shared) for p in parts}
-    return frozenset(
-        f for f in draft.files if tuple(comparable(mine.tuples[mine.part_of_file[f]][i]) for i, _ in shared) in present
-    )
-
-
-def comparable(value: Any) -> Any:
-    """Return a value for which Python's equality is that of the engine."""
-    return "nan" if isinstance(value, float) and value != value else value
+    my_keys, their_keys = [i for i, _ in shared], [j for _, j in shared]
+    present = {theirs.comparable(f, their_keys) for f in other.files}
+    return frozenset(f for f in draft.files if mine.comparable(f, my_keys) in present)

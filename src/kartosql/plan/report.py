@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 
-Sizes = Mapping[str, int | None]
+Sizes = MutableMapping[str, int | None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,16 @@ class ScanReport:
     def files_selected(self) -> int:
         """Files that will be opened, counted once per table occurrence."""
         return sum(len(p.files) for o in self.scan.occurrences for p in o.parts)
+
+    @property
+    def selected(self) -> list[str]:
+        """Keys of the files that will be opened; a file that two table occurrences read stands twice."""
+        return [p.part.table.files[i] for o in self.scan.occurrences for p in o.parts for i in p.files]
+
+    @property
+    def bytes_selected(self) -> int | None:
+        """Bytes of the selected files, None if a size is not known."""
+        return self._bytes(self.selected)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON-able dictionary."""

@@ -10,17 +10,16 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.predicates import is_comparison, is_pure, without_places
-from kartosql.engines.duckdb.types import fits, quote, sql_type
+from kartosql.engines.duckdb.types import fits, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.partitions import value_parser
-from kartosql.plan.evaluate import Files
+from kartosql.plan.evaluate import MAX_PROBES, Files
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
-MAX_PROBES = 16  # files that may be looked into while planning
 _functions: frozenset[str] | None = None
 
 
@@ -204,16 +203,16 @@ class DuckEvaluator:
         early: int,
         late: Files,
         dimensions: Sequence[str],
+        names: Mapping[str, str],
         predicate: str,
         parameters: Mapping[str, Any],
     ) -> Files:
         """Return those ``late`` files that may hold a cell of the rows of ``early`` for which a predicate is TRUE."""
-        columns = {c: c for c in table.schema.names}
-        rows = f"({self._session.relations.rows_of(table, [early], columns)})"
+        rows = f"({self._session.relations.rows_of(table, [early], names)})"
         joins = ""
         for i, column in enumerate(dimensions):
             same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
-            joins += f" JOIN {self._index_table(table, column)} i{i} ON i{i}.v = r.{quote(column)}{same_file}"
+            joins += f" JOIN {self._index_table(table, column)} i{i} ON i{i}.v = r.{names[column]}{same_file}"
         listed = ", ".join(str(f) for f in sorted(late))
         found = self._select(
             f"SELECT DISTINCT i0.file FROM (SELECT * FROM {rows} WHERE ",
@@ -229,13 +228,14 @@ class DuckEvaluator:
         early: int,
         late: int,
         key: Sequence[str],
+        names: Mapping[str, str],
         predicate: str,
         parameters: Mapping[str, Any],
     ) -> bool:
         """Return whether a row of ``early`` for which a predicate is TRUE may have its cell in ``late`` too."""
-        rows = self._session.relations.rows_of(table, [early], {c: c for c in table.schema.names})
-        cells = self._session.relations.rows_of(table, [late], {c: c for c in key})
-        using = ", ".join(map(quote, key))
+        rows = self._session.relations.rows_of(table, [early], names)
+        cells = self._session.relations.rows_of(table, [late], {c: names[c] for c in key})
+        using = ", ".join(names[c] for c in key)
         found = self._select(
             f"SELECT 1 FROM (SELECT {using} FROM ({rows}) WHERE ",
             predicate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -140,7 +141,8 @@ class Relations:
         own = types or {}
         stored = [c for c in names if c not in table.partition_keys]
         columns = [c for c in stored if c in own or not pa.types.is_null(table.types[c])]
-        collide = len({c.lower() for c in columns}) < len(columns)
+        twins = Counter(c.lower() for c in table.schema.names)
+        collide = any(twins[c.lower()] > 1 for c in columns)
         if collide or any(pa.types.is_duration(table.types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             reader = self._session.arrow_files(f"kartosql_rows_{number}", file_keys, columns, table.types)

@@ -43,7 +43,6 @@ class Session:
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.files = FileAccess(store)
-        self._sql = ""
         self._registered: dict[int, str] = {}
         self._opened: list[str] = []
         self._data_keys: list[str] = []

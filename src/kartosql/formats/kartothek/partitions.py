@@ -34,6 +34,11 @@ class PartitionTable:
     tuples: tuple[tuple[Any, ...], ...]
     part_of_file: tuple[int, ...]
 
+    def comparable(self, file: int, keys: Sequence[int]) -> tuple[Any, ...]:
+        """Return a file's values of some keys, by position, so that Python's equality is that of the engine."""
+        row = self.tuples[self.part_of_file[file]]
+        return tuple("nan" if row[i] != row[i] else row[i] for i in keys)
+
     def to_arrow(self) -> pa.Table:
         """Return ``tuples`` as a table with one column per partition key."""
         arrays = [array_of([row[i] for row in self.tuples], type_) for i, type_ in enumerate(self.types)]
