@@ -9,6 +9,8 @@ import pytest
 
 import kartosql
 from kartosql.errors import StoreError
+from kartosql.formats.kartothek.cache import MetadataCache
+from kartosql.formats.kartothek.snapshot import Snapshot
 
 pytestmark = [
     pytest.mark.slow,
@@ -76,3 +78,23 @@ def test_a_server_that_does_not_answer_is_a_store_error(endpoint):
         kartosql.connect("s3://a-bucket/x", storage_options=options).datasets()
     assert e.value.code == "store-failed"
     assert "s3://a-bucket/x" in e.value.message
+
+
+def test_documents_in_a_bucket_are_read_again_only_when_their_etag_changes(connection):
+    store, cache = connection.store, MetadataCache()
+    key, schema = "c++seed.by-dataset-metadata.json", "c++seed/table/_common_metadata"
+
+    def reads() -> tuple[object, list[str]]:
+        before = len(store.counter.keys)
+        state = Snapshot(store, cache).cube("c")
+        return state, sorted(store.counter.keys[before:])
+
+    first = reads()
+    assert first[1] == [key, schema]
+    assert reads() == (first[0], [schema])
+    changed = store.read(key).replace(b'"metadata": {', b'"metadata": {"more": 1, ')
+    store.put(key, changed)
+    second = reads()
+    assert second[0].seed.table.metadata["more"] == 1
+    assert second[1] == [key, schema]
+    assert reads() == (second[0], [schema])

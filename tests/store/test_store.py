@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -79,22 +80,65 @@ def test_metadata_is_capped(store, monkeypatch):
     assert e.value.code == "too-large"
 
 
-def test_read_many_puts_errors_in_place_of_bytes(store):
-    store.put("a", b"1")
-    store.put("c", b"3")
-    first, second, third = store.read_many(["a", "b", "c"])
-    assert (first, third) == (b"1", b"3")
-    assert isinstance(second, KeyError)
-    assert store.read_many([]) == []
-
-
-def test_read_many_reads_at_the_same_time(store, monkeypatch):
-    store.put("a", b"1")
-    store.put("b", b"2")
+def test_map_calls_at_the_same_time_and_keeps_the_order(store):
     together = threading.Barrier(2, timeout=20)
-    plain = store.read_metadata
-    monkeypatch.setattr(store, "read_metadata", lambda key: (together.wait(), plain(key))[1])
-    assert store.read_many(["a", "b"]) == [b"1", b"2"]
+    assert store.map(lambda item: (together.wait(), item)[1], ["a", "b"]) == ["a", "b"]
+    assert store.map(str, []) == []
+
+
+# -- sizes and stamps ------------------------------------------------------------------------------
+
+
+def test_sizes_are_those_of_size(store):
+    keys = [f"u/t/p={i}/{name}" for i in range(3) for name in ("a", "b")]
+    for i, key in enumerate(keys):
+        store.put(key, bytes(i))
+    assert store.sizes(keys) == {key: i for i, key in enumerate(keys)}
+    assert store.sizes([]) == {}
+
+
+@pytest.mark.parametrize("lost", ["u/t/none", "u/t", "none/x", "u/t/a/x"])
+def test_sizes_name_the_key_that_is_not_there(local, lost):
+    local.put("u/t/a", b"1")
+    with pytest.raises(KeyError) as e:
+        local.sizes(["u/t/a", lost])
+    assert e.value.args == (lost,)
+
+
+def test_sizes_refuse_what_is_no_file(local):
+    os.mkfifo(local.root + "/pipe")
+    with pytest.raises(FormatError) as e:
+        local.sizes(["pipe"])
+    assert e.value.code == "unsafe-key"
+
+
+def test_a_stamp_changes_with_every_kind_of_write(local):
+    local.put("a", b"1")
+    path = local.local_path("a")
+    stamps = [local.stamp("a")]
+
+    def note():
+        stamps.append(local.stamp("a"))
+        assert len(set(stamps)) == len(stamps)
+
+    local.put("a", b"2")
+    note()
+    time.sleep(0.02)  # longer than the clock of a filesystem ticks
+    with open(path, "r+b") as f:
+        f.write(b"3")
+    note()
+    time.sleep(0.02)
+    os.utime(path, ns=(stamps[0].mtime_ns, stamps[0].mtime_ns))
+    note()
+    assert local.stamp("a") == stamps[-1]
+
+
+def test_only_local_files_have_stamps(store):
+    store.put("a", b"1")
+    assert (store.stamp("a") is None) != store.is_local
+    if store.is_local:
+        with pytest.raises(KeyError):
+            store.stamp("none")
 
 
 @pytest.mark.parametrize("key", ["../a", "/a", "u/../../a", "", "a\0b", "u/" + "c" * 300])
@@ -222,7 +266,14 @@ def linked(tmp_path):
 
 @pytest.mark.parametrize("key", ["u/table/out", "u/folder/file", "top.json", "u/other/file", "u/other-file"])
 def test_links_are_not_followed(linked, key):
-    reads = (linked.read, linked.read_metadata, linked.size, linked.local_path)
+    reads = (
+        linked.read,
+        linked.read_metadata,
+        linked.size,
+        linked.local_path,
+        linked.stamp,
+        lambda k: linked.sizes([k]),
+    )
     for read in reads:
         with pytest.raises(FormatError) as e:
             read(key)
@@ -242,6 +293,28 @@ def test_links_are_not_written_through(linked):
 
 def test_files_beside_links_are_read(linked):
     assert linked.read("u/file") == b"fine"
+
+
+def test_links_that_stay_in_their_dataset_are_followed(linked):
+    os.symlink(linked.root + "/u", linked.root + "/u/table/up")
+    os.symlink(linked.root + "/u/table", linked.root + "/u/again")
+    linked.put("u/table/file", b"inside")
+    assert linked.read("u/table/up/file") == b"fine"
+    assert linked.sizes(["u/again/file", "u/again/up/again/file"]) == {"u/again/file": 6, "u/again/up/again/file": 6}
+
+
+@pytest.mark.parametrize("target", ["secret", "store/v"])
+def test_links_below_folders_that_were_looked_at_are_not_followed(linked, tmp_path, target):
+    assert linked.put("u/table/file", b"1") is None
+    os.makedirs(linked.root + "/u/table/p=1")
+    os.symlink(tmp_path / target, linked.root + "/u/table/p=1/q=1")
+    os.symlink(linked.root + "/u/table/p=1", linked.root + "/u/table/p=2")
+    assert linked.read("u/table/file") == b"1"
+    for key in ("u/table/p=1/q=1/file", "u/table/p=2/q=1/file"):
+        for read in (linked.size, linked.read, lambda k: linked.sizes(["u/table/file", k])):
+            with pytest.raises(FormatError) as e:
+                read(key)
+            assert e.value.code == "unsafe-key"
 
 
 def test_a_store_may_itself_be_a_link(linked, tmp_path):
@@ -286,7 +359,6 @@ def test_failures_of_the_filesystem_are_named(store, monkeypatch, error, code):
             call()
         assert e.value.code == code
         assert where in e.value.message
-    assert isinstance(store.read_many(["a"])[0], StoreError)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

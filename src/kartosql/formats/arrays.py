@@ -22,9 +22,13 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     Timestamps are given as integers in the unit of the type.
     """
     t = pa.types
-    if t.is_string(type_) or t.is_binary(type_):
-        encoded = [v.encode("utf-8") for v in values] if t.is_string(type_) else list(values)
-        return texts(encoded, type_)
+    if t.is_string(type_):
+        joined = "".join(values)
+        if joined.isascii():
+            return _sliced(list(map(len, values)), joined.encode(), type_)
+        return texts([v.encode("utf-8") for v in values], type_)
+    if t.is_binary(type_):
+        return texts(values, type_)
     for test, code in _CODES:
         if test(type_):
             if t.is_date32(type_):
@@ -40,10 +44,13 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 def texts(encoded: Sequence[bytes], type_: pa.DataType) -> pa.Array:
     """Return encoded texts or bytes as an Arrow array of ``type_``, string or binary."""
+    return _sliced(list(map(len, encoded)), b"".join(encoded), type_)
+
+
+def _sliced(lengths: Sequence[int], data: bytes, type_: pa.DataType) -> pa.Array:
     offsets = array("i", [0])
-    offsets.extend(accumulate(map(len, encoded)))
-    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(type_, len(encoded), buffers)
+    offsets.extend(accumulate(lengths))
+    return pa.Array.from_buffers(type_, len(lengths), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
 
 
 _CODES = (

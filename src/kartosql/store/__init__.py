@@ -1,6 +1,6 @@
 """Where bytes live: fsspec filesystems behind safe keys, with every call counted."""
 
 from kartosql.store.keys import check_key
-from kartosql.store.store import Entry, Store, StoreCounter
+from kartosql.store.store import Entry, Stamp, Store, StoreCounter
 
-__all__ = ["Entry", "Store", "StoreCounter", "check_key"]
+__all__ = ["Entry", "Stamp", "Store", "StoreCounter", "check_key"]

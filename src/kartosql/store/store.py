@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import posixpath
 import stat
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError, StoreError
 from kartosql.store.keys import check_key
@@ -23,11 +22,22 @@ MAX_METADATA_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a listing; ``size`` is None for folders."""
+    """One name of a listing; ``size`` is None for folders, ``etag`` where the store gives none."""
 
     name: str
     size: int | None
     is_dir: bool
+    etag: str | None = None
+
+
+class Stamp(NamedTuple):
+    """The identity of a local file and of its last change."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
 
 
 @dataclass
@@ -86,6 +96,7 @@ class Store:
                     f"{self.root!r} is no folder.", code="store-not-found", hint="Check the path of the store."
                 )
             self._real_root = os.path.realpath(self.root or "/")
+            self._safe_dirs.add(self._real_root)
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
@@ -106,14 +117,23 @@ class Store:
     def _local_path(self, key: str) -> str:
         """Return the local path of ``key``; folders that are links out of the dataset are refused."""
         path = f"{self._real_root}/{key}"
-        folder = posixpath.dirname(path)
+        folder = path[: path.rfind("/")]
         if folder not in self._safe_dirs:
-            top = os.path.join(self._real_root, key.split("/", 1)[0])
-            inside = top + os.sep if "/" in key else self._real_root + os.sep
-            if not (os.path.realpath(folder) + os.sep).startswith(inside):
+            self._check_folder(key)
+        return path
+
+    def _check_folder(self, key: str) -> None:
+        """Refuse folders that are links out of the dataset; those that were looked at before are known."""
+        parts = key.split("/")
+        folder = self._real_root
+        inside = os.path.join(folder, parts[0]) + os.sep
+        for part in parts[:-1]:
+            folder = f"{folder}/{part}"
+            if folder in self._safe_dirs:
+                continue
+            if os.path.islink(folder) and not (os.path.realpath(folder) + os.sep).startswith(inside):
                 raise _link_error(key)
             self._safe_dirs.add(folder)
-        return path
 
     # -- reading -------------------------------------------------------------------------
 
@@ -137,7 +157,9 @@ class Store:
         for row in rows:
             name = row["name"].rstrip("/").rsplit("/", 1)[-1]
             is_dir = row["type"] == "directory"
-            entries.append(Entry(name, None if is_dir else row.get("size"), is_dir))
+            etag = row.get("ETag")
+            etag = etag.strip('"') if isinstance(etag, str) and not is_dir else None
+            entries.append(Entry(name, None if is_dir else row.get("size"), is_dir, etag))
         return sorted(entries, key=lambda e: e.name)
 
     @property
@@ -189,17 +211,6 @@ class Store:
                 hint="No dataset's metadata are that large; the file may be damaged or hostile.",
             )
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes | KartosqlOrKeyError]:
-        """Return the bytes of many keys, read concurrently; errors stand in place of bytes."""
-
-        def one(key: str) -> bytes | KartosqlOrKeyError:
-            try:
-                return self.read_metadata(key)
-            except (KeyError, FormatError, StoreError) as e:
-                return e
-
-        return list(self.map(one, keys))
-
     def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
         """Apply ``function`` to all items concurrently and return the results in order."""
         if len(items) <= 1:
@@ -211,17 +222,42 @@ class Store:
         """Return the size of ``key`` in bytes; KeyError when there is none."""
         with self._errors(key):
             if self.is_local:
-                found = os.lstat(self._local_path(key))
-                if stat.S_ISLNK(found.st_mode):
-                    raise _link_error(key)
-                if stat.S_ISDIR(found.st_mode):
-                    raise KeyError(key)
-                if not stat.S_ISREG(found.st_mode):
-                    raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
-                return found.st_size
+                return self._lstat(key).st_size
             self.counter.add("sizes", key)
             size = self.fs.size(self.path(key))
             return None if size is None else int(size)
+
+    def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
+        """Return the size of each of ``keys`` in bytes; KeyError for one that is not there."""
+        if not self.is_local:
+            return dict(zip(keys, self.map(self.size, keys), strict=True))
+        found: dict[str, int | None] = {}
+        for key in keys:
+            try:
+                info = os.lstat(self._local_path(key))
+            except OSError:
+                found[key] = self.size(key)  # which raises an error of our own
+            else:
+                found[key] = info.st_size if stat.S_ISREG(info.st_mode) else self.size(key)
+        return found
+
+    def stamp(self, key: str) -> Stamp | None:
+        """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""
+        if not self.is_local:
+            return None
+        with self._errors(key):
+            found = self._lstat(key)
+        return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def _lstat(self, key: str) -> os.stat_result:
+        found = os.lstat(self._local_path(key))
+        if stat.S_ISLNK(found.st_mode):
+            raise _link_error(key)
+        if stat.S_ISDIR(found.st_mode):
+            raise KeyError(key)
+        if not stat.S_ISREG(found.st_mode):
+            raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
+        return found
 
     @contextlib.contextmanager
     def _errors(self, key: str) -> Iterator[None]:
@@ -265,9 +301,6 @@ class Store:
             raise
         except Exception as e:
             raise StoreError(f"Cannot write {key!r} in {self.url!r}: {e}") from e
-
-
-KartosqlOrKeyError = FormatError | StoreError | KeyError
 
 
 def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:

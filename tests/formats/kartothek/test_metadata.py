@@ -10,7 +10,7 @@ import zstandard
 
 from builders import WRITE_ID, document
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import metadata
+from kartosql.formats.kartothek import decode
 from kartosql.formats.kartothek.metadata import parse_document
 from kartosql.store.store import MAX_METADATA_BYTES
 
@@ -303,11 +303,11 @@ def test_errors_stay_short_whatever_the_document_holds(changes):
 # -- bombs -----------------------------------------------------------------------------------
 
 
-def zeros(total):
-    """Return ``total`` zero bytes as a zstd frame that does not say how many they are."""
+def zeros(head, total):
+    """Return ``head`` and ``total`` zero bytes as a zstd frame that does not say how many they are."""
     compressor = zstandard.ZstdCompressor(level=1).compressobj()
     chunk = bytes(1 << 20)
-    parts = [compressor.compress(chunk) for _ in range(total >> 20)]
+    parts = [compressor.compress(head), *(compressor.compress(chunk) for _ in range(total >> 20))]
     return b"".join([*parts, compressor.compress(bytes(total & 0xFFFFF)), compressor.flush()])
 
 
@@ -327,11 +327,17 @@ def test_a_frame_that_says_it_is_too_large_is_not_unpacked():
 
 
 def test_a_frame_that_hides_its_size_is_unpacked_up_to_the_limit():
-    bomb = zeros(MAX_METADATA_BYTES + 1)
+    head = b"\x81\xa8metadata\xc6" + (MAX_METADATA_BYTES - 10).to_bytes(4, "big")
+    bomb = zeros(head, MAX_METADATA_BYTES)
     assert len(bomb) < 1 << 18
     started = time.monotonic()
-    assert peak_of(lambda: refuse(bomb, ZSTD, "too-large")) < MAX_METADATA_BYTES * 5 // 4
+    assert peak_of(lambda: refuse(bomb, ZSTD, "too-large")) < MAX_METADATA_BYTES * 9 // 4
     assert time.monotonic() - started < 20
+
+
+def test_what_stands_behind_a_document_is_not_unpacked():
+    bomb = zeros(b"\x80", MAX_METADATA_BYTES + 1)
+    assert peak_of(lambda: refuse(bomb, ZSTD)) < 1 << 24
 
 
 def test_small_documents_take_little_memory():
@@ -342,7 +348,7 @@ def test_small_documents_take_little_memory():
 def test_the_limit_itself_is_allowed(monkeypatch):
     raw = msgpack.packb(document("u"))
     data = zstandard.ZstdCompressor(write_content_size=False).compress(raw)
-    monkeypatch.setattr(metadata, "MAX_METADATA_BYTES", len(raw))
+    monkeypatch.setattr(decode, "MAX_METADATA_BYTES", len(raw))
     assert parse_document(data, ZSTD, "u").labels == ()
-    monkeypatch.setattr(metadata, "MAX_METADATA_BYTES", len(raw) - 1)
+    monkeypatch.setattr(decode, "MAX_METADATA_BYTES", len(raw) - 1)
     refuse(data, ZSTD, "too-large")

@@ -5,8 +5,11 @@ import math
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kartosql.errors import FormatError
+from kartosql.formats.kartothek import partitions
 from kartosql.formats.kartothek.partitions import parse_partitions, partition_type
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
@@ -209,3 +212,81 @@ def test_golden_values_with_odd_characters_are_read(ktk_store):
     assert {row[0] for row in tables["quirk-slash"].partitions.tuples} == {"a/b", "c/d/e", "f"}
     assert {row[0] for row in tables["quirk-bool"].partitions.tuples} == {True, False}
     assert dt.date(1955, 11, 5) in {row[0] for row in tables["tsdim"].partitions.tuples}
+
+
+# -- many folders ----------------------------------------------------------------------------
+
+
+def outcome(folders, *types):
+    try:
+        found = parse(folders, *types)
+    except FormatError as e:
+        return e.code, e.message
+    return [[repr(v) for v in row] for row in found.tuples], list(found.part_of_file)
+
+
+components = st.sampled_from(
+    ["p=1", "p=1", "p=2", "q=a", "q=b", "q=", "p=", "q=%61", "p=%31", "q=é", "q=a=b", "x", "", "p=-1", "p=+1", "p=01",
+     "p=1_0", "p=٣", "p=²", "p=9223372036854775807", "p=9223372036854775808", "p= 1", "%70=1", "p=q=1"]
+)  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.lists(components, max_size=3), max_size=5), st.sampled_from([1, 2]))
+def test_folders_read_at_once_give_what_folders_read_one_by_one_give(parts, keys):
+    folders = ["/".join(f) for f in parts]
+    types = [pa.int64(), pa.string()][:keys]
+    found = outcome(folders, *types)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitions, "_plain_columns", lambda *args: None)
+        assert outcome(folders, *types) == found
+
+
+# -- what is derived -------------------------------------------------------------------------
+
+SOME = ["p=1/q=a", "p=2/q=a", "p=1/q=b", "p=1/q=a", "p=2/q=a"]
+
+
+def test_files_are_found_by_folder():
+    table = parse(SOME, pa.int64(), pa.string())
+    assert table.files_of([0]) == {0, 3}
+    assert table.files_of(frozenset({0, 1, 2})) == set(range(5))
+    assert table.files_of([]) == frozenset()
+    assert not table.is_one_to_one
+    alone = parse(["p=1", "p=2"], pa.int64())
+    assert alone.is_one_to_one
+    assert alone.files_of([1]) == {1}
+
+
+@pytest.mark.parametrize("keys", [[], [0], [1], [0, 1], [1, 0]])
+@pytest.mark.parametrize("folders", [SOME, ["p=1/q=a", "p=2/q=b"], []])
+def test_codes_and_groups_tell_which_files_have_the_same_values(folders, keys):
+    table = parse(folders, pa.int64(), pa.string())
+    values = [tuple(table.tuples[part][i] for i in keys) for part in table.part_of_file]
+    assert [table.comparable(f, keys) for f in range(len(folders))] == values
+    codes = table.codes(keys)
+    assert [[codes[a] == codes[b] for b in range(len(folders))] for a in range(len(folders))] == [
+        [a == b for b in values] for a in values
+    ]
+    expected = [[f for f, v in enumerate(values) if v == value] for value in dict.fromkeys(values)]
+    assert [list(g) for g in table.groups(keys)] == [g for g in expected if len(g) > 1]
+
+
+def test_nan_equals_itself_and_the_zeros_each_other_when_compared():
+    table = parse(["p=nan", "p=0.0", "p=NaN", "p=-0.0"], pa.float64())
+    assert [list(g) for g in table.groups([0])] == [[0, 2], [1, 3]]
+
+
+def test_what_is_derived_is_computed_once():
+    table = parse(SOME, pa.int64(), pa.string())
+    assert table.tuples is table.tuples
+    assert table.to_arrow() is table.to_arrow()
+    assert table.codes([0]) is table.codes([0])
+    assert table.groups([0]) is table.groups([0])
+    assert table.groups([0]) != table.groups([1])
+
+
+def test_a_table_without_keys_is_one_group():
+    table = parse_partitions(["u/table/a", "u/table/b"], "u", "table", (), ())
+    assert [list(g) for g in table.groups([])] == [[0, 1]]
+    assert table.files_of([0]) == {0, 1}

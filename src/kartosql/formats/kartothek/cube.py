@@ -145,7 +145,7 @@ def cube_from_documents(prefix: str, documents: Mapping[str, DatasetDocument]) -
         raise FormatError(f"{documents[seeds[0]].key}: {e.message}", code="invalid-cube") from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CubeMember:
     """One dataset of a cube, with the columns by which it joins the seed."""
 
@@ -153,7 +153,7 @@ class CubeMember:
     table: DatasetTable
     join_key: tuple[str, ...]
 
-    @property
+    @cached_property
     def payload(self) -> tuple[str, ...]:
         """Visible columns that are neither dimension nor partition column of the cube."""
         return tuple(n for n in self.table.schema.names if n not in self.shared and is_visible(n))
@@ -161,7 +161,7 @@ class CubeMember:
     shared: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CubeState:
     """A cube in one snapshot: specification and members; checked."""
 

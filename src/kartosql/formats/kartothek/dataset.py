@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
+from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.partitions import PartitionTable, parse_partitions, partition_type
+
+Listed = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]  # labels and file keys by table
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,13 @@ class InvertedIndex:
     embedded: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DatasetTable:
-    """One table of a dataset: its schema and its files, in the order of the document."""
+    """One table of a dataset: its schema and its files, in the order of the document.
+
+    What is derived from them is computed once and kept. Two of them are only equal if they are
+    the same object, which a MetadataCache returns as long as the dataset did not change.
+    """
 
     uuid: str
     table: str
@@ -45,6 +52,24 @@ class DatasetTable:
         return parse_partitions(self.files, self.uuid, self.table, self.partition_keys, types)
 
     @cached_property
+    def all_files(self) -> frozenset[int]:
+        """The positions of all files."""
+        return frozenset(range(len(self.files)))
+
+    @cached_property
+    def labelled(self) -> pa.Table:
+        """One row per file: its ``label``, its position ``file`` and the position ``part`` of its partition values."""
+        numbers = array_of(range(len(self.files)), pa.int32())
+        parts = self.partitions.part_of_file
+        return pa.table(
+            {
+                "label": array_of(self.labels, pa.string()),
+                "file": numbers,
+                "part": numbers if self.partitions.is_one_to_one else array_of(parts, pa.int32()),
+            }
+        )
+
+    @cached_property
     def types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column, partition keys included."""
         types = {f.name: f.type for f in self.schema}
@@ -53,14 +78,14 @@ class DatasetTable:
         return types
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """One dataset: its checked metadata document and the schema of each table."""
 
     document: DatasetDocument
     schemas: Mapping[str, pa.Schema]
     # Tables, labels and file keys found by listing, for documents without ``partitions``.
-    listed: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] | None = None
+    listed: Listed | None = None
 
     @property
     def uuid(self) -> str:
@@ -112,7 +137,7 @@ class Dataset:
         )
 
 
-def group_listed(uuid: str, keys: list[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+def group_listed(uuid: str, keys: list[str]) -> Listed:
     """Return labels and file keys per table for a dataset whose document lists no partitions.
 
     ``keys`` are all keys below ``<uuid>/``, sorted. A label is the partition folders and the

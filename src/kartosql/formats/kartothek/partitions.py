@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import repeat
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -18,31 +19,108 @@ from kartosql.formats.kartothek import naming
 
 _INT = re.compile(rb"[+-]?[0-9]+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?")
+_T = TypeVar("_T")
 _TRUTH = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PartitionTable:
     """The partition values of the files of one table.
 
-    ``tuples`` holds the partition values of each folder, ``part_of_file`` one index into it per
-    file, in file order. Timestamps are integers in the unit of their type.
+    ``columns`` holds the values of each partition key, one per folder; ``count`` is the number
+    of folders, and ``part_of_file`` the folder of each file, in file order. Timestamps are
+    integers in the unit of their type.
+
+    What is derived from them is computed once and kept.
     """
 
     keys: tuple[str, ...]
     types: tuple[pa.DataType, ...]
-    tuples: tuple[tuple[Any, ...], ...]
-    part_of_file: tuple[int, ...]
+    columns: tuple[Sequence[Any], ...]
+    count: int
+    part_of_file: Sequence[int]
+    _derived: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict, init=False, repr=False)
 
-    def comparable(self, file: int, keys: Sequence[int]) -> tuple[Any, ...]:
-        """Return a file's values of some keys, by position, so that Python's equality is that of the engine."""
-        row = self.tuples[self.part_of_file[file]]
-        return tuple("nan" if row[i] != row[i] else row[i] for i in keys)
+    @cached_property
+    def tuples(self) -> tuple[tuple[Any, ...], ...]:
+        """The partition values of each folder."""
+        return tuple(zip(*self.columns, strict=True)) if self.columns else ((),) * self.count
+
+    @cached_property
+    def arrow(self) -> pa.Table:
+        """One row per folder, one column per partition key."""
+        arrays = [array_of(column, type_) for column, type_ in zip(self.columns, self.types, strict=True)]
+        return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
 
     def to_arrow(self) -> pa.Table:
-        """Return ``tuples`` as a table with one column per partition key."""
-        arrays = [array_of([row[i] for row in self.tuples], type_) for i, type_ in enumerate(self.types)]
-        return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
+        """Return ``arrow``."""
+        return self.arrow
+
+    @cached_property
+    def _files_by_part(self) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        for file, part in enumerate(self.part_of_file):
+            found[part].append(file)
+        return found
+
+    @property
+    def is_one_to_one(self) -> bool:
+        """Whether each folder holds one file, and numbers of folders are those of files."""
+        return isinstance(self.part_of_file, range)
+
+    def files_of(self, parts: Collection[int]) -> frozenset[int]:
+        """Return the files in some folders."""
+        if self.is_one_to_one:
+            return frozenset(parts)
+        return frozenset(chain.from_iterable(map(self._files_by_part.__getitem__, parts)))
+
+    # -- comparing ----------------------------------------------------------------------------
+
+    def comparables(self, keys: Sequence[int]) -> Sequence[tuple[Any, ...]]:
+        """Return each folder's values of some keys, by position, so that Python's equality is that of the engine."""
+        return self._once("comparables", keys, self._comparables)
+
+    def comparable(self, file: int, keys: Sequence[int]) -> tuple[Any, ...]:
+        """Return the entry of ``comparables`` for a file."""
+        return self.comparables(keys)[self.part_of_file[file]]
+
+    def codes(self, keys: Sequence[int]) -> Sequence[int]:
+        """Return one number per file, the same for files with the same ``comparable`` values of some keys."""
+        return self._once("codes", keys, self._codes)
+
+    def groups(self, keys: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the files that share their ``comparable`` values of some keys with others; each group ascends."""
+        return self._once("groups", keys, self._groups)
+
+    def _once(self, what: str, keys: Sequence[int], compute: Callable[[tuple[int, ...]], _T]) -> _T:
+        key = (what, tuple(keys))
+        if key not in self._derived:
+            self._derived[key] = compute(key[1])
+        return self._derived[key]  # type: ignore[no-any-return]
+
+    def _comparables(self, keys: tuple[int, ...]) -> Sequence[tuple[Any, ...]]:
+        return list(zip(*map(self._column, keys), strict=True)) if keys else [()] * self.count
+
+    def _column(self, key: int) -> Sequence[Any]:
+        column = self.columns[key]
+        return ["nan" if v != v else v for v in column] if pa.types.is_floating(self.types[key]) else column
+
+    def _codes(self, keys: tuple[int, ...]) -> Sequence[int]:
+        values = self._column(keys[0]) if len(keys) == 1 else self.comparables(keys)
+        if len(set(values)) == self.count:
+            return self.part_of_file
+        numbers: dict[Any, int] = {}
+        by_part = [numbers.setdefault(value, len(numbers)) for value in values]
+        return [by_part[part] for part in self.part_of_file]
+
+    def _groups(self, keys: tuple[int, ...]) -> Sequence[Sequence[int]]:
+        codes = self.codes(keys)
+        if isinstance(codes, range):
+            return ()
+        found: dict[int, list[int]] = {}
+        for file, code in enumerate(codes):
+            found.setdefault(code, []).append(file)
+        return tuple(tuple(g) for g in found.values() if len(g) > 1)
 
 
 def partition_type(type_: pa.DataType) -> pa.DataType:
@@ -60,61 +138,75 @@ def parse_partitions(
     """
     exposed = tuple(partition_type(t) for t in types)
     if not partition_keys:
-        return PartitionTable((), (), ((),) if file_keys else (), (0,) * len(file_keys))
-    parsers = [value_parser(t) for t in exposed]
+        return PartitionTable((), (), (), min(1, len(file_keys)), (0,) * len(file_keys))
     with many_objects():
-        return _parse_files(file_keys, len(uuid) + len(table) + 2, partition_keys, parsers, exposed)
-
-
-def _parse_files(
-    file_keys: Sequence[str],
-    head: int,
-    partition_keys: tuple[str, ...],
-    parsers: Sequence[Callable[[bytes], Any]],
-    exposed: tuple[pa.DataType, ...],
-) -> PartitionTable:
-    by_folder: dict[str, int] = {}
-    part_of_file = []
-    for key in file_keys:
-        folder = key[head : key.rfind("/")] if key.rfind("/") > head else ""
-        part_of_file.append(by_folder.setdefault(folder, len(by_folder)))
-    columns = _plain_columns(list(by_folder), partition_keys, parsers)
-    if columns is not None:
-        tuples = list(zip(*columns, strict=True))
-    else:
-        first = {part: key for key, part in zip(reversed(file_keys), reversed(part_of_file), strict=True)}
-        tuples = [_parse_folder(f, first[at], partition_keys, parsers, exposed) for at, f in enumerate(by_folder)]
-    return PartitionTable(partition_keys, exposed, tuple(tuples), tuple(part_of_file))
+        head = len(uuid) + len(table) + 2
+        folders = [key[head : key.rfind("/")] for key in file_keys]
+        different = list(dict.fromkeys(folders))
+        part_of_file: Sequence[int] = range(len(folders))
+        if len(different) < len(folders):
+            numbers = {folder: number for number, folder in enumerate(different)}
+            part_of_file = tuple([numbers[folder] for folder in folders])
+        columns = _plain_columns(different, partition_keys, exposed)
+        if columns is None:
+            columns = _columns(
+                different, dict(zip(reversed(folders), reversed(file_keys), strict=True)), partition_keys, exposed
+            )
+    return PartitionTable(partition_keys, exposed, tuple(columns), len(different), part_of_file)
 
 
 def _plain_columns(
-    folders: list[str], partition_keys: tuple[str, ...], parsers: Sequence[Callable[[bytes], Any]]
-) -> list[list[Any]] | None:
+    folders: list[str], partition_keys: tuple[str, ...], types: tuple[pa.DataType, ...]
+) -> list[Sequence[Any]] | None:
     """Return the values per partition key if all folders are plainly ``k1=v1/k2=v2``, else None.
 
     This is the short way for datasets with many partitions; whatever it does not take, such
     as percent-encoded names, is read folder by folder.
     """
-    rows = [folder.split("/") for folder in folders]
-    if {len(row) for row in rows} != {len(partition_keys)}:
+    each = len(partition_keys)
+    if {folder.count("/") for folder in folders} != {each - 1}:
         return None
+    joined = "/".join(folders)
+    # With each key at its place, as many equal signs as keys: no value holds one.
+    if joined.count("=") != each * len(folders):
+        return None
+    components = joined.split("/")
     columns = []
-    for at, (key, parse) in enumerate(zip(partition_keys, parsers, strict=True)):
+    for at, (key, type_) in enumerate(zip(partition_keys, types, strict=True)):
         prefix = f"{key}="
-        texts = [row[at] for row in rows]
+        texts = components[at::each]
         if not all(map(str.startswith, texts, repeat(prefix))):
             return None
-        known: dict[str, Any] = {}
-        for text in set(texts):
-            value = text[len(prefix) :]
-            if "=" in value:
-                return None
-            try:
-                known[text] = parse(naming.unquote(value) if "%" in value else value.encode())
-            except (ValueError, OverflowError, KeyError):
-                return None
-        columns.append([known[text] for text in texts])
+        column = _plain_values([text[len(prefix) :] for text in texts], type_)
+        if column is None:
+            return None
+        columns.append(column)
     return columns
+
+
+def _plain_values(texts: list[str], type_: pa.DataType) -> Sequence[Any] | None:
+    joined = "".join(texts)
+    if "%" not in joined:
+        if pa.types.is_string(type_):
+            return texts
+        shortest, longest = min(map(len, texts), default=0), max(map(len, texts), default=0)
+        if pa.types.is_integer(type_) and 0 < shortest <= longest <= 18 and joined.isascii() and joined.isdigit():
+            return list(map(int, texts))
+    parse = value_parser(type_)
+    try:
+        known = {text: parse(naming.unquote(text) if "%" in text else text.encode()) for text in set(texts)}
+    except (ValueError, OverflowError, KeyError):
+        return None
+    return [known[text] for text in texts]
+
+
+def _columns(
+    folders: list[str], first: Mapping[str, str], partition_keys: tuple[str, ...], types: tuple[pa.DataType, ...]
+) -> list[Sequence[Any]]:
+    """Return the values per partition key, read folder by folder; ``first`` is a file of each, for errors."""
+    parsers = [value_parser(t) for t in types]
+    rows = [_parse_folder(folder, first[folder], partition_keys, parsers, types) for folder in folders]
+    return list(zip(*rows, strict=True)) if rows else [()] * len(partition_keys)
 
 
 def _parse_folder(

@@ -3,49 +3,48 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, StoreError
 from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cache import Failure, MetadataCache, Wanted
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents, cube_state, is_seed
-from kartosql.formats.kartothek.dataset import Dataset, group_listed
+from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.schema import read_schema
 from kartosql.store import Store
-
-_Failure = KartosqlError | KeyError
-_T = TypeVar("_T")
 
 
 class Snapshot:
     """What a store holds at one moment, read lazily and at most once.
 
-    Documents and schemas of several datasets are fetched concurrently.
+    Documents and schemas of several datasets are fetched concurrently; of ``cache`` those are
+    taken that are certainly the same.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, cache: MetadataCache | None = None) -> None:
         self.store = store
-        self._keys: dict[str, list[str]] | None = None
-        self._documents: dict[str, DatasetDocument | _Failure] = {}
-        self._datasets: dict[str, Dataset | _Failure] = {}
+        self._cache = MetadataCache() if cache is None else cache
+        self._etags: dict[str, str | None] = {}
+        self._documents: dict[str, DatasetDocument | Failure] = {}
+        self._datasets: dict[str, Dataset | Failure] = {}
         self._cubes: dict[str, CubeState] = {}
 
-    @property
+    @cached_property
     def keys(self) -> dict[str, list[str]]:
         """Metadata keys by dataset uuid, JSON before msgpack."""
-        if self._keys is None:
-            found: dict[str, list[str]] = {}
-            for entry in self.store.list_root():
-                uuid = None if entry.is_dir else naming.metadata_uuid(entry.name)
-                if uuid is not None and naming.is_dataset_uuid(uuid):
-                    found.setdefault(uuid, []).append(entry.name)
-            self._keys = {uuid: sorted(names) for uuid, names in found.items()}
-        return self._keys
+        found: dict[str, list[str]] = {}
+        for entry in self.store.list_root():
+            uuid = None if entry.is_dir else naming.metadata_uuid(entry.name)
+            if uuid is not None and naming.is_dataset_uuid(uuid):
+                found.setdefault(uuid, []).append(entry.name)
+                self._etags[entry.name] = entry.etag
+        return {uuid: sorted(names) for uuid, names in found.items()}
 
-    @property
+    @cached_property
     def members(self) -> dict[str, list[str]]:
         """Dataset ids by cube prefix, for every uuid of the form ``prefix++dataset``."""
         found: dict[str, list[str]] = {}
@@ -57,39 +56,42 @@ class Snapshot:
 
     # -- documents and datasets ------------------------------------------------------------
 
-    def documents(self, uuids: Iterable[str]) -> dict[str, DatasetDocument | _Failure]:
+    def documents(self, uuids: Iterable[str]) -> dict[str, DatasetDocument | Failure]:
         """Return the document of each uuid, or the error that reading it gave."""
         uuids = list(uuids)
         wanted = [u for u in uuids if u not in self._documents]
         choice = {u: list(self.keys.get(u, ())) for u in wanted}
         while wanted:
-            rows = self.store.read_many([choice[u][0] for u in wanted if choice[u]])
-            results = dict(zip([u for u in wanted if choice[u]], rows, strict=True))
+            given = [u for u in wanted if choice[u]]
+            results = dict(
+                zip(given, self._cache.load(self.store, [self._wanted(u, choice[u][0]) for u in given]), strict=True)
+            )
             again = []
             for uuid in wanted:
-                data = results.get(uuid, KeyError(uuid))
-                if isinstance(data, KeyError) and len(choice[uuid]) > 1:
+                found = results.get(uuid, KeyError(uuid))
+                if isinstance(found, KeyError) and len(choice[uuid]) > 1:
                     choice[uuid].pop(0)  # the JSON went away; the original then takes the msgpack
                     again.append(uuid)
-                elif isinstance(data, bytes):
-                    self._documents[uuid] = _attempt(parse_document, data, choice[uuid][0], uuid)
                 else:
-                    self._documents[uuid] = data
+                    self._documents[uuid] = found
             wanted = again
         return {u: self._documents[u] for u in uuids}
 
-    def datasets(self, uuids: Iterable[str]) -> dict[str, Dataset | _Failure]:
+    def _wanted(self, uuid: str, key: str) -> Wanted:
+        return Wanted(uuid, key, lambda data: parse_document(data, key, uuid), self._etags.get(key))
+
+    def datasets(self, uuids: Iterable[str]) -> dict[str, Dataset | Failure]:
         """Return the dataset of each uuid, or the error that reading it gave."""
         uuids = list(uuids)
         wanted = {u: d for u, d in self.documents(uuids).items() if u not in self._datasets}
-        listed: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {}
+        listed: dict[str, Listed] = {}
         tables: dict[str, Sequence[str]] = {}
         for uuid, document in wanted.items():
             if isinstance(document, DatasetDocument):
                 tables[uuid] = document.tables or (naming.DEFAULT_TABLE,)
                 if document.labels is None:
                     below = list(self.store.list_below(f"{uuid}/"))
-                    listed[uuid] = group_listed(uuid, below)
+                    listed[uuid] = self._cache.listing(uuid, group_listed(uuid, below))
                     tables[uuid] = _tables_by_schema(below) or tables[uuid]
             else:
                 self._datasets[uuid] = document
@@ -105,30 +107,28 @@ class Snapshot:
             self._datasets[uuid] = self._dataset(document, found, listed.get(uuid))
         return {u: self._datasets[u] for u in uuids}
 
-    def _schemas_of(self, uuid: str, tables: Sequence[str]) -> dict[str, pa.Schema | _Failure]:
+    def _schemas_of(self, uuid: str, tables: Sequence[str]) -> dict[str, pa.Schema | Failure]:
         found = self._schemas({(uuid, t) for t in tables})
         return {t: found[uuid, t] for t in tables}
 
-    def _schemas(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], pa.Schema | _Failure]:
+    def _schemas(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], pa.Schema | Failure]:
         order = sorted(wanted)
-        keys = [naming.schema_key(*pair) for pair in order]
-        result: dict[tuple[str, str], pa.Schema | _Failure] = {}
-        for pair, key, data in zip(order, keys, self.store.read_many(keys), strict=True):
-            result[pair] = _attempt(read_schema, data, key) if isinstance(data, bytes) else data
-        return result
+        found = [self._wanted_schema(uuid, naming.schema_key(uuid, table)) for uuid, table in order]
+        return dict(zip(order, self._cache.load(self.store, found), strict=True))
+
+    def _wanted_schema(self, uuid: str, key: str) -> Wanted:
+        return Wanted(uuid, key, lambda data: read_schema(data, key))
 
     def _dataset(
-        self,
-        document: DatasetDocument,
-        schemas: Mapping[str, pa.Schema | _Failure],
-        listed: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] | None,
-    ) -> Dataset | _Failure:
+        self, document: DatasetDocument, schemas: Mapping[str, pa.Schema | Failure], listed: Listed | None
+    ) -> Dataset | Failure:
         good: dict[str, pa.Schema] = {}
-        for schema in schemas.values():
+        for table, schema in schemas.items():
             if not isinstance(schema, pa.Schema):
                 return schema
-        good = {t: s for t, s in schemas.items() if isinstance(s, pa.Schema)}
-        return Dataset(document, good, listed)
+            good[table] = schema
+        parts = [document, *good.values(), listed]
+        return self._cache.dataset(document.uuid, parts, lambda: Dataset(document, good, listed))
 
     def dataset(self, uuid: str) -> Dataset:
         """Return one dataset; raises ``missing-metadata`` or what is wrong with it."""
@@ -163,14 +163,8 @@ class Snapshot:
                     )
                 else:
                     raise found
-            cube = cube_from_documents(prefix, {n: d.document for n, d in good.items()})
-            if cube is None:
-                raise FormatError(
-                    f"The datasets {prefix}++* are no cube: none of them is marked as seed",
-                    code="invalid-cube",
-                    hint=f'Query a dataset by itself, for instance "{prefix}++{names[0]}".' if names else None,
-                )
-            self._cubes[prefix] = cube_state(cube, good)
+            uuid = next(iter(good.values())).uuid if good else ""
+            self._cubes[prefix] = self._cache.cube(prefix, uuid, list(good.values()), lambda: _state(prefix, good))
         return self._cubes[prefix]
 
     def cubes(self) -> dict[str, Cube]:
@@ -211,11 +205,16 @@ def missing_metadata(uuid: str, error: KeyError) -> FormatError:
     )
 
 
-def _attempt(function: Callable[..., _T], *args: object) -> _T | KartosqlError:
-    try:
-        return function(*args)
-    except KartosqlError as e:
-        return e
+def _state(prefix: str, datasets: Mapping[str, Dataset]) -> CubeState:
+    cube = cube_from_documents(prefix, {n: d.document for n, d in datasets.items()})
+    if cube is None:
+        example = next(iter(datasets), None)
+        raise FormatError(
+            f"The datasets {prefix}++* are no cube: none of them is marked as seed",
+            code="invalid-cube",
+            hint=f'Query a dataset by itself, for instance "{prefix}++{example}".' if example else None,
+        )
+    return cube_state(cube, datasets)
 
 
 def _tables_by_schema(keys: Sequence[str]) -> list[str]:
