@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
 from kartosql import catalog
+from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters
@@ -20,8 +23,11 @@ from kartosql.plan.report import ScanReport
 from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import Query, SelectQuery
 from kartosql.settings import SETTINGS, Settings
-from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
+from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, Statement, parse
 from kartosql.store import Store
+
+MAX_PARSED = 64
+LONG_TEXT = 20_000  # characters; the trees of longer texts are not kept
 
 
 def connect(
@@ -45,8 +51,9 @@ def connect(
 class Connection:
     """A store, the session's settings and the data registered by the user.
 
-    A connection holds no open files and no cached metadata: each statement reads a snapshot
-    of its own, so it sees all that was committed before.
+    Each statement lists the store and reads a snapshot of its own, so it sees all that was
+    committed before. What did not change since an earlier statement is kept: metadata, index
+    lookups, footers of data files, and engines that are locked up for the tables they read.
     """
 
     def __init__(self, store: Store, settings: Settings, *, read_only: bool = False) -> None:
@@ -54,6 +61,9 @@ class Connection:
         self.settings = settings
         self.read_only = read_only
         self._registered: dict[str, TableSource] = {}
+        self._runtime = Runtime(store)
+        self._metadata = MetadataCache()
+        self._parsed = lru_cache(MAX_PARSED)(parse)  # trees are only read
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -71,13 +81,23 @@ class Connection:
         """Close the connection; results that were made stay usable."""
         self._closed = True
         self._registered.clear()
+        self._runtime.close()
 
     def _open(self) -> None:
         if self._closed:
             raise UsageError("The connection is closed.", code="connection-closed")
 
+    def _snapshot(self) -> Snapshot:
+        """Return what the store holds now; documents that did not change are not parsed again."""
+        return Snapshot(self.store, self._metadata)
+
+    def _parse(self, text: str) -> Statement:
+        if isinstance(text, str) and len(text) <= LONG_TEXT:
+            return self._parsed(text)
+        return parse(text)
+
     def _tables(self) -> Tables:
-        return Tables(Snapshot(self.store), self._registered)
+        return Tables(self._snapshot(), self._registered)
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -89,7 +109,7 @@ class Connection:
         FormatError and StoreError for what is wrong with the data.
         """
         self._open()
-        statement = parse(text)
+        statement = self._parse(text)
         if isinstance(statement, Select):
             return self._select(statement, parameters, engine)
         if isinstance(statement, Explain):
@@ -115,7 +135,7 @@ class Connection:
         settings = self.settings.copy()
         if engine is not None:
             settings.set("engine", engine)
-        return SelectQuery(select, self._tables(), self.store, settings, parameters)
+        return SelectQuery(select, self._tables(), self._runtime, settings, parameters)
 
     def _explain(self, statement: Explain, parameters: Parameters, engine: str | None) -> Query:
         query = self._select(statement.query, parameters, engine)
@@ -154,7 +174,7 @@ class Connection:
     def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
         """Return what a SELECT would read and why, without running it."""
         self._open()
-        statement = parse(sql)
+        statement = self._parse(sql)
         if isinstance(statement, Explain):
             statement = statement.query
         if not isinstance(statement, Select):
@@ -182,7 +202,8 @@ class Connection:
 
         self._open()
         return query_cube(
-            self.store,
+            self._runtime,
+            self._snapshot(),
             self.settings,
             cube,
             dimension_columns=dimension_columns,
@@ -197,12 +218,12 @@ class Connection:
     def cubes(self) -> dict[str, Cube]:
         """Return the cubes of the store by name."""
         self._open()
-        return Snapshot(self.store).cubes()
+        return self._snapshot().cubes()
 
     def datasets(self) -> list[str]:
         """Return the uuids of all datasets of the store, members of cubes included."""
         self._open()
-        return sorted(Snapshot(self.store).keys)
+        return sorted(self._snapshot().keys)
 
     def register(self, name: str, data: Any) -> None:
         """Make Arrow data (anything with ``__arrow_c_stream__``) a table of this connection.

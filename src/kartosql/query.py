@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb import Session, table_names
-from kartosql.errors import LimitError, SqlError, UsageError
+from kartosql.engines.duckdb import FileAccess, Planner, Runtime, Statement, table_names
+from kartosql.errors import ExecutionError, LimitError, SqlError, UsageError
 from kartosql.plan.bind import BoundQuery, Parameters, bind, bind_unplanned
+from kartosql.plan.less import counted
 from kartosql.plan.prune import prune
 from kartosql.plan.report import ScanReport, human_bytes
 from kartosql.plan.scan import Scan
 from kartosql.plan.tables import Tables
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
-from kartosql.store import Store
 
 if TYPE_CHECKING:
     import pandas
@@ -205,11 +205,12 @@ class SelectQuery(Query):
     """A SELECT: bound to a snapshot when it is made, planned and run when rows are asked for."""
 
     def __init__(
-        self, select: Select, known: Tables, store: Store, settings: Settings, parameters: Parameters = None
+        self, select: Select, known: Tables, runtime: Runtime, settings: Settings, parameters: Parameters = None
     ) -> None:
         super().__init__()
-        self._before = store.counter.to_dict()
-        self._store = store
+        self._before = runtime.store.counter.to_dict()
+        self._runtime = runtime
+        self._store = runtime.store
         self._settings = settings
         if select.tree is None:
             self._bound = bind_unplanned(select, table_names(select.text), known, parameters)
@@ -217,19 +218,24 @@ class SelectQuery(Query):
             self._bound = bind(select, known, parameters)
         self._report: ScanReport | None = None
         self._schema: pa.Schema | None = None
-        self._session: Session | None = None
+        self._running: Planner | Statement | None = None
+        self._interrupted = False
         if self._bound.suspects:
             self._check_suspects()
 
     def _check_suspects(self) -> None:
         """Let the engine judge names that nothing explains, and report all of them if it agrees."""
-        session = Session(self._store, self._settings)
         try:
-            session.describe(self._bound)
+            self._describe()
         except SqlError as e:
             raise self._bound.unknown_names() if e.code in _NAME_ERRORS else e from None
+
+    def _describe(self) -> pa.Schema:
+        statement = self._runtime.statement(self._settings, FileAccess(self._store), keys=())
+        try:
+            return statement.describe(self._bound)
         finally:
-            session.close()
+            statement.close()
 
     @property
     def schema(self) -> pa.Schema:
@@ -237,22 +243,14 @@ class SelectQuery(Query):
         if self._table is not None or self._bound.has_dynamic_columns:
             return self.arrow().schema
         if self._schema is None:
-            session = Session(self._store, self._settings)
-            try:
-                self._schema = session.describe(self._bound)
-            finally:
-                session.close()
+            self._schema = self._describe()
         return self._schema
 
     @property
     def report(self) -> ScanReport:
         """What the query reads and why; planned at first use."""
         if self._report is None:
-            session = Session(self._store, self._settings)
-            try:
-                self._report = self._plan(session)
-            finally:
-                session.close()
+            self._report = self._plan(FileAccess(self._store))
         self._add_totals(self._report)
         return self._report
 
@@ -260,31 +258,35 @@ class SelectQuery(Query):
         """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
         every = [key for o in report.scan.occurrences for p in o.parts for key in p.part.table.files]
         if self._store.is_local and len(every) <= STAT_LIMIT:
-            for key in every:
-                if key not in report.sizes:
-                    report.sizes[key] = _size_if_there(self._store, key)
+            report.sizes.update({**self._runtime.sizes_of(every), **report.sizes})
 
     def interrupt(self) -> None:
         """Stop the query if it runs, from any thread."""
-        if self._session is not None:
-            self._session.interrupt()
+        self._interrupted = True
+        if self._running is not None:
+            self._running.interrupt()
 
     # -- planning and running ------------------------------------------------------------------
 
-    def _plan(self, session: Session) -> ScanReport:
-        with session.errors(self._bound.select.text):
-            scan = prune(self._bound, session.evaluator)
-        return self._account(scan, session)
+    def _plan(self, files: FileAccess) -> ScanReport:
+        with self._runtime.planner(self._settings, files) as planner:
+            self._running = planner
+            try:
+                with planner.errors(self._bound.select.text):
+                    scan = prune(self._bound, planner.evaluator)
+            finally:
+                self._running = None
+        return self._account(scan, files)
 
-    def _account(self, scan: Scan, session: Session) -> ScanReport:
+    def _account(self, scan: Scan, files: FileAccess) -> ScanReport:
         residuals = {o.occurrence.id: w for o in scan.occurrences if (w := _residual(self._bound, o.occurrence.id))}
-        report = ScanReport(self._bound.select.text, "duckdb", "", scan, session.files.sizes, residuals)
+        report = ScanReport(self._bound.select.text, "duckdb", "", scan, files.sizes, residuals)
         count = report.files_selected
         if (
             count <= (STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT)
             or self._settings["max_bytes"] is not None
         ):
-            session.files.stat(report.selected)
+            files.stat(report.selected)
         total = report.bytes_selected
         size = "" if total is None else f", {human_bytes(total)}"
         reason = f"{count:,} {'file' if count == 1 else 'files'}{size}: one machine is enough"
@@ -307,35 +309,55 @@ class SelectQuery(Query):
         if self._table is not None:
             return self._table.to_reader()
         started = time.perf_counter()
-        session = self._session = Session(self._store, self._settings)
+        self._interrupted = False
+        files = FileAccess(self._store)
+        report = self._plan(files)
+        self._check_budget(report)
+        statement = self._start(report, files)
         try:
-            report = self._plan(session)
-            self._check_budget(report)
-            session.prepare(self._bound, report.scan)
+            bound = counted(self._bound, report.scan)
+            statement.prepare(bound, report.scan)
             planned = time.perf_counter()
-            reader, self._types = session.stream(self._bound)
+            if self._interrupted:
+                raise ExecutionError("The statement was interrupted.", code="interrupted")
+            schema, batches, self._types = statement.stream(bound)
         except SqlError as e:
-            session.close()
-            if e.code == "unknown-column" and any(o.eliminated for o in report.scan.occurrences):
-                # A reference was overlooked; with every dataset joined the engine can find it.
+            self._end(statement)
+            if e.code == "unknown-column" and any(o.columns is not None for o in self._bound.occurrences):
+                # A reference was overlooked; with every column there the engine can find it.
                 for occurrence in self._bound.occurrences:
                     occurrence.all_used = True
                 return self.reader()
             raise
         except BaseException:
-            session.close()
+            self._end(statement)
             raise
         self._report = report
-        self._schema = reader.schema
-        return pa.RecordBatchReader.from_batches(reader.schema, self._finish(reader, session, report, started, planned))
+        self._schema = schema
+        return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
+
+    def _start(self, report: ScanReport, files: FileAccess) -> Statement:
+        tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
+        statement = self._runtime.statement(self._settings, files, tables, report.selected)
+        self._running = statement
+        return statement
+
+    def _end(self, statement: Statement) -> None:
+        self._running = None
+        statement.close()
 
     def _finish(
-        self, reader: pa.RecordBatchReader, session: Session, report: ScanReport, started: float, planned: float
+        self,
+        batches: Iterator[pa.RecordBatch],
+        statement: Statement,
+        report: ScanReport,
+        started: float,
+        planned: float,
     ) -> Iterator[pa.RecordBatch]:
         """Pass the batches on; afterwards note what was read and free the engine."""
         rows = 0
         try:
-            for batch in reader:
+            for batch in batches:
                 rows += batch.num_rows
                 yield batch
         finally:
@@ -349,23 +371,15 @@ class SelectQuery(Query):
                 "files_total": report.files_total,
                 "files_read": report.files_selected,
                 "bytes_selected": report.bytes_selected,
-                "bytes_read": session.bytes_read(),
+                **statement.measured(),
                 "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }
-            session.close()
-            self._session = None
-
-
-def _size_if_there(store: Store, key: str) -> int | None:
-    try:
-        return store.size(key)
-    except KeyError:
-        return None
+            self._end(statement)
 
 
 def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
     """Return the WHERE that rows of an occurrence are still checked for."""
-    for scope in bound.scopes:
+    for scope in bound.walked.scopes:
         where = scope.select.args.get("where")
         if where is not None and any(
             s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.conditions import Condition, check_types, parse_conditions, to_sql
+from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
@@ -23,7 +24,6 @@ from kartosql.plan.tables import Tables, TableSource, cube_source, quote_identif
 from kartosql.query import Query, SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select, parse
-from kartosql.store import Store
 
 _TABLE = "cube"
 
@@ -43,7 +43,8 @@ class CubeResult(Query):
 
 
 def query_cube(
-    store: Store,
+    runtime: Runtime,
+    snapshot: Snapshot,
     settings: Settings,
     cube: Cube | str,
     *,
@@ -54,7 +55,6 @@ def query_cube(
     datasets: str | Iterable[str] | None,
 ) -> Query | list[Query]:
     """Return the rows of a cube as the original does; see Connection.query_cube."""
-    snapshot = Snapshot(store)
     state = _restrict(_state(snapshot, cube), _names(datasets, "datasets"))
     source = cube_source(state)
     dimensions = _names(dimension_columns, "dimension_columns")
@@ -75,7 +75,7 @@ def query_cube(
     # The order of the rows is by code point, whatever collation the session has.
     own = settings.copy()
     own.reset("default_collation")
-    query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), store, own, parameters)
+    query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), runtime, own, parameters)
     table = query.arrow()
     if not groups:
         return CubeResult(table, query._types, query.report, query.stats)

@@ -1,5 +1,8 @@
 """The DuckDB engine: evaluates conditions for the planner, and runs the statement."""
 
-from kartosql.engines.duckdb.session import Session, table_names
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.planner import Planner
+from kartosql.engines.duckdb.runtime import Runtime
+from kartosql.engines.duckdb.statement import Statement, table_names
 
-__all__ = ["Session", "table_names"]
+__all__ = ["FileAccess", "Planner", "Runtime", "Statement", "table_names"]

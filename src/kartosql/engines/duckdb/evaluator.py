@@ -1,62 +1,86 @@
-"""Evaluates predicates over partition values and index values, for the planner."""
+"""Evaluates predicates over partition values, index values and statistics, for the planner."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.predicates import is_comparison, is_pure, without_places
-from kartosql.engines.duckdb.types import fits, sql_type
+from kartosql.engines.duckdb.bounds import Bounded, bounded
+from kartosql.engines.duckdb.cells import DuckCells
+from kartosql.engines.duckdb.knowledge import Knowledge
+from kartosql.engines.duckdb.predicates import is_comparison, is_pure, literals, shortened, with_lists, without_places
+from kartosql.engines.duckdb.structures import Index, Structures, index_columns
+from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError
-from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
-from kartosql.formats.kartothek.partitions import value_parser
-from kartosql.plan.evaluate import MAX_PROBES, Files
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.plan.cells import Files
+from kartosql.plan.evaluate import MAX_PROBES
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.session import Session
+    from kartosql.engines.duckdb.planner import Planner
 
+__all__ = ["DuckEvaluator", "index_columns"]
+
+MAX_TEXTS = 512  # predicates of which the parse is kept
+MAX_LENGTH = 5_000  # of their texts
+_NULL = r"CAST\(NULL AS [^()']+(?:\([\d, ]+\))?\)"
 _functions: frozenset[str] | None = None
 
 
-class DuckEvaluator:
-    """The Evaluator of a session.
+class DuckEvaluator(Knowledge):
+    """The Evaluator of a planner, over many statements.
 
     A predicate that fails for some value keeps the files with that value: the statement
-    itself will tell whether the failure matters.
+    itself will tell whether the failure matters. The planner has one evaluator per settings of
+    a session, so that answers can be kept.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Planner) -> None:
         self._session = session
-        self._tables: dict[int, str] = {}
-        self._indices: dict[tuple[int, str], str] = {}
-        self._index_keys: dict[str, str] = {}
+        self._structures = Structures(session)
+        self.cells = DuckCells(session, self._select, self._structures)
+        self._short_parse = lru_cache(MAX_TEXTS)(self._parsed)
+        self._short_bounds = lru_cache(MAX_TEXTS)(self._bounded)
+        self._short_constant = lru_cache(MAX_TEXTS)(self._constant)
 
     # -- the text of predicates --------------------------------------------------------------
 
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
-        tree = self._parse(predicate)
+        tree, _ = self._parse(predicate)
         return tree is not None and is_pure(tree, self._pure_functions)
 
     def same_meaning(self, left: str, right: str) -> bool:
         """Return whether DuckDB parses two predicates to the same tree."""
-        trees = self._parse(left), self._parse(right)
-        return trees[0] is not None and trees[0] == trees[1]
+        parsed = self._parse(left)
+        return parsed[0] is not None and parsed == self._parse(right)
 
-    def _parse(self, predicate: str) -> Any:
+    def _parse(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
+        """Return the tree of a predicate without its long lists, and these; the tree is None for what is none."""
+        short, lists = shortened(predicate)
+        return self._cached(self._short_parse, self._parsed, short), lists
+
+    def _cached(self, cached: Callable[[str], Any], function: Callable[[str], Any], text: str) -> Any:
+        return cached(text) if len(text) <= MAX_LENGTH else function(text)
+
+    def _parsed(self, predicate: str) -> Any:
+        document = self._serialized(f"SELECT 1 WHERE ({predicate}\n)")
+        return None if document is None else document["statements"][0]["node"]["where_clause"]
+
+    def _serialized(self, sql: str) -> Any:
         try:
-            rows = self._session.rows("SELECT json_serialize_sql(?)", [f"SELECT 1 WHERE ({predicate}\n)"])
-            document = json.loads(rows[0][0])
+            document = json.loads(self._session.rows("SELECT json_serialize_sql(?)", [sql])[0][0])
         except (duckdb.Error, ValueError, RecursionError):
             return None
         if document.get("error") or len(document.get("statements", ())) != 1:
             return None
-        return without_places(document["statements"][0]["node"]["where_clause"])
+        return without_places(document)
 
     def _pure_functions(self) -> frozenset[str]:
         global _functions
@@ -76,38 +100,54 @@ class DuckEvaluator:
 
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate without columns may be TRUE."""
-        return bool(self._select("SELECT 1 WHERE ", predicate, parameters))
+        if len(predicate) > MAX_LENGTH:
+            # NULL is in one list as in the other.
+            predicate = with_lists(predicate, _NULL, lambda items: items[0])
+        if parameters or len(predicate) > MAX_LENGTH:
+            return bool(self._select("SELECT 1 WHERE ", predicate, parameters))
+        return self._short_constant(predicate)
 
-    def _select(self, before: str, predicate: str, parameters: Mapping[str, Any], after: str = "") -> list[Any] | bool:
+    def _constant(self, predicate: str) -> bool:
+        return bool(self._select("SELECT 1 WHERE ", predicate, {}))
+
+    def _select(
+        self,
+        before: str,
+        predicate: str,
+        parameters: Mapping[str, Any],
+        after: str = "",
+        reading: Index | None = None,
+    ) -> list[Any] | bool:
         """Run the query in which a predicate stands between two texts; True stands for everything."""
         for condition in (predicate, f"coalesce(TRY({predicate}), true)"):
             try:
                 return self._session.rows(before + condition + after, parameters)
             except duckdb.Error:
                 continue
-        for name, key in self._index_keys.items():
-            # Either the predicate fails for some value, or an index cannot be read.
-            if name in before + after:
-                self._check_index(name, key)
+        if reading is not None:
+            # Either the predicate fails for some value, or the index cannot be read.
+            self._check_index(reading)
         return True
 
-    def _check_index(self, name: str, key: str) -> None:
+    def _check_index(self, index: Index) -> None:
         try:
             self._session.rows(
-                f"SELECT count(v), count(labels), sum(len(labels)), max(labels::VARCHAR) FROM {name}_values_all"
+                f"SELECT count(v), count(labels), sum(len(labels)), max(labels::VARCHAR) FROM {index.values}_all"
             )
         except duckdb.Error as e:
             raise FormatError(
-                f"{key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
+                f"{index.index.key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
             ) from None
 
-    def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> frozenset[int]:
-        """Return the partitions for which a predicate may be TRUE."""
-        name = self._partition_table(table)
+    def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
+        """Return the files in partitions for which a predicate may be TRUE."""
+        name = self._structures.partitions(table)
+        types = {f"k{i}": type_ for i, type_ in enumerate(table.partitions.types)}
+        predicate, parameters = self._without_lists(predicate, parameters, types)
         found = self._select(f"SELECT part FROM {name} WHERE ", predicate, parameters)
         if isinstance(found, bool):
-            return frozenset(range(len(table.partitions.tuples)))
-        return frozenset(row[0] for row in found)
+            return table.all_files
+        return table.partitions.files_of([part for (part,) in found])
 
     def index(
         self,
@@ -121,57 +161,100 @@ class DuckEvaluator:
         never_nan: bool,
     ) -> Files:
         """Return the files with a value of ``column`` for which a predicate may be TRUE."""
-        values = self._index_table(table, column)
-        parts = self._partition_table(table)
+        index = self._structures.index(table, column)
+        predicate, parameters = self._without_lists(predicate, parameters, {"v": table.indices[column].type})
+        parts = self._structures.partitions(table) if with_keys else ""
         type_ = table.indices[column].type
-        found = self._matching(values, parts, predicate, parameters, with_keys=with_keys)
-        everything = frozenset(range(len(table.files)))
+        found = self._matching(table, index, parts, predicate, parameters)
         if isinstance(found, bool) or (pa.types.is_binary(type_) and not self._compares(predicate, parameters)):
-            return everything
+            return table.all_files
         files = {row[0] for row in found}
         if pa.types.is_binary(type_):
             longer = "v || '\\x00'::BLOB"
-            more = self._matching(values, parts, predicate, parameters, with_keys=with_keys, value=longer)
-            doubtful = set(everything) if isinstance(more, bool) else {row[0] for row in more}
+            more = self._matching(table, index, parts, predicate, parameters, value=longer)
+            doubtful = set(table.all_files) if isinstance(more, bool) else {row[0] for row in more}
             files |= self._really_matching(table, column, predicate, parameters, doubtful - files)
         absent = [] if never_null else [self.null(type_)]
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
         for value in absent:
+            if not with_keys:
+                if self._holds_for(value, predicate, parameters):
+                    return table.all_files
+                continue
             extra = self._select(
                 f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE ", predicate, parameters
             )
             if isinstance(extra, bool):
-                return everything
-            kept = {row[0] for row in extra}
-            files |= {f for f, part in enumerate(table.partitions.part_of_file) if part in kept}
+                return table.all_files
+            files |= table.partitions.files_of([part for (part,) in extra])
         return frozenset(files)
+
+    def _holds_for(self, value: str, predicate: str, parameters: Mapping[str, Any]) -> bool:
+        """Return whether a predicate over ``v`` may be TRUE for a value."""
+        return bool(self._select(f"SELECT 1 FROM (SELECT {value} AS v) WHERE ", predicate, parameters))
 
     def _compares(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate does no more than compare its column with values without NUL bytes."""
         clean = not any(isinstance(v, bytes) and b"\0" in v for v in parameters.values())
-        return clean and is_comparison(self._parse(predicate))
+        tree, lists = self._parse(predicate)
+        return clean and not lists and is_comparison(tree)
 
     def _matching(
         self,
-        values: str,
+        table: DatasetTable,
+        index: Index,
         parts: str,
         predicate: str,
         parameters: Mapping[str, Any],
         *,
-        with_keys: bool,
         value: str = "v",
     ) -> list[Any] | bool:
         """Return the files with an index value, or what ``value`` makes of it, that matches."""
-        if with_keys:
-            spread = f"(SELECT * REPLACE ({value} AS v) FROM {values}) JOIN {parts} USING (part)"
-            return self._select(f"SELECT DISTINCT file FROM {spread} WHERE ", predicate, parameters)
-        # The values are filtered before their labels are spread.
-        before = (
-            "SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label "
-            f"FROM (SELECT {value} AS v, labels FROM {values}_values) WHERE "
-        )
-        return self._select(before, predicate, parameters, f") i JOIN {values}_labels l USING (label)")
+        if parts:
+            spread = f"(SELECT * REPLACE ({value} AS v) FROM {index.name}) JOIN {parts} USING (part)"
+            before, after = f"SELECT DISTINCT file FROM {spread} WHERE ", ""
+        elif index.held is not None:
+            before, after = (
+                f"SELECT DISTINCT unnest(files) FROM (SELECT {value} AS v, files FROM {index.held}) WHERE ",
+                "",
+            )
+        else:
+            # The values are filtered before their labels are spread.
+            before = (
+                "SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label "
+                f"FROM (SELECT {value} AS v, labels FROM {index.values}) WHERE "
+            )
+            after = f") i JOIN {self._structures.files(table)} l USING (label)"
+        if index.held is not None:
+            return self._select(before, predicate, parameters, after, index)
+        with index.timed():
+            return self._select(before, predicate, parameters, after, index)
+
+    def _without_lists(
+        self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Hand long lists of literals over as parameters, as DuckDB takes long to read their text."""
+        if len(predicate) <= MAX_LENGTH:
+            return predicate, parameters
+        added = dict(parameters)
+
+        def replace(items: list[str]) -> str | None:
+            found = literals(items, texts=texts, integers=integers)
+            if found is None:
+                return None
+            # DuckDB does not take names and numbers together.
+            number = 1 + max([int(n) for n in added if n.isdigit()], default=0)
+            name = str(number) if any(n.isdigit() for n in added) else f"kartosql_list_{len(added)}"
+            added[name] = found
+            return f"SELECT unnest(${name})"
+
+        for column, type_ in types.items():
+            # Of one type with the column, so that the comparison stays the same.
+            texts = pa.types.is_string(type_) and not self.has_collation()
+            integers = pa.types.is_integer(type_)
+            predicate = with_lists(predicate, column, replace)
+        return predicate, added
 
     def _really_matching(
         self,
@@ -197,136 +280,70 @@ class DuckEvaluator:
                 found.add(file)
         return found
 
-    def holding_cells(
-        self,
-        table: DatasetTable,
-        early: int,
-        late: Files,
-        dimensions: Sequence[str],
-        names: Mapping[str, str],
-        predicate: str,
-        parameters: Mapping[str, Any],
-    ) -> Files:
-        """Return those ``late`` files that may hold a cell of the rows of ``early`` for which a predicate is TRUE."""
-        rows = f"({self._session.relations.rows_of(table, [early], names)})"
-        joins = ""
-        for i, column in enumerate(dimensions):
-            same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
-            joins += f" JOIN {self._index_table(table, column)} i{i} ON i{i}.v = r.{names[column]}{same_file}"
-        listed = ", ".join(str(f) for f in sorted(late))
-        found = self._select(
-            f"SELECT DISTINCT i0.file FROM (SELECT * FROM {rows} WHERE ",
-            predicate,
-            parameters,
-            f") r{joins} WHERE i0.file IN ({listed})",
-        )
-        return late if isinstance(found, bool) else frozenset(row[0] for row in found)
+    # -- statistics ------------------------------------------------------------------------------
 
-    def share_cells(
-        self,
-        table: DatasetTable,
-        early: int,
-        late: int,
-        key: Sequence[str],
-        names: Mapping[str, str],
-        predicate: str,
-        parameters: Mapping[str, Any],
-    ) -> bool:
-        """Return whether a row of ``early`` for which a predicate is TRUE may have its cell in ``late`` too."""
-        rows = self._session.relations.rows_of(table, [early], names)
-        cells = self._session.relations.rows_of(table, [late], {c: names[c] for c in key})
-        using = ", ".join(names[c] for c in key)
-        found = self._select(
-            f"SELECT 1 FROM (SELECT {using} FROM ({rows}) WHERE ",
-            predicate,
-            parameters,
-            f") SEMI JOIN ({cells}) USING ({using}) LIMIT 1",
-        )
-        return found is True or bool(found)
+    def statistics(
+        self, table: DatasetTable, column: str, predicate: str, parameters: Mapping[str, Any]
+    ) -> Files | None:
+        """Return the files in which a predicate over ``v`` may be TRUE by what is remembered of footers."""
+        type_ = table.types[column]
+        if pa.types.is_null(type_):
+            return None
+        if len(predicate) > MAX_LENGTH or (comparison := self._short_bounds(predicate)) is None:
+            return None
+        try:
+            declared = sql_type(type_)
+        except FormatError:
+            return None
+        found = self._session.footers.statistics(table, column, declared)
+        if found is None:
+            return None
+        try:
+            condition = comparison.over(declared, self._types(comparison, parameters))
+            if condition is None or (declared == "VARCHAR" and self.has_collation()):
+                return None
+            name = self._structures.statistics(table, found)
+            null = self._holds_for(self.null(type_), predicate, parameters)
+            nan = pa.types.is_floating(type_) and self._holds_for(f"'nan'::{declared}", predicate, parameters)
+            if nan:
+                return None
+            impossible = f"NOT (has_values AND coalesce({condition}, true))" + " AND nulls = 0" * null
+            rows = self._session.rows(f"SELECT file FROM {name} WHERE {impossible}", _used(parameters, condition))
+        except duckdb.Error:
+            return None
+        return table.all_files.difference([row[0] for row in rows])
 
-    def shares_values(self, table: DatasetTable, column: str, files: Files) -> set[tuple[int, int]]:
-        """Return the pairs (earlier, later) of files that have a value of ``column`` in common."""
-        values = self._index_table(table, column)
-        listed = ", ".join(str(f) for f in sorted(files))
-        rows = self._session.rows(
-            f"WITH found AS (SELECT DISTINCT v, file FROM {values} WHERE file IN ({listed})) "
-            "SELECT DISTINCT a.file, b.file FROM found a JOIN found b ON a.v = b.v AND a.file < b.file"
-        )
-        return {(a, b) for a, b in rows}
+    def _types(self, comparison: Bounded, parameters: Mapping[str, Any]) -> list[str]:
+        """Return the types of a comparison's constants."""
+        typed = [t for t in comparison.typed if t is not None]
+        if not typed:
+            return []
+        sql = f"SELECT {', '.join(f'typeof({t})' for t in typed)}"
+        return list(self._session.rows(sql, _used(parameters, sql))[0])
 
-    # -- relations -------------------------------------------------------------------------------
+    def _bounded(self, predicate: str) -> Bounded | None:
+        tree, lists = self._parse(predicate)
+        if tree is None or lists:
+            return None
+        try:
+            return bounded(tree, self._text)
+        except (KeyError, TypeError, ValueError):
+            return None
 
-    def _partition_table(self, table: DatasetTable) -> str:
-        name = self._tables.get(id(table))
-        if name is None:
-            name = self._tables[id(table)] = f"kartosql_partitions_{len(self._tables)}"
-            partitions = table.partitions
-            arrays = [*partitions.to_arrow().columns, array_of(range(len(partitions.tuples)), pa.int32())]
-            names = [*(f"k{i}" for i in range(len(partitions.keys))), "part"]
-            self._session.register(name, pa.table(arrays, names=names))
-        return name
-
-    def _index_table(self, table: DatasetTable, column: str) -> str:
-        """Make the index of a column known and return the name of its relation (v, file, part)."""
-        name = self._indices.get((id(table), column))
-        if name is not None:
-            return name
-        name = self._indices[id(table), column] = f"kartosql_index_{len(self._indices)}"
-        index = table.indices[column]
-        labels = pa.table(
-            {
-                "label": array_of(table.labels, pa.string()),
-                "file": array_of(range(len(table.files)), pa.int32()),
-                "part": array_of(table.partitions.part_of_file, pa.int32()),
-            }
-        )
-        self._session.register(f"{name}_labels", labels)
-        self._values_view(f"{name}_values", index)
-        self._session.run(
-            f"CREATE VIEW {name} AS SELECT i.v, l.file, l.part FROM "
-            f"(SELECT v, unnest(labels) AS label FROM {name}_values) i JOIN {name}_labels l USING (label)"
-        )
-        return name
-
-    def _values_view(self, name: str, index: InvertedIndex) -> None:
-        declared = sql_type(index.type)
-        if index.embedded is not None:
-            self._session.register(f"{name}_all", _embedded(index))
-        else:
-            assert index.key is not None
-            self._session.index_view(f"{name}_all", index.key, index.column, declared)
-            self._index_keys[name.removesuffix("_values")] = index.key
-        values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}_all"
-        if pa.types.is_floating(index.type):
-            # 0.0 and -0.0 are one value of the index, but may be told apart by a predicate.
-            values += f" UNION ALL SELECT -v, labels FROM {name}_all WHERE v = 0"
-        self._session.run(f"CREATE VIEW {name} AS {values}")
+    def _text(self, nodes: list[Any]) -> str:
+        """Return expressions as SQL; raises ValueError unless DuckDB reads that as the same expressions."""
+        document = self._serialized("SELECT 1")
+        document["statements"][0]["node"]["select_list"] = nodes
+        try:
+            sql = str(self._session.rows("SELECT json_deserialize_sql(?::JSON)", [json.dumps(document)])[0][0])
+        except duckdb.Error as e:
+            raise ValueError(str(e)) from None
+        again = self._serialized(sql)
+        if again is None or again["statements"][0]["node"]["select_list"] != nodes or not sql.startswith("SELECT "):
+            raise ValueError(sql)
+        return sql.removeprefix("SELECT ").removesuffix(";")
 
 
-def _embedded(index: InvertedIndex) -> pa.Table:
-    """Return an index that stands in the metadata document as a table (v, labels)."""
-    parse = value_parser(index.type)
-    assert index.embedded is not None
-    try:
-        values = [parse(str(text).encode()) for text in index.embedded]
-        labels = pa.array(list(index.embedded.values()), pa.list_(pa.string()))
-        return pa.table({"v": array_of(values, index.type), "labels": labels})
-    except (ValueError, OverflowError, KeyError, pa.ArrowException) as e:
-        raise FormatError(
-            f"The index of {index.column!r} in the metadata does not fit its type {index.type}: {e}",
-            code="invalid-index",
-        ) from None
-
-
-def index_columns(rows: list[tuple[str, str]], key: str, column: str, declared: str) -> None:
-    """Check the top-level columns (name, type) of an index file; raises ``invalid-index``."""
-    types = dict(rows)
-    problem = None
-    if column not in types or "partition" not in types:
-        problem = f"it has no columns {column!r} and 'partition'"
-    elif not fits(types[column], declared) or types[column] == '"NULL"' != declared:
-        problem = f"its values are {types[column]}, the column is {declared}"
-    elif types["partition"] != "VARCHAR[]":
-        problem = f"its labels are {types['partition']}"
-    if problem and types.get(column) != '"NULL"':
-        raise FormatError(f"{key}: {problem}", code="invalid-index", hint="Build the index again.")
+def _used(parameters: Mapping[str, Any], sql: str) -> dict[str, Any]:
+    """Return the parameters that may occur in a query, as DuckDB refuses others."""
+    return {name: value for name, value in parameters.items() if re.search(rf"\${re.escape(name)}(?!\w)", sql)}

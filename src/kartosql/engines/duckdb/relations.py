@@ -13,7 +13,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.occurrences import Occurrence
-from kartosql.plan.scan import OccurrenceScan, PartScan
+from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan
 from kartosql.plan.tables import TableSource
 
 if TYPE_CHECKING:
@@ -26,18 +26,37 @@ class Relations:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._count = 0
+        self._variables: list[str] = []
+        self._tables: list[str] = []
+
+    def forget(self) -> None:
+        """Drop what was made for the relations of one statement."""
+        for name in self._variables:
+            self._session.run(f"RESET VARIABLE {name}")
+        for name in self._tables:
+            self._session.unregister(name)
+        self._variables.clear()
+        self._tables.clear()
+        self._count = 0
 
     # -- views -------------------------------------------------------------------------------
 
     def create(self, scan: OccurrenceScan) -> None:
         """Create the view of one occurrence over exactly the files of its scan."""
+        self._view(scan.occurrence, self.body(scan))
+
+    def body(self, scan: OccurrenceScan) -> str:
+        """Return the query over exactly the files of a scan."""
         source, used = scan.occurrence.source, scan.occurrence.columns
         available = {c for p in scan.parts for c in p.part.columns}
-        columns = [c for c in source.columns if c in available and self._supported(source, c, used)]
+        # What no part of the statement names costs time in each binding, and some types cannot be read.
+        named = source.columns if used is None else [c for c in source.columns if c in used]
+        columns = [c for c in named if c in available and self._supported(source, c, used)]
         if scan.is_empty:
-            self._view(scan.occurrence, _empty(source, columns))
-            return
+            return _empty(source, columns)
         seed = scan.parts[0]
+        if seed.summary is not None:
+            return self._summary(source, seed.part.table, seed.summary)
         shown = {c: source.exposed.get(c, c) for c in source.columns}
         typed: set[tuple[str, str]] = set()
         names = {p.part.name: f"p{i}" for i, p in enumerate(scan.parts) if p.files}
@@ -46,7 +65,8 @@ class Relations:
             if part.files:
                 alias = names[part.part.name]
                 on = " AND ".join(f"p0.{quote(shown[c])} = {alias}.{quote(shown[c])}" for c in part.part.join_key)
-                body += f" LEFT JOIN ({self._part(part, columns, shown, typed)}) {alias} ON {on}"
+                join = "INNER JOIN" if part.join == "inner" else "LEFT JOIN"
+                body += f" {join} ({self._part(part, columns, shown, typed)}) {alias} ON {on}"
         items = []
         for column in columns:
             owner = names.get(source.owner[column])
@@ -59,7 +79,33 @@ class Relations:
                 value = f"{owner}.{quote(shown[column])}"
             items.append(f"{value} AS {quote(shown[column])}")
         # A table always has some column, even where count(*) is all that is asked.
-        self._view(scan.occurrence, f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}")
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}"
+
+    def _summary(self, source: TableSource, table: DatasetTable, summary: FileSummary) -> str:
+        """Return the query for one row per file with its row count, and two where extremes are asked for."""
+        number = self._count
+        self._count += 1
+        name = f"kartosql_facts_{number}"
+        self._tables.append(name)
+        partitions = table.partitions
+        arrays, items = [array_of(summary.rows, pa.int64())], ["n AS kartosql_rows"]
+        names = ["n"]
+        for at, key in enumerate(table.partition_keys):
+            if key in source.columns:
+                values = [partitions.tuples[partitions.part_of_file[f]][at] for f in summary.files]
+                arrays.append(array_of(values, partitions.types[at]))
+                names.append(f"k{at}")
+                items.append(f"k{at} AS {quote(source.exposed.get(key, key))}")
+        maxima = ["0 AS kartosql_rows", *items[1:]]
+        for at, (column, (low, high)) in enumerate(summary.extremes.items()):
+            arrays += [array_of([v or "" for v in values], pa.string()) for values in (low, high)]
+            names += [f"low{at}", f"high{at}"]
+            shown, type_ = quote(source.exposed.get(column, column)), sql_type(table.types[column])
+            items.append(f"CAST(nullif(low{at}, '') AS {type_}) AS {shown}")
+            maxima.append(f"CAST(nullif(high{at}, '') AS {type_}) AS {shown}")
+        self._session.register(name, pa.table(arrays, names=names))
+        rows = f"SELECT {', '.join(items)} FROM {name}"
+        return rows if not summary.extremes else f"{rows} UNION ALL SELECT {', '.join(maxima)} FROM {name}"
 
     def create_empty(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence with its columns and no row, to bind against."""
@@ -145,10 +191,12 @@ class Relations:
         collide = any(twins[c.lower()] > 1 for c in columns)
         if collide or any(pa.types.is_duration(table.types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
-            reader = self._session.arrow_files(f"kartosql_rows_{number}", file_keys, columns, table.types)
+            self._tables.append(f"kartosql_rows_{number}")
+            reader = self._session.arrow_files(self._tables[-1], file_keys, columns, table.types)
         else:
             declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
-            reader = self._session.parquet_files(f"kartosql_files_{number}", file_keys, declared)
+            self._variables.append(f"kartosql_files_{number}")
+            reader = self._session.parquet_files(self._variables[-1], file_keys, declared)
         values = {c: f"r.c{i}" for i, c in enumerate(columns)}
         partitions = table.partitions
         for at, key in enumerate(table.partition_keys):
@@ -156,7 +204,8 @@ class Relations:
                 # A list by position in the file list: no join, and a filter on the key skips whole files.
                 listed = [partitions.tuples[partitions.part_of_file[f]][at] for f in files]
                 variable = f"kartosql_keys_{number}_{at}"
-                self._session.set_list(variable, array_of(listed, partitions.types[at]))
+                self._variables.append(variable)
+                self._session.set_list(variable, listed, partitions.types[at])
                 values[key] = f"getvariable('{variable}')[CAST(r.file_index AS BIGINT) + 1]"
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         if ordered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import threading
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ PROTOCOL = "kartosql"
 # Files up to this size are fetched whole with one request; of larger ones only what is asked for.
 WHOLE_FILE = 8 << 20
 BLOCK = 1 << 20
+KEPT_BYTES = 64 << 20  # of files that later statements may open too
 
 
 class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -29,6 +31,22 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         self._store = store
         self._sizes: dict[str, int] = {}
         self._whole: dict[str, bytes] = {}
+        self._stamps: dict[str, int] = {}
+        self._kept: dict[str, None] = {}
+
+    def keep(self, key: str) -> None:
+        """Let ``key`` be opened by later statements too."""
+        self._kept[key] = None
+
+    def forget(self) -> None:
+        """Allow no more files than those that are kept."""
+        self._sizes = {k: size for k, size in self._sizes.items() if k in self._kept}
+        whole, room = {}, KEPT_BYTES
+        for key in reversed(self._kept):
+            room -= len(self._whole.get(key, b""))
+            if key in self._whole and room >= 0:
+                whole[key] = self._whole[key]
+        self._whole = whole
 
     def fetch(self, sizes: dict[str, int | None]) -> None:
         """Allow the files of ``sizes``, and read the small ones at once."""
@@ -36,6 +54,8 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         wanted = [k for k in unknown if k not in self._whole]
         self._whole.update(zip(wanted, self._store.map(self._store.read, wanted), strict=True))
         self._sizes.update({k: len(self._whole[k]) if k in self._whole else size or 0 for k, size in sizes.items()})
+        for key in sizes:
+            self._stamps[key] = zlib.crc32(self._whole[key]) if key in self._whole else self._sizes[key]
 
     def _key(self, path: str) -> str:
         key = str(path).removeprefix(f"{PROTOCOL}://")
@@ -61,15 +81,17 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         return []
 
     def modified(self, path: str) -> dt.datetime:
-        """Return a fixed time."""
-        # Kartothek's files never change under one key, so any fixed time is right.
-        return dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
+        """Return a time in the past that tells contents apart, as footers are kept by it."""
+        seconds = self._stamps.get(str(path).removeprefix(f"{PROTOCOL}://"), 0) % 2**29
+        return dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(seconds=seconds)
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         """Return a file to read; raises FileNotFoundError for files that are not of the statement."""
         if mode != "rb":
             raise PermissionError(path)
         key = self._key(path)
+        if key in self._kept and key not in self._whole:
+            self.fetch({key: self._sizes[key]})
         whole = self._whole.get(key)
         if whole is not None:
             return _File(lambda start, end: whole[start:end], len(whole))

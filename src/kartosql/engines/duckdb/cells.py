@@ -1,0 +1,191 @@
+"""Which files of a dataset hold the same values and cells, for the planner."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+
+from kartosql.engines.duckdb.types import sql_type
+from kartosql.errors import FormatError, StoreError
+from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.plan.cells import Files, Rows
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.planner import Planner
+    from kartosql.engines.duckdb.structures import Structures
+
+HELD_FACTOR = 4  # how much faster an index is scanned that the planner holds
+SAMPLED = 4  # files whose sizes stand for those of all
+
+
+class DuckCells:
+    """The Cells of a planner.
+
+    ``select`` runs the query in which a predicate stands between two texts; True stands for
+    everything.
+    """
+
+    def __init__(self, session: Planner, select: Callable[..., list[Any] | bool], structures: Structures) -> None:
+        self._session = session
+        self._select = select
+        self._structures = structures
+
+    # -- what a lookup costs -------------------------------------------------------------------
+
+    def index_bytes(self, table: DatasetTable, column: str) -> int | None:
+        """Return how much of an index a lookup would have to read, or None if it cannot be read."""
+        try:
+            index = self._structures.index(table, column)
+        except (duckdb.Error, FormatError, StoreError):
+            return None  # only an index that is needed may be missed
+        return index.size if index.held is None else index.size // HELD_FACTOR
+
+    def data_bytes(self, table: DatasetTable, files: Files) -> int:
+        """Return the size of files, estimated from a few of them."""
+        order = sorted(files)
+        sample = [table.files[f] for f in order[:: max(1, -(-len(order) // SAMPLED))]]
+        with contextlib.suppress(FormatError, StoreError):  # only a file that is read may be missed
+            self._session.files.stat(sample)
+        sizes = [self._session.files.sizes.get(key) or 0 for key in sample]
+        return sum(sizes) * len(order) // max(1, len(sizes))
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def ranges(self, table: DatasetTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
+        """Return the smallest and largest value of ``column`` per file; files are left out where it is not known."""
+        type_ = table.types[column]
+        t = pa.types
+        naive = t.is_timestamp(type_) and type_.tz is None
+        plain = t.is_signed_integer(type_) or t.is_date32(type_) or naive
+        store = self._session.store
+        if column in table.partition_keys or not plain or not store.is_local:
+            return {}  # where the store is remote a footer is a request of its own
+        keys = {f: table.files[f] for f in sorted(files)}
+        declared = sql_type(type_)
+        values = ", ".join(f"TRY_CAST(stats_{which}_value AS {declared}) AS {which}" for which in ("min", "max"))
+        try:
+            paths = self._session.set_files("kartosql_ranged", list(keys.values()))
+            rows = self._session.rows(
+                "SELECT file_name, min(min), max(max) FROM (SELECT file_name, num_values, stats_null_count AS nulls, "
+                f"{values} FROM parquet_metadata(getvariable('kartosql_ranged')) WHERE path_in_schema = ?) "
+                "GROUP BY file_name "
+                "HAVING bool_and(num_values = 0 OR coalesce(nulls = 0 AND min <= max, false)) AND min(min) IS NOT NULL",
+                [column],
+            )
+        except (duckdb.Error, FormatError, StoreError):
+            return {}  # what is wrong with a file matters only if it is read
+        found = {path: (low, high) for path, low, high in rows}
+        return {f: found[path] for f, path in zip(keys, paths, strict=True) if path in found}
+
+    def share_values(self, table: DatasetTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
+        """Return the pairs (earlier, later) of files of one group with a value of an indexed column in common."""
+        index = self._structures.index(table, column)
+        if index.held is not None:
+            lists, files = f"SELECT files AS list FROM {index.held}", ""
+        else:
+            lists = f"SELECT labels AS list FROM {index.values}"
+            if pa.types.is_timestamp(index.index.type) or index.index.embedded is not None:
+                # Values that differ on disk may be one in the type of the column.
+                lists = f"SELECT flatten(list(labels)) AS list FROM {index.values} GROUP BY v"
+            files = f"JOIN (SELECT label AS item, file FROM {self._structures.files(table)}) USING (item)"
+        numbers = self._numbers(file=groups.keys(), grp=groups.values())
+        before = (
+            f"WITH lists AS (SELECT DISTINCT list FROM ({lists}) WHERE len(list) > 1), "
+            "numbered AS (SELECT row_number() OVER () AS number, list FROM lists), "
+            f"spread AS (SELECT number, unnest(list) AS {'item' if files else 'file'} FROM numbered), "
+            f"found AS (SELECT number, grp, file FROM spread {files} JOIN {numbers} USING (file)) "
+            "SELECT DISTINCT a.file, b.file FROM found a JOIN found b "
+            "ON a.number = b.number AND a.grp = b.grp AND a.file < b.file WHERE "
+        )
+        with index.timed():
+            found = self._select(before, "TRUE", {})
+        if isinstance(found, bool):
+            return {(a, b) for a, b in combinations(sorted(groups), 2) if groups[a] == groups[b]}
+        return {(a, b) for a, b in found}
+
+    def files_sharing(
+        self, source: DatasetTable, files: Files, target: DatasetTable, column: str, rows: Rows | None
+    ) -> Files:
+        """Return the files of ``target`` with a value of ``column`` that one of the ``files`` of ``source`` has."""
+        if rows is None:
+            values, rows = self._values(source, files, column), Rows({}, "TRUE", {})
+        else:
+            inner = self._session.relations.rows_of(source, sorted(files), rows.names)
+            values = f"SELECT DISTINCT {rows.names[column]} AS v FROM ({inner}) WHERE "
+        wanted = "IN (SELECT v FROM wanted)"
+        if column in target.partition_keys:
+            key = f"k{target.partition_keys.index(column)}"
+            after = f"SELECT part FROM {self._structures.partitions(target)} WHERE {key} {wanted}"
+        else:
+            index = self._structures.index(target, column)
+            if index.held is not None:
+                after = f"SELECT DISTINCT unnest(files) FROM {index.held} WHERE v {wanted}"
+            else:
+                after = (
+                    f"SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label FROM {index.values} "
+                    f"WHERE v {wanted}) JOIN {self._structures.files(target)} l USING (label)"
+                )
+        found = self._select(f"WITH wanted AS ({values}", rows.predicate, rows.parameters, f") {after}")
+        if isinstance(found, bool):
+            return target.all_files
+        numbers = frozenset(row[0] for row in found)
+        return target.partitions.files_of(numbers) if column in target.partition_keys else numbers
+
+    def _values(self, table: DatasetTable, files: Files, column: str) -> str:
+        """Return the query for the values of a partition key or indexed column in some files, open at its WHERE."""
+        if column in table.partition_keys:
+            parts = self._numbers(part={table.partitions.part_of_file[f] for f in files})
+            key = f"k{table.partition_keys.index(column)}"
+            return (
+                f"SELECT DISTINCT {key} AS v FROM {self._structures.partitions(table)} JOIN {parts} USING (part) WHERE "
+            )
+        index = self._structures.index(table, column)
+        return f"SELECT DISTINCT v FROM {index.name} JOIN {self._numbers(file=files)} USING (file) WHERE "
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    def holding_cells(
+        self, table: DatasetTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows
+    ) -> Files:
+        """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
+        found_rows = f"({self._session.relations.rows_of(table, [early], rows.names)})"
+        joins = ""
+        for i, column in enumerate(dimensions):
+            same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
+            joins += (
+                f" JOIN {self._structures.index(table, column).name} i{i} ON i{i}.v = r.{rows.names[column]}{same_file}"
+            )
+        found = self._select(
+            f"SELECT DISTINCT i0.file FROM (SELECT * FROM {found_rows} WHERE ",
+            rows.predicate,
+            rows.parameters,
+            f") r{joins} WHERE i0.file IN (SELECT file FROM {self._numbers(file=late)})",
+        )
+        return late if isinstance(found, bool) else frozenset(row[0] for row in found)
+
+    def share_cells(self, table: DatasetTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
+        """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
+        early_rows = self._session.relations.rows_of(table, [early], rows.names)
+        cells = self._session.relations.rows_of(table, [late], {c: rows.names[c] for c in key})
+        using = ", ".join(rows.names[c] for c in key)
+        found = self._select(
+            f"SELECT 1 FROM (SELECT {using} FROM ({early_rows}) WHERE ",
+            rows.predicate,
+            rows.parameters,
+            f") SEMI JOIN ({cells}) USING ({using}) LIMIT 1",
+        )
+        return found is True or bool(found)
+
+    # -- plumbing --------------------------------------------------------------------------------
+
+    def _numbers(self, **columns: Iterable[int]) -> str:
+        """Make columns of numbers known, for one query, and return the name of their relation."""
+        name = "kartosql_numbers"
+        self._session.register(name, pa.table({c: array_of(list(v), pa.int32()) for c, v in columns.items()}))
+        return name

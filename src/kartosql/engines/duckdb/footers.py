@@ -1,0 +1,282 @@
+"""What the footers of files tell, remembered over the statements of a connection."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kartosql.engines.duckdb.types import fits, literal
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek.dataset import DatasetTable
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.session import Session
+
+MAX_FILES = 200_000
+MIN_FILES = 32  # scans of fewer files are not worth statistics
+_ORDERED = {
+    *(
+        "FLOAT",
+        "DOUBLE",
+        "TINYINT",
+        "SMALLINT",
+        "INTEGER",
+        "BIGINT",
+        "UTINYINT",
+        "USMALLINT",
+        "UINTEGER",
+        "UBIGINT",
+        "BOOLEAN",
+    ),
+    *("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
+    "VARCHAR",
+}
+
+Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
+Bounds = tuple[int, str | None, str | None, int | None]  # file, minimum, maximum, number of NULLs
+
+
+@dataclass
+class ColumnStatistics:
+    """Bounds of one column of one table, for the files of which they are known.
+
+    A minimum and maximum of None stand for a file in which the column is NULL everywhere. NaN
+    is beyond all bounds. ``seen`` are the files whose footers were read, also those that tell
+    nothing.
+    """
+
+    column: str
+    type: str
+    asked: bool = False
+    uses: int = 0
+    rows: list[Bounds] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Watched:
+    """A table of whose columns statistics were asked for."""
+
+    table: weakref.ref[DatasetTable]
+    position: dict[str, int]
+    columns: dict[str, ColumnStatistics] = field(default_factory=dict)
+
+
+class Footers:
+    """Remembers schemas, row counts and statistics of files.
+
+    A data file is never changed once it is part of a dataset, so key and size identify it.
+    Statistics are kept with the table, and thus forgotten when its metadata change.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._shape_of: dict[tuple[str, int | None], int] = {}
+        self._shapes: dict[Shape, int] = {}
+        self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
+        self._counts: dict[str, int] = {}
+        self._watched: dict[int, _Watched] = {}
+
+    # -- schemas -------------------------------------------------------------------------------
+
+    def check(self, session: Session, keys: Sequence[str], paths: Sequence[str], declared: Mapping[str, str]) -> None:
+        """Raise ``schema-mismatch`` where a file lacks a declared column or has it in a type that does not fit.
+
+        ``paths`` are the names of ``keys`` in DuckDB. Only footers that are not known are read.
+        """
+        sizes = session.files.sizes
+        named = list(zip(keys, map(sizes.get, keys), strict=True))
+        with self._lock:
+            known = list(map(self._shape_of.get, named))
+            if None in known:
+                self._read(session, [name for name, shape in zip(named, known, strict=True) if shape is None])
+                known = list(map(self._shape_of.get, named))
+            wanted = tuple(declared.items())
+            for shape in {*known}:
+                if shape is not None and (shape, wanted) not in self._good:
+                    self._check_shape(session, paths[known.index(shape)], keys[known.index(shape)], shape, declared)
+                    self._good.add((shape, wanted))
+            self._collect(session, keys)
+
+    def _read(self, session: Session, files: list[tuple[str, int | None]]) -> None:
+        """Read the schemas of files."""
+        if len(self._shape_of) + len(files) > MAX_FILES:
+            self._shape_of.clear()
+            self._counts.clear()
+        paths = session.set_files("kartosql_unread", [key for key, _ in files])
+        named = dict(zip(paths, files, strict=True))
+        rows = session.rows(
+            "SELECT shape, list(file_name) FROM (SELECT file_name, "
+            "list({'name': name, 'children': num_children, 'type': duckdb_type}) AS shape "
+            "FROM parquet_schema(getvariable('kartosql_unread')) GROUP BY file_name) GROUP BY shape"
+        )
+        for nodes, found in rows:
+            shape = tuple((n["name"], n["children"], n["type"]) for n in nodes)
+            number = self._shapes.setdefault(shape, len(self._shapes))
+            self._shape_of.update(dict.fromkeys(map(named.__getitem__, found), number))
+
+    def _check_shape(self, session: Session, path: str, key: str, number: int, declared: Mapping[str, str]) -> None:
+        """Check one of the files of one shape."""
+        (shape,) = (s for s, n in self._shapes.items() if n == number)
+        suspects = [
+            name
+            for name, _, type_ in shape
+            if name in declared and type_ is not None and not fits(type_, declared[name])
+        ]
+        if suspects:
+            # Looked at closer, as a nested column may have the name of a top-level one.
+            described = (
+                "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet([{'filename': ?, 'file_size': 1}]))"
+            )
+            types = dict(session.rows(described, [path]))
+        for name in suspects:
+            if types.get(name) is None or not fits(types[name], declared[name]):
+                raise _mismatch(
+                    f"{key}: the column {name!r} is {types.get(name)}, but {declared[name]} in the schema of its table"
+                )
+        names = {name for name, _, _ in shape}
+        for name in declared:
+            if name not in names:
+                raise _mismatch(f"{key}: the column {name!r} is missing")
+
+    # -- row counts ----------------------------------------------------------------------------
+
+    def known_rows(self, table: DatasetTable) -> list[int | None]:
+        """Return the number of rows of each file of a table, None where it is not known."""
+        return list(map(self._counts.get, table.files))
+
+    def load(self, session: Session, keys: Sequence[str]) -> None:
+        """Read the row counts of those files whose count is not known."""
+        unknown = [k for k in dict.fromkeys(keys) if k not in self._counts]
+        if not unknown:
+            return
+        paths = session.set_files("kartosql_uncounted", unknown)
+        rows = session.rows("SELECT file_name, num_rows FROM parquet_file_metadata(getvariable('kartosql_uncounted'))")
+        key_of = dict(zip(paths, unknown, strict=True))
+        with self._lock:
+            if len(self._counts) + len(rows) > MAX_FILES:
+                self._counts.clear()
+            self._counts.update((key_of[path], count) for path, count in rows)
+
+    # -- statistics ----------------------------------------------------------------------------
+
+    def statistics(self, table: DatasetTable, column: str, type_: str) -> ColumnStatistics | None:
+        """Return what is known of a column of DuckDB type ``type_``, or None.
+
+        Asking is remembered: footers are read for a column when a second statement that asked
+        opens files of the table.
+        """
+        if not (type_ in _ORDERED or type_.startswith("DECIMAL(")) or "," in column or len(table.files) < MIN_FILES:
+            return None
+        with self._lock:
+            watched = self._watched.get(id(table))
+            if watched is None or watched.table() is not table:
+                self._forget_dead(len(table.files))
+                position = {key: at for at, key in enumerate(table.files)}
+                watched = self._watched[id(table)] = _Watched(weakref.ref(table), position)
+            found = watched.columns.setdefault(column, ColumnStatistics(column, type_))
+            found.asked = True
+            return found if found.rows and found.type == type_ else None
+
+    def _forget_dead(self, coming: int) -> None:
+        self._watched = {n: w for n, w in self._watched.items() if w.table() is not None}
+        if sum(len(w.position) for w in self._watched.values()) + coming > MAX_FILES:
+            self._watched.clear()
+
+    def _collect(self, session: Session, keys: Sequence[str]) -> None:
+        """Read the statistics that were asked for repeatedly, of files that are opened anyway."""
+        if len(keys) < MIN_FILES:
+            return
+        for watched in self._watched.values():
+            position = watched.position
+            if keys[0] not in position or watched.table() is None:
+                continue
+            wanted = []
+            for column in watched.columns.values():
+                column.uses += column.asked
+                column.asked = False
+                if column.uses > 1:
+                    wanted.append(column)
+            files = [k for k in keys if k in position and any(position[k] not in c.seen for c in wanted)]
+            if files:
+                self._read_statistics(session, position, files, wanted)
+
+    def _read_statistics(
+        self, session: Session, position: Mapping[str, int], keys: list[str], columns: Iterable[ColumnStatistics]
+    ) -> None:
+        paths = session.set_files("kartosql_unread", keys)
+        file_of = {path: position[key] for path, key in zip(paths, keys, strict=True)}
+        columns = list(columns)
+        rows = session.rows(_statistics_query(columns))
+        for at, column in enumerate(columns):
+            column.rows += [
+                (file_of[path], low, high, nulls)
+                for number, path, low, high, nulls in rows
+                if number == at and file_of[path] not in column.seen
+            ]
+        for column in columns:
+            column.seen.update(file_of.values())
+
+
+def _statistics_query(columns: Sequence[ColumnStatistics]) -> str:
+    """Return the query for (number of the column, path, minimum, maximum, NULLs) of each file.
+
+    Files of which a row group has values, but no statistics that can be relied on, are left out.
+    """
+    names = ", ".join(literal(c.column) for c in columns)
+    queries = [
+        f"SELECT {at} AS number, file_name, {_text('min(low)', c.type)}, {_text('max(high)', c.type)}, "
+        "CASE WHEN count(nulls) = count(*) THEN CAST(sum(nulls) AS BIGINT) END "
+        f"FROM (SELECT file_name, nulls, num_values, {_exact('low', c.type)} AS low, {_exact('high', c.type)} AS high "
+        f"FROM footers WHERE path_in_schema = {literal(c.column)}) GROUP BY file_name "
+        "HAVING bool_and(coalesce(nulls = num_values, false) OR (low IS NOT NULL AND high IS NOT NULL))"
+        for at, c in enumerate(columns)
+    ]
+    return (
+        "WITH footers AS MATERIALIZED (SELECT file_name, path_in_schema, type, num_values, "
+        "stats_min_value AS low, stats_max_value AS high, stats_null_count AS nulls "
+        f"FROM parquet_metadata(getvariable('kartosql_unread')) WHERE path_in_schema IN ({names})) "
+        + " UNION ALL ".join(queries)
+    )
+
+
+def _exact(text: str, type_: str) -> str:
+    """Return ``text`` as a value of ``type_``, NULL unless it is certainly the value in the file."""
+    value = f"TRY_CAST({text} AS {type_})"
+    if type_ == "VARCHAR":
+        # Bytes that are no text are shown with a backslash. Compared as bytes, whatever the collation is.
+        return f"CASE WHEN NOT contains({text}, '\\') THEN encode({text}) END"
+    if type_ == "TIMESTAMP WITH TIME ZONE":
+        return f"CASE WHEN ends_with({text}, '+00') THEN {value} END"
+    if type_ == "DOUBLE":
+        # 0.1 in a FLOAT is another number than 0.1 in a DOUBLE.
+        narrow = f"TRY_CAST({text} AS FLOAT)"
+        return f"CASE type WHEN 'DOUBLE' THEN {_same(value, text)} WHEN 'FLOAT' THEN {_same(narrow, text)} END"
+    if type_ == "FLOAT":
+        return f"CASE type WHEN 'FLOAT' THEN {_same(value, text)} END"
+    return f"CASE WHEN CAST({value} AS VARCHAR) = {text} THEN {value} END"
+
+
+def _same(value: str, text: str) -> str:
+    """Return a floating-point value that is a number and is written as ``text``."""
+    return f"CASE WHEN CAST({value} AS VARCHAR) = {text} AND NOT isnan({value}) THEN {value} END"
+
+
+def _text(value: str, type_: str) -> str:
+    """Return a value of ``type_`` (text as bytes) as text from which it can be read in any time zone."""
+    if type_ == "VARCHAR":
+        return f"decode({value})"
+    if type_ == "TIMESTAMP WITH TIME ZONE":
+        return f"CAST(timezone('UTC', {value}) AS VARCHAR) || '+00'"
+    return f"CAST({value} AS VARCHAR)"
+
+
+def _mismatch(message: str) -> FormatError:
+    return FormatError(
+        message,
+        code="schema-mismatch",
+        hint="The file was written with another schema; kartothek would refuse it too.",
+    )

@@ -1,0 +1,166 @@
+"""One private DuckDB instance: made with the settings of a connection, locked before a user's text runs in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+
+from kartosql.errors import UsageError
+from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.store import Store
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.remote import StoreFiles
+
+# What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
+OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling")
+SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
+FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
+
+
+class Instance:
+    """An in-memory DuckDB of which each statement takes a cursor.
+
+    ``settings`` are DuckDB's by name. Raises ``invalid-setting``.
+    """
+
+    def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)
+        self.filesystem: StoreFiles | None = None
+        self._allowed: frozenset[str] | None = None
+        self._tables: dict[int, weakref.ref[DatasetTable]] = {}
+        self._footers: set[str] = set()
+        self._current: dict[str, Any] = {"max_execution_time": 0, "parquet_metadata_cache": False}
+        self.worn_out = False
+        # Private, as DuckDB may always read and write it; made when something is spilled.
+        self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
+        config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        self._root = duckdb.connect(":memory:", config=config)
+        try:
+            if not store.is_local:
+                from kartosql.engines.duckdb.remote import StoreFiles
+
+                self.filesystem = StoreFiles(store)
+                self._root.register_filesystem(self.filesystem)
+                # The bytes are in memory already.
+                self._root.execute("SET GLOBAL enable_external_file_cache = false")
+            self._root.execute("SET GLOBAL python_enable_replacements = false")
+            for name, value in {"temp_directory": self._temporary, **settings}.items():
+                self._set(name, value)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set(self, name: str, value: Any) -> None:
+        text = str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
+        try:
+            self._root.execute(f"SET GLOBAL {name} = {text}")
+        except duckdb.Error as e:
+            reason = str(e).splitlines()[0]
+            raise UsageError(
+                f"{value!r} is no value for the setting {name}: {reason}", code="invalid-setting"
+            ) from None
+
+    def cursor(self) -> Any:
+        """Return a connection of its own, for one statement."""
+        return self._root.cursor()
+
+    def change(self, name: str, value: int | bool) -> None:
+        """Change one of OURS for the statement that comes."""
+        if self._current[name] != value:
+            self._root.execute(f"SET GLOBAL {name} = {str(value).lower()}")
+            self._current[name] = value
+
+    def remember_footers(self, keys: Sequence[str]) -> None:
+        """Let DuckDB keep the footers of ``keys``, unless they are too many."""
+        together = self._footers.union(keys)
+        fits = len(together) <= FOOTER_CACHE_FILES
+        if fits:
+            self._footers = together
+        # The next statements start with an empty cache if they may fill it.
+        self.worn_out |= not fits and len(keys) <= FOOTER_CACHE_FILES
+        self.change("parquet_metadata_cache", fits)
+
+    @property
+    def footers(self) -> int:
+        """Number of footers kept."""
+        return len(self._footers)
+
+    # -- the lock ------------------------------------------------------------------------------
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a user's text may run here."""
+        return self._allowed is not None
+
+    def lock(self, keys: frozenset[str], paths: Sequence[str], tables: Sequence[DatasetTable] = ()) -> None:
+        """Take away access to everything but ``paths``, the files ``keys``, and lock the settings.
+
+        ``tables`` are those of which every file is among them.
+        """
+        self._root.execute("SET VARIABLE allowed = ?", [list(paths)])
+        self._root.execute("SET GLOBAL allowed_paths = getvariable('allowed')")
+        self._root.execute("RESET VARIABLE allowed")
+        self._root.execute(f"SET GLOBAL allowed_configs = {list(OURS)}")
+        self._root.execute("SET GLOBAL enable_external_access = false")
+        self._root.execute("SET GLOBAL lock_configuration = true")
+        self._allowed = keys
+        self._tables = {id(t): weakref.ref(t) for t in tables}
+
+    def allows(self, keys: Sequence[str]) -> bool:
+        """Return whether a statement over the files ``keys`` may run here."""
+        return self._allowed is not None and self._allowed.issuperset(keys)
+
+    def covers(self, tables: Sequence[DatasetTable]) -> bool:
+        """Return whether all files of ``tables`` may be read here."""
+        return all((ref := self._tables.get(id(t))) is not None and ref() is t for t in tables)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the instance; whatever runs in it is stopped."""
+        with contextlib.suppress(duckdb.Error):
+            self._root.interrupt()
+        self._root.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def close_later(self) -> None:
+        """Free the instance in a thread of its own, as it takes longer than a small statement."""
+        try:
+            # No daemon: the interpreter waits for it.
+            threading.Thread(target=self.close, name="kartosql-close").start()
+        except RuntimeError:  # the interpreter is about to end
+            self.close()
+
+
+def set_files(connection: Any, variable: str, paths: Sequence[str], sizes: Sequence[int | None]) -> None:
+    """Set a variable to a list of files for DuckDB's functions over Parquet files.
+
+    Files that come with a size are neither taken for patterns nor looked for when a query is bound.
+    """
+    if any(size is None for size in sizes):
+        connection.execute(f"SET VARIABLE {variable} = ?", [list(paths)])
+    elif len(paths) < SMALL_LIST:
+        listed = [{"filename": path, "file_size": size} for path, size in zip(paths, sizes, strict=True)]
+        connection.execute(f"SET VARIABLE {variable} = ?", [listed])
+    else:
+        positions = array_of(range(len(paths)), pa.int64())
+        columns = {"i": positions, "filename": array_of(paths, pa.string()), "file_size": array_of(sizes, pa.int64())}
+        name = f"{variable}_list"
+        connection.register(name, pa.table(columns))
+        connection.execute(
+            f"SET VARIABLE {variable} = "
+            f"(SELECT list({{'filename': filename, 'file_size': file_size}} ORDER BY i) FROM {name})"
+        )
+        connection.unregister(name)

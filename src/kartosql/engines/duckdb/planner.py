@@ -1,0 +1,34 @@
+"""The instance in which the planner's conditions are evaluated, over many statements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kartosql.engines.duckdb.evaluator import DuckEvaluator
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.session import Session
+
+
+class Planner(Session):
+    """A session that is never locked: only our own statements and pure predicates run in it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.evaluator = DuckEvaluator(self)
+
+    def begin(self, files: FileAccess, timeout: int) -> None:
+        """Start on the files of another statement, whose conditions may take ``timeout`` ms (0 is no limit)."""
+        self.files = files
+        if self.instance.filesystem is not None:
+            self.instance.filesystem.forget()
+        self.instance.change("max_execution_time", timeout)
+
+    def end(self) -> None:
+        """Forget what was made for one statement."""
+        self.relations.forget()
+        self._data_keys.clear()
+
+    def close(self) -> None:
+        """Free the planner with its instance."""
+        super().close()
+        self.instance.close()

@@ -1,0 +1,165 @@
+"""The DuckDB instances of a connection: one that plans, and locked ones that run statements."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.instance import FOOTER_CACHE_FILES, Instance
+from kartosql.engines.duckdb.planner import Planner
+from kartosql.engines.duckdb.statement import Statement
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.settings import Settings
+from kartosql.store import Store
+
+MAX_PLANNERS = 2
+MAX_IDLE = 4
+MAX_FOOTERS = 2 * FOOTER_CACHE_FILES  # of all idle instances
+# To start an instance costs as much as to allow it a few thousand files; an instance for whole
+# tables is made when as much was spent on instances for single statements.
+FILES_PER_MISS = 4_000
+MAX_ALLOWED = 200_000
+
+
+class Runtime:
+    """Hands out planner and statements, from any thread, and keeps what can be used again.
+
+    After ``close()`` everything still works, but nothing is kept.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.footers = Footers()
+        self._planning = threading.Lock()
+        self._guard = threading.Lock()
+        self._planners: OrderedDict[tuple[Any, ...], Planner] = OrderedDict()
+        self._idle: list[Instance] = []
+        self._misses: dict[frozenset[tuple[str, str]], int] = {}
+        self._sizes: dict[str, int | None] = {}
+        self._closed = False
+        weakref.finalize(self, _close_all, self._planners, self._idle)
+
+    def close(self) -> None:
+        """Free what is idle; statements that run end by themselves."""
+        self._closed = True
+        with self._guard:
+            _close_all({}, self._idle)
+        # Who plans at this moment closes the planner afterwards.
+        if self._planning.acquire(blocking=False):
+            try:
+                _close_all(self._planners, [])
+            finally:
+                self._planning.release()
+
+    def sizes_of(self, keys: Sequence[str]) -> dict[str, int | None]:
+        """Return the sizes of files, for reports: those seen before as they were then, None if a file is not there."""
+        known = self._sizes
+        for key in keys if len(known) <= MAX_ALLOWED else ():
+            if key not in known:
+                try:
+                    known[key] = self.store.size(key)
+                except KeyError:
+                    known[key] = None
+        return {k: known.get(k) for k in keys}
+
+    # -- planning --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def planner(self, settings: Settings, files: FileAccess) -> Iterator[Planner]:
+        """Lend the planner for one statement; others wait."""
+        values = settings.engine_settings()
+        key = tuple(sorted(values.items()))
+        with self._planning:
+            planner = self._planners.pop(key, None) or Planner(Instance(self.store, values), files, self.footers)
+            self._planners[key] = planner
+            try:
+                planner.begin(files, _milliseconds(settings))
+                yield planner
+            finally:
+                planner.end()
+                while len(self._planners) > (0 if self._closed else MAX_PLANNERS):
+                    _, old = self._planners.popitem(last=False)
+                    old.close()
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def statement(
+        self,
+        settings: Settings,
+        files: FileAccess,
+        tables: Iterable[DatasetTable] = (),
+        keys: Sequence[str] | None = None,
+    ) -> Statement:
+        """Return a statement over ``tables`` that reads the files ``keys``.
+
+        Without ``keys`` it may be begun before its files are known; they are given to
+        ``Statement.prepare`` by the scan then.
+        """
+        every = list({id(t): t for t in tables}.values())
+        values = settings.engine_settings()
+        instance = self._take(values, every, keys) or Instance(self.store, values)
+
+        def lock(selected: Sequence[str]) -> None:
+            if not instance.is_locked:
+                whole = self._is_worth(every)
+                allowed = frozenset(k for t in every for k in t.files) if whole else frozenset(selected)
+                instance.lock(allowed, files.names(sorted(allowed)), every if whole else ())
+
+        try:
+            return Statement(
+                instance, files, self.footers, lock=lock, give_back=self._give_back, timeout=_milliseconds(settings)
+            )
+        except BaseException:
+            instance.close()
+            raise
+
+    def _take(
+        self, values: Mapping[str, Any], tables: Sequence[DatasetTable], keys: Sequence[str] | None
+    ) -> Instance | None:
+        with self._guard:
+            for at in reversed(range(len(self._idle))):
+                found = self._idle[at]
+                if found.settings == values and (found.covers(tables) if keys is None else found.allows(keys)):
+                    return self._idle.pop(at)
+        return None
+
+    def _is_worth(self, tables: Sequence[DatasetTable]) -> bool:
+        """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
+        count = sum(len(t.files) for t in tables)
+        if not tables or count > MAX_ALLOWED:
+            return False
+        name = frozenset((t.uuid, t.table) for t in tables)
+        with self._guard:
+            misses = self._misses.get(name, 0)
+            worth = misses * FILES_PER_MISS >= count and misses > 0
+            self._misses[name] = 0 if worth else misses + 1
+        return worth
+
+    def _give_back(self, instance: Instance, reusable: bool) -> None:
+        surplus = []
+        with self._guard:
+            if self._closed or not reusable or not instance.is_locked or instance.worn_out:
+                surplus.append(instance)
+            else:
+                self._idle.append(instance)
+                while len(self._idle) > MAX_IDLE or sum(i.footers for i in self._idle) > MAX_FOOTERS:
+                    surplus.append(self._idle.pop(0))
+        for old in surplus:
+            old.close_later()
+
+
+def _milliseconds(settings: Settings) -> int:
+    return 0 if settings["timeout"] is None else max(1, int(settings["timeout"] * 1000))
+
+
+def _close_all(planners: dict[Any, Planner], idle: list[Instance]) -> None:
+    while planners:
+        planners.popitem()[1].close()
+    while idle:
+        idle.pop().close()

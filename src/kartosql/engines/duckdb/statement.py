@@ -1,0 +1,216 @@
+"""One statement in a locked instance: the views of its scan, and the user's text over them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from kartosql.engines.duckdb.errors import translate
+from kartosql.engines.duckdb.session import Session
+from kartosql.errors import SqlError
+from kartosql.plan.bind import BoundQuery
+from kartosql.plan.scan import Scan
+from kartosql.sql.judge import judge
+
+BATCH_ROWS = 100_000
+_QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
+
+
+class Statement(Session):
+    """A session for one statement, in one transaction that is rolled back at the end.
+
+    ``lock`` locks a fresh instance before the user's text runs; ``give_back`` takes the instance
+    and whether another statement may use it.
+    """
+
+    def __init__(
+        self, *args: Any, lock: Callable[[Sequence[str]], None], give_back: Callable[[Any, bool], None], timeout: int
+    ) -> None:
+        super().__init__(*args)
+        self._lock = lock
+        self._give_back = give_back
+        self._reader: pa.RecordBatchReader | None = None
+        self._unharmed = True
+        self._closed = False
+        if self.instance.filesystem is not None:
+            self.instance.filesystem.forget()
+        self.instance.change("max_execution_time", timeout)
+        self.run("PRAGMA enable_profiling = 'no_output'")
+        # now() is one instant in it, and no view of the statement outlives it.
+        self.run("BEGIN")
+
+    def close(self) -> None:
+        """End the statement; whatever runs is stopped, and the instance is free for others."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._reader is not None:
+                self._reader.close()
+            super().close()
+        except (duckdb.Error, pa.ArrowException, OSError):
+            self._unharmed = False
+        self._give_back(self.instance, self._unharmed)
+
+    @contextlib.contextmanager
+    def errors(self, sql: str) -> Iterator[None]:
+        """Turn DuckDB's errors into ours; an instance that saw one is not used again."""
+        try:
+            with super().errors(sql):
+                yield
+        except BaseException:
+            self._unharmed = False
+            raise
+
+    # -- before the run --------------------------------------------------------------------------
+
+    def now_values(self, expressions: Sequence[str]) -> list[tuple[str, str]]:
+        """Return type and text of expressions without columns, as they are in this statement's transaction."""
+        if not expressions:
+            return []
+        items = ", ".join(f"typeof({e}), CAST({e} AS VARCHAR)" for e in expressions)
+        row = self.rows(f"SELECT {items}")[0]
+        return list(zip(row[::2], row[1::2], strict=True))
+
+    def describe(self, query: BoundQuery) -> pa.Schema:
+        """Return the Arrow schema of a query's output, without opening a file."""
+        with self.errors(query.select.text):
+            for occurrence in query.occurrences:
+                if occurrence.source.registered is not None:
+                    self.relations.create_registered(occurrence)
+                else:
+                    self.relations.create_empty(occurrence)
+            self._lock(())
+            relation = self._query(query)
+            schema = relation.limit(0).to_arrow_table().schema
+            fields = [f.with_name(query.restore(n)) for f, n in zip(schema, relation.columns, strict=True)]
+            return pa.schema(fields)
+
+    def prepare(self, query: BoundQuery, scan: Scan) -> None:
+        """Lock the instance up and create the views of the statement."""
+        with self.errors(query.select.text):
+            self._lock([p.part.table.files[i] for o in scan.occurrences for p in o.parts for i in p.files])
+            for occurrence in query.occurrences:
+                if occurrence.source.registered is not None:
+                    self.relations.create_registered(occurrence)
+            for occurrence_scan in scan.occurrences:
+                self.relations.create(occurrence_scan)
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def stream(self, query: BoundQuery) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
+        """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns."""
+        with self.errors(query.select.text):
+            relation = self._query(query)
+            types = [str(t) for t in relation.types]
+            self._reader = relation.to_arrow_reader(BATCH_ROWS)
+            schema = _restored(self._reader.schema, query)
+            return schema, self._batches(self._reader, schema, query.select.text), types
+
+    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, sql: str) -> Iterator[pa.RecordBatch]:
+        renamed = not schema.equals(reader.schema)
+        self._unharmed = False
+        with self.errors(sql):
+            while True:
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    # Only what was read to its end has certainly stopped.
+                    self._unharmed = True
+                    return
+                except (OSError, pa.ArrowException, RuntimeError) as e:
+                    raise self._translate(_duckdb_error(e), sql) from None
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if renamed else batch
+
+    def _query(self, query: BoundQuery) -> Any:
+        text, parameters = query.text, query.parameters
+        kinds = [s.type for s in self._connection.extract_statements(text)]
+        if len(kinds) != 1 or kinds[0] not in _QUERIES:
+            raise SqlError("Only queries can be run.", code="not-allowed", sql=query.select.text)
+        if kinds[0] == duckdb.StatementType.SELECT:
+            judge(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
+        elif query.select.tree is None:
+            raise SqlError("This form of statement is not supported.", code="not-supported", sql=text)
+        return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
+
+    def measured(self) -> dict[str, int | None]:
+        """Return what the run read as far as DuckDB tells: bytes_read, files_opened and row_groups_read."""
+        try:
+            found = json.loads(self._connection.get_profiling_information())
+        except (duckdb.Error, ValueError):
+            found = {}
+        scans = [s for top in found.get("operator", ()) for s in _parquet_scans(top)]
+        return {
+            "bytes_read": _number(found.get("io", {}).get("total_bytes_read")),
+            "files_opened": _total([s.get("extra_info", {}).get("Total Files Read") for s in scans]),
+            "row_groups_read": _total([s.get("row_groups_scanned") for s in scans]),
+        }
+
+
+def _parquet_scans(operator: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "READ_PARQUET" in str(operator.get("extra_info", {}).get("Function", "")):
+        yield operator
+    for child in operator.get("children", ()):
+        yield from _parquet_scans(child)
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _total(values: list[Any]) -> int | None:
+    numbers = [_number(v) for v in values]
+    return None if None in numbers else sum(n for n in numbers if n is not None)
+
+
+def _restored(schema: pa.Schema, query: BoundQuery) -> pa.Schema:
+    return pa.schema([f.with_name(query.restore(f.name)) for f in schema])
+
+
+def table_names(text: str) -> list[tuple[str, ...]]:
+    """Return the tables that DuckDB finds in a query; raises ``syntax-error`` and ``not-allowed``."""
+    connection = duckdb.connect(":memory:")
+    try:
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET python_enable_replacements = false")
+        kinds = [s.type for s in connection.extract_statements(text)]
+        if len(kinds) != 1:
+            raise SqlError("One statement at a time, please.", code="several-statements", sql=text)
+        if kinds[0] != duckdb.StatementType.SELECT:
+            raise SqlError(
+                "This form of statement is not supported.",
+                code="not-supported",
+                hint="Write SELECT * FROM ..., for instance SELECT * FROM t PIVOT (...).",
+                sql=text,
+            )
+        rows = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+        return sorted(judge(rows[0][0], text))
+    except duckdb.Error as e:
+        raise translate(e, text, lambda message: None) from None
+    finally:
+        connection.close()
+
+
+def _duckdb_error(error: Exception) -> Exception:
+    """Return the DuckDB error whose text came through Arrow's stream interface."""
+    text = str(error)
+    for cls in (
+        duckdb.InterruptException,
+        duckdb.OutOfMemoryException,
+        duckdb.ConversionException,
+        duckdb.OutOfRangeException,
+        duckdb.BinderException,
+        duckdb.PermissionException,
+    ):
+        label = {"InterruptException": "INTERRUPT", "OutOfMemoryException": "Out of Memory"}.get(cls.__name__)
+        if (label or cls.__name__.removesuffix("Exception")) in text:
+            return cls(text)  # type: ignore[no-any-return]
+    return error

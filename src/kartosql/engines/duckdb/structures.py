@@ -1,0 +1,288 @@
+"""What the planner's DuckDB instance holds of datasets: partition values, labels, indices, statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+
+from kartosql.engines.duckdb.footers import ColumnStatistics
+from kartosql.engines.duckdb.types import fits, sql_type
+from kartosql.errors import FormatError
+from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.partitions import value_parser
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.planner import Planner
+
+MAX_TABLES = 64
+MAX_PAIRS = 8_000_000  # of value and file in all indices that are held; one takes about 75 bytes
+# An index file is read where it lies until the time spent on that exceeds what holding it costs, or,
+# if that is not much, at the third use.
+SECONDS_TO_HOLD, SECONDS_PER_BYTE = 0.03, 4e-8
+CHEAP_SECONDS = 1.5
+FREE_USES = 2
+MAX_INDEX_BYTES = 80_000_000
+LOOKUP_VALUES = 20_000  # DuckDB scans fewer values as fast as it looks them up
+
+
+@dataclass
+class Index:
+    """The relations of one inverted index.
+
+    ``name`` is the view (v, file, part), ``values`` the view (v, labels) over the index file and
+    ``held`` the table (v, files) that replaces it, once it is made.
+    """
+
+    name: str
+    column: str
+    index: InvertedIndex
+    size: int
+    held: str | None = None
+    pairs: int = 0
+    uses: int = 0
+    seconds: float = 0.0
+
+    @property
+    def values(self) -> str:
+        """The view over the index as it is stored."""
+        return f"{self.name}_values"
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Note the time spent on reading the index where it lies."""
+        started = time.perf_counter()
+        yield
+        self.uses += 1
+        self.seconds += time.perf_counter() - started
+
+    @property
+    def is_worth_holding(self) -> bool:
+        """Whether so much time was spent on reading the index file that a table pays."""
+        cost = SECONDS_TO_HOLD + self.size * SECONDS_PER_BYTE
+        if self.held is not None or self.size > MAX_INDEX_BYTES:
+            return False
+        return self.seconds > cost or (self.uses >= FREE_USES and cost < CHEAP_SECONDS)
+
+
+@dataclass
+class _Known:
+    """The relations of one table, by its number."""
+
+    table: weakref.ref[DatasetTable]
+    number: int
+    partitions: bool = False
+    files: bool = False
+    indices: dict[str, Index] = field(default_factory=dict)
+    statistics: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+class Structures:
+    """Makes relations once per table, and drops those of tables that are gone or were not used for long."""
+
+    def __init__(self, session: Planner) -> None:
+        self._session = session
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self._count = 0
+
+    def _of(self, table: DatasetTable) -> _Known:
+        known = self._known.get(id(table))
+        if known is not None and known.table() is table:
+            self._known.move_to_end(id(table))
+            return known
+        if known is not None:
+            self._drop(self._known.pop(id(table)))
+        for at in [at for at, k in self._known.items() if k.table() is None]:
+            self._drop(self._known.pop(at))
+        while len(self._known) >= MAX_TABLES:
+            self._drop(self._known.popitem(last=False)[1])
+        self._count += 1
+        known = self._known[id(table)] = _Known(weakref.ref(table), self._count)
+        return known
+
+    def _drop(self, known: _Known) -> None:
+        for index in known.indices.values():
+            self._drop_index(index)
+        made = [f"partitions_{known.number}"] * known.partitions + [f"files_{known.number}"] * known.files
+        for name in [*(f"kartosql_{n}" for n in made), *(name for name, _ in known.statistics.values())]:
+            self._session.run(f"DROP TABLE IF EXISTS {name}")
+
+    def _drop_index(self, index: Index) -> None:
+        for view in (index.name, index.values, f"{index.values}_all"):
+            self._session.run(f"DROP VIEW IF EXISTS {view}")
+        for table in (f"{index.name}_held", f"{index.name}_embedded"):
+            self._session.run(f"DROP TABLE IF EXISTS {table}")
+
+    def _table(self, name: str, data: pa.Table, select: str = "*") -> None:
+        self._session.register("kartosql_new", data)
+        try:
+            self._session.run(f"CREATE TABLE {name} AS SELECT {select} FROM kartosql_new")
+        finally:
+            self._session.unregister("kartosql_new")
+
+    # -- partitions and files --------------------------------------------------------------------
+
+    def partitions(self, table: DatasetTable) -> str:
+        """Return the table of the partition values: k0, k1, ... and part."""
+        known = self._of(table)
+        name = f"kartosql_partitions_{known.number}"
+        if not known.partitions:
+            partitions = table.partitions
+            arrays = [*partitions.arrow.columns, array_of(range(partitions.count), pa.int32())]
+            self._table(name, pa.table(arrays, [*(f"k{i}" for i in range(len(partitions.keys))), "part"]))
+            known.partitions = True
+        return name
+
+    def files(self, table: DatasetTable) -> str:
+        """Return the table of the files: label, file and part."""
+        known = self._of(table)
+        name = f"kartosql_files_{known.number}"
+        if not known.files:
+            self._table(name, table.labelled)
+            known.files = True
+        return name
+
+    # -- indices ---------------------------------------------------------------------------------
+
+    def index(self, table: DatasetTable, column: str) -> Index:
+        """Return the relations of an inverted index; raises ``missing-file`` and ``invalid-index``."""
+        known = self._of(table)
+        index = known.indices.get(column)
+        if index is None:
+            files = self.files(table)
+            name = f"kartosql_index_{known.number}_{len(known.indices)}"
+            index = Index(name, column, table.indices[column], 0)
+            try:
+                self._values_view(index)
+                self._session.run(
+                    f"CREATE VIEW {name} AS SELECT i.v, l.file, l.part FROM "
+                    f"(SELECT v, unnest(labels) AS label FROM {index.values}) i JOIN {files} l USING (label)"
+                )
+            except BaseException:
+                self._drop_index(index)
+                raise
+            known.indices[column] = index
+        if index.is_worth_holding:
+            self._hold(index, self.files(table))
+        return index
+
+    def _values_view(self, index: Index) -> None:
+        stored = index.index
+        declared = sql_type(stored.type)
+        name = f"{index.values}_all"
+        if stored.embedded is not None:
+            self._table(f"{index.name}_embedded", _embedded(stored))
+            self._session.run(f"CREATE VIEW {name} AS SELECT * FROM {index.name}_embedded")
+        else:
+            assert stored.key is not None
+            self._session.index_view(name, stored.key, stored.column, declared)
+            index.size = self._session.files.sizes.get(stored.key) or 0
+        values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}"
+        self._session.run(f"CREATE VIEW {index.values} AS {_with_zeros(values, 'labels', stored.type)}")
+
+    def _hold(self, index: Index, files: str) -> None:
+        """Make a table (v, files) of an index, in which values are looked up."""
+        type_ = index.index.type
+        if pa.types.is_string(type_) and self._session.rows("SELECT current_setting('default_collation') <> ''")[0][0]:
+            index.size = MAX_INDEX_BYTES + 1  # values that the collation takes for equal would become one
+            return
+        held, declared = f"{index.name}_held", sql_type(type_)
+        stored = f"SELECT CAST(v AS {declared}) AS v, unnest(labels) AS label FROM {index.values}_all"
+        lists = f"SELECT v, list(file) AS files FROM ({stored}) i JOIN {files} USING (label) GROUP BY v"
+        try:
+            self._session.run(f"CREATE TABLE {held} AS {_with_zeros(lists, 'files', type_)} ORDER BY v")
+            ((values, index.pairs),) = self._session.rows(f"SELECT count(*), coalesce(sum(len(files)), 0) FROM {held}")
+            if values > LOOKUP_VALUES:
+                with contextlib.suppress(duckdb.Error):
+                    self._session.run(f"CREATE INDEX {held}_lookup ON {held}(v)")
+            self._session.run(
+                f"CREATE OR REPLACE VIEW {index.name} AS SELECT i.v, i.file, l.part FROM "
+                f"(SELECT v, unnest(files) AS file FROM {held}) i JOIN {files} l USING (file)"
+            )
+        except duckdb.Error:
+            # Too large for the memory limit, or a broken file, which the statement will name.
+            self._session.run(f"DROP TABLE IF EXISTS {held}")
+            index.size = MAX_INDEX_BYTES + 1
+            return
+        index.held = held
+        self._make_room(index)
+
+    def _make_room(self, newest: Index) -> None:
+        """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
+        held = [(k, i) for k in self._known.values() for i in k.indices.values() if i.held is not None]
+        total = sum(i.pairs for _, i in held)
+        for known, index in held:
+            if total > MAX_PAIRS and index is not newest:
+                total -= index.pairs
+                self._drop_index(known.indices.pop(index.column))
+
+    # -- statistics ------------------------------------------------------------------------------
+
+    def statistics(self, table: DatasetTable, found: ColumnStatistics) -> str:
+        """Return the table of a column's statistics: file, low, high, has_values and nulls (-1 if not known)."""
+        known = self._of(table)
+        name, count = known.statistics.get(found.column, ("", 0))
+        if count != len(found.rows):
+            if name:
+                self._session.run(f"DROP TABLE {name}")
+                del known.statistics[found.column]
+            rows = list(found.rows)
+            name = f"kartosql_statistics_{known.number}_{self._count}"
+            self._count += 1
+            data = pa.table(
+                {
+                    "file": array_of([r[0] for r in rows], pa.int32()),
+                    "low": array_of([r[1] or "" for r in rows], pa.string()),
+                    "high": array_of([r[2] or "" for r in rows], pa.string()),
+                    "has_values": array_of([r[1] is not None for r in rows], pa.bool_()),
+                    "nulls": array_of([-1 if r[3] is None else r[3] for r in rows], pa.int64()),
+                }
+            )
+            bounds = [f"CASE WHEN has_values THEN CAST({end} AS {found.type}) END AS {end}" for end in ("low", "high")]
+            self._table(name, data, f"file, {bounds[0]}, {bounds[1]}, has_values, nulls")
+            known.statistics[found.column] = (name, len(rows))
+        return name
+
+
+def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:
+    """Add the other zero to the values of an index: 0.0 and -0.0 are one there, but a predicate may tell them apart."""
+    if not pa.types.is_floating(type_):
+        return query
+    return f"WITH found AS ({query}) FROM found UNION ALL SELECT -v, {files} FROM found WHERE v = 0"
+
+
+def _embedded(index: InvertedIndex) -> pa.Table:
+    """Return an index that stands in the metadata document as a table (v, labels)."""
+    parse = value_parser(index.type)
+    assert index.embedded is not None
+    try:
+        values = [parse(str(text).encode()) for text in index.embedded]
+        labels = pa.array(list(index.embedded.values()), pa.list_(pa.string()))
+        return pa.table({"v": array_of(values, index.type), "labels": labels})
+    except (ValueError, OverflowError, KeyError, pa.ArrowException) as e:
+        raise FormatError(
+            f"The index of {index.column!r} in the metadata does not fit its type {index.type}: {e}",
+            code="invalid-index",
+        ) from None
+
+
+def index_columns(rows: list[tuple[str, str]], key: str, column: str, declared: str) -> None:
+    """Check the top-level columns (name, type) of an index file; raises ``invalid-index``."""
+    types = dict(rows)
+    problem = None
+    if column not in types or "partition" not in types:
+        problem = f"it has no columns {column!r} and 'partition'"
+    elif not fits(types[column], declared) or types[column] == '"NULL"' != declared:
+        problem = f"its values are {types[column]}, the column is {declared}"
+    elif types["partition"] != "VARCHAR[]":
+        problem = f"its labels are {types['partition']}"
+    if problem and types.get(column) != '"NULL"':
+        raise FormatError(f"{key}: {problem}", code="invalid-index", hint="Build the index again.")

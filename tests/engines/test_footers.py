@@ -1,0 +1,182 @@
+"""What is remembered of the footers of files: schemas, row counts, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import builders
+from kartosql.engines.duckdb import footers as module
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.planner import Planner
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.store import Store
+
+
+class Checker:
+    """A table of given files, and the queries over their footers."""
+
+    def __init__(self, store: Store, files: list[pa.Table]) -> None:
+        self.footers = Footers()
+        self.planner = Planner(Instance(store, {}), FileAccess(store), self.footers)
+        builders.write_dataset(store, "d", {"x": pa.int64()}, [f"n={n}" for n in range(len(files))])
+        self.table: DatasetTable = Snapshot(store).dataset("d").tables["table"]
+        for key, rows in zip(self.table.files, files, strict=True):
+            store.put(key, builders.parquet(rows))
+        self.queries: list[str] = []
+        rows = self.planner.rows
+
+        def counted(sql: str, parameters: Any = None) -> list[Any]:
+            self.queries.append(sql)
+            return rows(sql, parameters)
+
+        self.planner.rows = counted  # type: ignore[method-assign]
+
+    def check(self, declared: dict[str, str], keys: tuple[str, ...] = ()) -> list[str]:
+        """Check files and return the queries that took."""
+        keys = keys or self.table.files
+        self.queries.clear()
+        self.footers.check(self.planner, keys, self.planner.set_files("kartosql_test", keys), declared)
+        return list(self.queries)
+
+
+@pytest.fixture
+def make(local: Store) -> Iterator[Callable[[list[pa.Table]], Checker]]:
+    made: list[Checker] = []
+
+    def make(files: list[pa.Table]) -> Checker:
+        made.append(Checker(local, files))
+        return made[-1]
+
+    yield make
+    for checker in made:
+        checker.planner.close()
+
+
+def _x(*values: Any, type_: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"x": pa.array(values, type_ or pa.int64())})
+
+
+def test_a_footer_is_read_once(make):
+    checker = make([_x(1), _x(2), pa.table({"x": [3], "y": ["a"]})])
+    assert len(checker.check({"x": "BIGINT"}, checker.table.files[:2])) == 1
+    assert len(checker.check({"x": "BIGINT"})) == 1
+    assert checker.check({"x": "BIGINT"}) == []
+
+
+def test_other_columns_of_a_file_are_checked_without_reading_it_again(make):
+    checker = make([pa.table({"x": [1], "y": [1]})])
+    checker.check({"x": "BIGINT"})
+    assert checker.check({"x": "BIGINT", "y": "BIGINT"}) == []
+    with pytest.raises(FormatError, match=r"table/n=0/.*: the column 'z' is missing") as e:
+        checker.check({"z": "BIGINT"})
+    assert e.value.code == "schema-mismatch"
+
+
+@pytest.mark.parametrize("bad", [_x("a", type_=pa.string()), _x(1.5, type_=pa.float64()), pa.table({"y": [1]})])
+def test_the_file_that_does_not_fit_is_named_every_time(make, bad):
+    checker = make([_x(1), _x(2), bad, _x(3)])
+    for _ in range(2):
+        with pytest.raises(FormatError, match="table/n=2/") as e:
+            checker.check({"x": "BIGINT"})
+        assert e.value.code == "schema-mismatch"
+    checker.check({"x": "BIGINT"}, checker.table.files[:2])
+
+
+def test_a_nested_column_may_have_the_name_of_another(make):
+    checker = make([pa.table({"x": [1], "s": [{"x": "a"}]})])
+    checker.check({"x": "BIGINT", "s": "STRUCT(x VARCHAR)"})
+
+
+def test_a_file_of_another_size_is_another_file(make, local):
+    checker = make([_x(1), _x(2)])
+    checker.check({"x": "BIGINT"})
+    local.put(checker.table.files[1], builders.parquet(_x("not a number", type_=pa.string())))
+    checker.planner.files = FileAccess(local)
+    with pytest.raises(FormatError, match="table/n=1/"):
+        checker.check({"x": "BIGINT"})
+
+
+def test_row_counts_are_read_once(make):
+    checker = make([_x(1, 2), _x(3), _x()])
+    assert checker.footers.known_rows(checker.table) == [None, None, None]
+    checker.footers.load(checker.planner, checker.table.files[:2])
+    assert checker.footers.known_rows(checker.table) == [2, 1, None]
+    checker.footers.load(checker.planner, checker.table.files)
+    assert checker.footers.known_rows(checker.table) == [2, 1, 0]
+    checker.queries.clear()
+    checker.footers.load(checker.planner, checker.table.files)
+    assert checker.queries == []
+
+
+def test_statistics_are_read_when_a_second_statement_that_asked_opens_the_files(make):
+    checker = make([_x(n, n + 1) for n in range(40)])
+    footers, table, kept = checker.footers, checker.table, checker.planner.evaluator.statistics
+    assert checker.check({"x": "BIGINT"})
+    assert checker.check({"x": "BIGINT"}) == []
+    assert kept(table, "x", "(v = 7)", {}) is None
+    assert checker.check({"x": "BIGINT"}) == []
+    assert kept(table, "x", "(v = 7)", {}) is None
+    assert len(checker.check({"x": "BIGINT"})) == 1
+    assert kept(table, "x", "(v = 7)", {}) == {6, 7}
+    assert checker.check({"x": "BIGINT"}) == []
+    assert footers.statistics(table, "x", "BIGINT") is not None
+
+
+def test_files_that_were_not_opened_are_kept(make):
+    checker = make([_x(n) for n in range(80)])
+    kept = checker.planner.evaluator.statistics
+    for _ in range(2):
+        kept(checker.table, "x", "(v = 7)", {})
+        checker.check({"x": "BIGINT"}, checker.table.files[:40])
+    assert kept(checker.table, "x", "(v = 7)", {}) == {7, *range(40, 80)}
+    kept(checker.table, "x", "(v = 7)", {})
+    checker.check({"x": "BIGINT"})
+    assert kept(checker.table, "x", "(v = 7)", {}) == {7}
+
+
+def test_statistics_are_forgotten_with_their_table(make, local):
+    checker = make([_x(n) for n in range(40)])
+    for _ in range(2):
+        checker.planner.evaluator.statistics(checker.table, "x", "(v = 7)", {})
+        checker.check({"x": "BIGINT"})
+    again = Snapshot(local).dataset("d").tables["table"]
+    assert checker.planner.evaluator.statistics(again, "x", "(v = 7)", {}) is None
+    assert checker.planner.evaluator.statistics(checker.table, "x", "(v = 7)", {}) == {7}
+
+
+def test_nothing_is_read_for_few_files(make):
+    checker = make([_x(n) for n in range(module.MIN_FILES - 1)])
+    for _ in range(3):
+        assert checker.planner.evaluator.statistics(checker.table, "x", "(v = 7)", {}) is None
+        checker.check({"x": "BIGINT"})
+    assert checker.check({"x": "BIGINT"}) == []
+
+
+def test_what_is_remembered_is_bounded(make, monkeypatch):
+    monkeypatch.setattr(module, "MAX_FILES", 3)
+    checker = make([_x(1), _x(2), _x(3), _x(4)])
+    for key in (*checker.table.files, *checker.table.files):
+        checker.check({"x": "BIGINT"}, (key,))
+        checker.footers.load(checker.planner, [key])
+    assert sum(n is not None for n in checker.footers.known_rows(checker.table)) <= 3
+
+
+def test_a_collation_of_the_session_keeps_all_files(make):
+    checker = make([pa.table({"x": [f"a{n}", f"B{n}"]}) for n in range(40)])
+    kept = checker.planner.evaluator.statistics
+    table = checker.table
+    object.__setattr__(table, "schema", pa.schema([("x", pa.string())]))
+    for _ in range(2):
+        kept(table, "x", "(v = 'A7')", {})
+        checker.check({"x": "VARCHAR"})
+    assert kept(table, "x", "(v = 'A7')", {}) == frozenset()
+    checker.planner.run("SET default_collation = 'nocase'")
+    assert kept(table, "x", "(v = 'A7')", {}) is None
