@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlglot import exp
 
 from kartosql.errors import Span, SqlError, UnknownNameError
-from kartosql.plan.occurrences import Occurrence, Scope, Unknown
-from kartosql.plan.scopes import ScopeWalker
+from kartosql.plan.occurrences import Occurrence, Relation, Unknown
+from kartosql.plan.scopes import ScopeWalker, Walked
 from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, placeholders, span_of
@@ -37,11 +37,15 @@ class BoundQuery:
     select: Select
     text: str
     occurrences: tuple[Occurrence, ...]
-    scopes: tuple[Scope, ...]
-    bound: dict[int, tuple[Occurrence, str]]
+    walked: Walked
     parameters: Any  # values by name; a list for queries that only the engine can parse
     parameter_places: Mapping[Span, str]
     suspects: tuple[Unknown, ...]
+    edits: tuple[tuple[Span, str], ...] = ()
+
+    def edited(self, edits: Sequence[tuple[Span, str]]) -> BoundQuery:
+        """Return the query with more edits of the user's text."""
+        return replace(self, text=_apply(self.select.text, [*self.edits, *edits]))
 
     @property
     def sources(self) -> tuple[TableSource, ...]:
@@ -75,16 +79,21 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     if tree is None:
         raise SqlError("The statement cannot be planned.", code="syntax-error", sql=select.text)
     occurrences = _occurrences(select, tree, tables)
-    walker = ScopeWalker({id(o.node): o for o in occurrences})
+
+    def slice_(node: exp.Expression) -> str | None:
+        span = span_of(node)
+        return None if span is None else select.text[span[0] : span[1]]
+
+    walker = ScopeWalker({id(o.node): o for o in occurrences}, slice_)
     try:
-        walker.query(tree, {}, ())
+        walked = walker.statement(tree)
     except SqlError as e:
         e.sql = select.text
         raise
     except RecursionError:
         for occurrence in occurrences:
             occurrence.understood = False
-        walker = ScopeWalker({})
+        walker, walked = ScopeWalker({}, slice_), Walked(Relation(None))
     values, places, edits = _parameters(select, tree, parameters)
     for occurrence in occurrences:
         assert occurrence.span is not None
@@ -94,11 +103,11 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
         select=select,
         text=_apply(select.text, edits),
         occurrences=tuple(occurrences),
-        scopes=tuple(walker.scopes),
-        bound=walker.bound,
+        walked=walked,
         parameters=values,
         parameter_places=places,
-        suspects=tuple(walker.unknown),
+        suspects=tuple(walker.names.unknown),
+        edits=tuple(edits),
     )
 
 
@@ -112,7 +121,7 @@ def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parame
         view = ("main", name[0]) if len(name) == 1 else (name[0], name[1])
         occurrences.append(Occurrence(at, tables.find(name, None, select.text), name, view))
     values: Any = dict(parameters) if isinstance(parameters, Mapping) else parameters
-    return BoundQuery(select, select.text, tuple(occurrences), (), {}, values, {}, ())
+    return BoundQuery(select, select.text, tuple(occurrences), Walked(Relation(None)), values, {}, ())
 
 
 def _occurrences(select: Select, tree: exp.Expression, tables: Tables) -> list[Occurrence]:
@@ -216,7 +225,7 @@ def _check_parameters(
 def _renames(walker: ScopeWalker) -> list[tuple[Span, str]]:
     """Return the edits that give references the names of the views' schemas and columns."""
     edits: dict[Span, str] = {}
-    for identifier, name in walker.renamed:
+    for identifier, name in walker.names.renamed:
         span = span_of(identifier)
         if span is not None:
             edits[span] = quote_identifier(name)

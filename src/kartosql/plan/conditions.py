@@ -6,20 +6,11 @@ logic), so that a condition is a tree of AND and OR over atoms.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlglot import exp
-
-from kartosql.errors import Span
-from kartosql.plan.occurrences import Occurrence
-from kartosql.sql.tree import span_of
-
-_NOT = re.compile(r"NOT\b", re.IGNORECASE)
-
-ColumnRef = tuple[int, str]  # occurrence id, column
+from kartosql.plan.occurrences import ColumnRef
 
 
 @dataclass(frozen=True)
@@ -29,7 +20,7 @@ class Atom:
     ``pieces`` alternate between text and a ColumnRef or a parameter name (as ``Parameter``).
     """
 
-    pieces: tuple[str | ColumnRef | Parameter, ...]
+    pieces: Pieces
     negated: bool
     text: str
 
@@ -87,14 +78,36 @@ class Opaque:
         raise AssertionError(self.text)
 
 
-Condition = Atom | Group | Opaque
+@dataclass(frozen=True)
+class Lookup:
+    """The condition that a column has a value which a column of another source also has.
+
+    It is not evaluated by itself; where the other source is small, its values are looked up.
+    """
+
+    column: ColumnRef
+    of: ColumnRef
+    text: str
+
+    @property
+    def columns(self) -> frozenset[ColumnRef]:
+        """The column that is restricted."""
+        return frozenset({self.column})
+
+    def render(self, column: Callable[[ColumnRef], str]) -> str:
+        """Never called: lookups are not evaluated as they stand."""
+        raise AssertionError(self.text)
+
+
+Condition = Atom | Group | Opaque | Lookup
+Pieces = tuple["str | ColumnRef | Parameter", ...]
 
 
 def is_evaluable(condition: Condition) -> bool:
     """Return whether no part of ``condition`` is opaque."""
     if isinstance(condition, Group):
         return all(is_evaluable(i) for i in condition.items)
-    return not isinstance(condition, Opaque)
+    return not isinstance(condition, Opaque | Lookup)
 
 
 def conjunction(items: list[Condition]) -> Condition:
@@ -118,91 +131,42 @@ def _parameter_names(condition: Condition) -> Iterator[str]:
         yield from (p.name for p in condition.pieces if isinstance(p, Parameter))
 
 
-class ConditionReader:
-    """Turns predicates of one statement into conditions."""
+def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None]) -> Condition:
+    """Return a condition that holds wherever ``condition`` does, with other pieces for its columns.
 
-    def __init__(
-        self,
-        text: str,
-        bound: dict[int, tuple[Occurrence, str]],
-        parameters: dict[tuple[int, int], str],
-        is_pure: Callable[[str], bool],
-        same_meaning: Callable[[str, str], bool],
-    ) -> None:
-        self._text = text
-        self._bound = bound
-        self._parameters = parameters  # place in the text -> name
-        self._is_pure = is_pure
-        self._same_meaning = same_meaning
+    Predicates over columns for which there are none become opaque, as they may be true.
+    """
+    if isinstance(condition, Group):
+        items = [substitute(i, pieces) for i in condition.items]
+        if condition.op == "AND":
+            items = [i for i in items if not isinstance(i, Opaque)]
+        elif any(isinstance(i, Opaque) for i in items):
+            items = []
+        if not items:
+            return Opaque(condition.text)
+        return items[0] if len(items) == 1 else Group(condition.op, tuple(items))
+    if isinstance(condition, Lookup):
+        found = pieces(condition.column)
+        if found is None or len(found) != 1 or not isinstance(found[0], tuple):
+            return Opaque(condition.text)
+        return replace(condition, column=found[0])
+    if isinstance(condition, Opaque):
+        return Opaque(condition.text)
+    new: list[str | ColumnRef | Parameter] = []
+    for piece in condition.pieces:
+        found = pieces(piece) if isinstance(piece, tuple) else (piece,)
+        if found is None:
+            return Opaque(condition.text)
+        new.extend(found)
+    return Atom(tuple(new), condition.negated, condition.text)
 
-    def agrees(self, node: exp.Expression) -> bool:
-        """Return whether the engine's parser sees the same AND, OR and NOT in a predicate."""
-        span = span_of(node)
-        composed = self._compose(node)
-        return span is not None and composed is not None and self._same_meaning(self.slice(span), composed)
 
-    def slice(self, span: Span) -> str:
-        """Return a part of the statement's text."""
-        return self._text[span[0] : span[1]]
-
-    def _is_negation(self, node: exp.Expression) -> bool:
-        """Return whether ``node`` is a NOT in front of a predicate; the parser also makes one of ``IS NOT NULL``."""
-        span = span_of(node)
-        return isinstance(node, exp.Not) and span is not None and _NOT.match(self.slice(span)) is not None
-
-    def _compose(self, node: exp.Expression) -> str | None:
-        if isinstance(node, exp.Paren):
-            return self._compose(node.this)
-        if self._is_negation(node):
-            inner = self._compose(node.this)
-            return None if inner is None else f"(NOT {inner})"
-        if isinstance(node, (exp.And, exp.Or)):
-            left, right = self._compose(node.this), self._compose(node.expression)
-            word = "AND" if isinstance(node, exp.And) else "OR"
-            return None if left is None or right is None else f"({left} {word} {right})"
-        span = span_of(node)
-        return None if span is None else f"({self.slice(span)}\n)"
-
-    def read(self, node: exp.Expression, negated: bool = False) -> Condition:
-        """Return the condition that the predicate ``node`` (or its negation) is."""
-        if isinstance(node, exp.Paren):
-            return self.read(node.this, negated)
-        if self._is_negation(node):
-            return self.read(node.this, not negated)
-        if isinstance(node, (exp.And, exp.Or)):
-            op = "AND" if isinstance(node, exp.And) != negated else "OR"
-            items: list[Condition] = []
-            for side in (node.this, node.expression):
-                item = self.read(side, negated)
-                items.extend(item.items if isinstance(item, Group) and item.op == op else (item,))
-            return Group(op, tuple(items))
-        return self._atom(node, negated)
-
-    def _atom(self, node: exp.Expression, negated: bool) -> Condition:
-        span = span_of(node)
-        text = self._text[span[0] : span[1]] if span else node.sql("duckdb")
-        shown = f"NOT ({text})" if negated else text
-        if span is None or node.find(exp.Query, exp.Subquery, exp.Window, exp.Star, exp.Lambda, exp.Columns):
-            return Opaque(shown)
-        cuts: list[tuple[int, int, ColumnRef | Parameter]] = []
-        for column in node.find_all(exp.Column):
-            bound, place = self._bound.get(id(column)), span_of(column)
-            if bound is None or place is None:
-                return Opaque(shown)
-            cuts.append((*place, (bound[0].id, bound[1])))
-        for placeholder in node.find_all(exp.Placeholder):
-            place = span_of(placeholder)
-            if place not in self._parameters:
-                return Opaque(shown)
-            cuts.append((*place, Parameter(self._parameters[place])))
-        if not self._is_pure(text):
-            return Opaque(shown)
-        pieces: list[str | ColumnRef | Parameter] = []
-        at = span[0]
-        for start, end, piece in sorted(cuts, key=lambda c: c[:2]):
-            if start < at or end > span[1]:
-                return Opaque(shown)
-            pieces += [self._text[at:start], piece]
-            at = end
-        pieces.append(self._text[at : span[1]])
-        return Atom(tuple(pieces), negated, shown)
+def disjunction(alternatives: list[list[Condition]]) -> Condition | None:
+    """Return the OR of several conjunctions, or None if one of them is empty."""
+    if not alternatives or not all(alternatives):
+        return None
+    items = list(dict.fromkeys(conjunction(a) for a in alternatives))
+    flat: list[Condition] = []
+    for item in items:
+        flat.extend(item.items if isinstance(item, Group) and item.op == "OR" else (item,))
+    return flat[0] if len(flat) == 1 else Group("OR", tuple(flat))

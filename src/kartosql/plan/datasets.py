@@ -7,16 +7,16 @@ may only be dropped because of a payload condition if it does not hide a row of 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
 from kartosql.formats.kartothek.cube import has_cube_flags
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.conditions import Condition, is_evaluable, parameters_for
-from kartosql.plan.evaluate import Evaluator, FileFilter, Files
+from kartosql.plan.evaluate import Evaluator, FileFilter
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
-from kartosql.plan.scan import OccurrenceScan, PartScan, Step
+from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.tables import Part
+from kartosql.plan.transfer import Draft, Transfer
 
 
 def rejects_null(condition: Condition, occurrence: Occurrence, query: BoundQuery, evaluator: Evaluator) -> bool:
@@ -24,41 +24,6 @@ def rejects_null(condition: Condition, occurrence: Occurrence, query: BoundQuery
     types = occurrence.source.columns
     predicate = condition.render(lambda column: evaluator.null(types[column[1]]))
     return not evaluator.constant(predicate, parameters_for(condition, query.parameters))
-
-
-@dataclass
-class _Draft:
-    """A dataset while it is pruned."""
-
-    part: Part
-    join: str
-    everything: Files
-    narrowed: list[tuple[str, str, Files]]  # condition, by, files that are left
-
-    @property
-    def files(self) -> Files:
-        """The files that are left."""
-        return self.narrowed[-1][2] if self.narrowed else self.everything
-
-    def narrow(self, files: Files | None, condition: str, by: str) -> None:
-        """Keep only ``files``, and say so if that removes any or was asked of an index."""
-        if files is None:
-            return
-        after = self.files & files
-        if by != "join" or after != self.files:
-            self.narrowed.append((condition, by, after))
-
-    def take_back(self, files: Files, since: int) -> None:
-        """Undo the removal of ``files`` by the steps from number ``since`` on."""
-        self.narrowed[since:] = [(condition, by, left | files) for condition, by, left in self.narrowed[since:]]
-
-    def steps(self) -> tuple[Step, ...]:
-        """Return the steps with the numbers of files."""
-        counts = [len(self.everything), *(len(left) for _, _, left in self.narrowed)]
-        return tuple(
-            Step(condition, by, before, after)
-            for (condition, by, _), before, after in zip(self.narrowed, counts, counts[1:], strict=False)
-        )
 
 
 class OccurrencePruner:
@@ -86,10 +51,10 @@ class OccurrencePruner:
         eliminated = tuple(p.name for p in self._source.parts if p not in parts)
         drafts = [self._draft(part, seed=at == 0) for at, part in enumerate(parts)]
         if len(drafts) > 1:
-            _align(drafts)
+            Transfer(drafts, self._evaluator.cells, self._query.parameters).run()
         scans = []
         for draft in drafts:
-            overlaid = Overlays(draft.part, self._evaluator).within(draft.files)
+            overlaid = Overlays(draft.part, self._evaluator.cells).within(draft.files)
             scans.append(PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, draft.steps()))
         reason = None if any(s.steps for s in scans) else self._reason
         return OccurrenceScan(
@@ -101,13 +66,14 @@ class OccurrencePruner:
             return True
         return any(self._source.owner.get(column) == part.name for column in used)
 
-    def _draft(self, part: Part, *, seed: bool) -> _Draft:
+    def _draft(self, part: Part, *, seed: bool) -> Draft:
         """Prune one dataset by the conditions that its own columns answer."""
-        draft = _Draft(part, "seed" if seed else "left", frozenset(range(len(part.table.files))), [])
+        draft = Draft(part, "seed" if seed else "left", part.table.all_files)
         key = frozenset(part.join_key)
         own = {c for c, name in self._source.owner.items() if name == part.name} | key
-        if not seed and any(self._is_restrictive(c, own - key) for c in self._conditions):
+        if not seed and any(self._drops_missing(c, own - key) for c in self._conditions):
             draft.join = "inner"
+        draft.own = [c for c in self._conditions if self._is_about(c, own)]
         # A left-joined dataset may only lose rows that no seed row can meet: those ruled out by key columns.
         payload = own if seed or draft.join == "inner" else key
         if not part.join_key:
@@ -118,16 +84,22 @@ class OccurrencePruner:
         others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
         self._apply(draft, others, payload)
         if draft.files != before:
-            own_only = [c for c in self._conditions if self._is_about(c, own)]
-            overlays = Overlays(part, self._evaluator)
-            draft.take_back(overlays.hiding(draft.files, before, own_only, self._query.parameters), since)
+            overlays = Overlays(part, self._evaluator.cells)
+            draft.take_back(overlays.hiding(draft.files, before, draft.own, self._query.parameters), since)
         return draft
 
-    def _is_restrictive(self, condition: Condition, payload: Set[str]) -> bool:
-        """Return whether a condition drops all rows for which a dataset has no partner."""
-        return self._is_about(condition, payload) and rejects_null(
-            condition, self._occurrence, self._query, self._evaluator
-        )
+    def _drops_missing(self, condition: Condition, payload: Set[str]) -> bool:
+        """Return whether a condition drops all rows for which a dataset, with its ``payload``, has no partner."""
+        seed = self._source.parts[0].table
+        keys = {name: f"k{i}" for i, name in enumerate(seed.partition_keys)}
+        if not self._is_about(condition, payload | keys.keys()) or all(c in keys for _, c in condition.columns):
+            return False
+        if self._is_about(condition, payload):
+            return rejects_null(condition, self._occurrence, self._query, self._evaluator)
+        # What else the condition depends on are the seed's partition keys: all their values are known.
+        types = self._source.columns
+        predicate = condition.render(lambda c: keys.get(c[1]) or self._evaluator.null(types[c[1]]))
+        return not self._evaluator.partitions(seed, predicate, parameters_for(condition, self._query.parameters))
 
     def _is_about(self, condition: Condition, columns: Set[str]) -> bool:
         """Return whether a condition can be evaluated and has columns, all of them among ``columns``."""
@@ -136,8 +108,10 @@ class OccurrencePruner:
             bool(found) and is_evaluable(condition) and all(o == self._occurrence.id and c in columns for o, c in found)
         )
 
-    def _apply(self, draft: _Draft, conditions: list[Condition], usable: Set[str]) -> None:
+    def _apply(self, draft: Draft, conditions: list[Condition], usable: Set[str]) -> None:
         """Narrow a dataset by all conditions over the ``usable`` columns."""
+        if not conditions:
+            return
         table = draft.part.table
         # A write to a cube is refused if a dimension holds NULL, or an indexed column NaN. Other index columns
         # may have been NULL before they were indexed.
@@ -154,43 +128,4 @@ class OccurrencePruner:
             never_nan=checked,
         )
         for condition, _ in filter_.groups(conditions):
-            by = "partition key" if _on_keys(condition, table.partition_keys) else "inverted index"
-            draft.narrow(filter_.files(condition), condition.text, by)
-
-
-def _on_keys(condition: Condition, keys: Sequence[str]) -> bool:
-    return all(column in keys for _, column in condition.columns)
-
-
-def _align(drafts: list[_Draft]) -> None:
-    """Prune the datasets of a cube by each other, over the partition columns they share.
-
-    A seed row needs a partner in every restrictive dataset, and rows of the others need a
-    seed row, in files with the same values of the shared partition columns.
-    """
-    seed, others = drafts[0], drafts[1:]
-    for other in others:
-        if other.join == "inner":
-            seed.narrow(_partners(seed, other), f"partner in {other.part.name}", "join")
-    for other in others:
-        other.narrow(_partners(other, seed), f"partner in {seed.part.name}", "join")
-
-
-def _partners(draft: _Draft, other: _Draft) -> Files:
-    """Return the files of ``draft`` whose shared partition values occur in ``other``."""
-    if not other.files:
-        return frozenset()
-    mine, theirs = draft.part.table.partitions, other.part.table.partitions
-    shared = [
-        (i, theirs.keys.index(key))
-        for i, key in enumerate(mine.keys)
-        if key in draft.part.join_key
-        and key in other.part.join_key
-        and key in theirs.keys
-        and mine.types[i].equals(theirs.types[theirs.keys.index(key)])
-    ]
-    if not shared:
-        return draft.files
-    my_keys, their_keys = [i for i, _ in shared], [j for _, j in shared]
-    present = {theirs.comparable(f, their_keys) for f in other.files}
-    return frozenset(f for f in draft.files if mine.comparable(f, my_keys) in present)
+            draft.narrow(filter_.files(condition, draft.files), condition.text, filter_.by(condition))

@@ -10,14 +10,21 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.plan.conditions import ColumnRef, Condition, Group, conjunction, is_evaluable, parameters_for
+from kartosql.plan.cells import Cells, Files
+from kartosql.plan.conditions import Atom, Condition, Group, conjunction, is_evaluable, parameters_for
+from kartosql.plan.occurrences import ColumnRef, Occurrence
+from kartosql.plan.scan import OccurrenceScan
 
-Files = frozenset[int]  # positions in DatasetTable.files
 MAX_PROBES = 16  # files that may be looked into while planning
+MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
 
 class Evaluator(Protocol):
     """What the planner asks of an engine."""
+
+    @property
+    def cells(self) -> Cells:
+        """What the engine tells about cells."""
 
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
@@ -28,11 +35,52 @@ class Evaluator(Protocol):
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate without columns may be TRUE."""
 
+    def type_name(self, type_: Any) -> str | None:
+        """Return the engine's name of an Arrow type, None for columns that are all NULL."""
+
+    def type_of(self, expression: str) -> str | None:
+        """Return the type of an expression without columns, None if it has none."""
+
+    def has_collation(self) -> bool:
+        """Return whether texts that differ may be equal."""
+
+    def freeze(self, function: str) -> str | None:
+        """Return the literal that a function of the clock stands for in this statement, None if it is not known."""
+
+    def values(
+        self,
+        source: Occurrence,
+        scan: OccurrenceScan | None,
+        column: str,
+        condition: Condition | None,
+        parameters: Mapping[str, Any],
+        limit: int,
+    ) -> list[Any] | None:
+        """Return the distinct values but NULL that a column has in rows that satisfy a condition.
+
+        ``scan`` is None for registered data. None, if there are more than ``limit``, or if
+        they cannot be read.
+        """
+
+    def row_counts(self, table: DatasetTable, files: Sequence[int]) -> list[int] | None:
+        """Return how many rows files have; footers that are not known are read."""
+
+    def extremes(
+        self, table: DatasetTable, column: str, files: Sequence[int]
+    ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
+        """Return the minimum and maximum of a column in each file as text, None unless all are known exactly.
+
+        Both are None for files in which the column is NULL everywhere.
+        """
+
+    def bytes_of(self, keys: Sequence[str]) -> int:
+        """Return how many bytes some files have."""
+
     def null(self, type_: Any) -> str:
         """Return the SQL text of a NULL of an Arrow type."""
 
-    def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> frozenset[int]:
-        """Return the partitions (positions in ``tuples``) for which a predicate may be TRUE.
+    def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
+        """Return the files in partitions for which a predicate may be TRUE.
 
         The predicate names the i-th partition key ``k<i>``.
         """
@@ -55,36 +103,13 @@ class Evaluator(Protocol):
         ``never_null`` and ``never_nan`` rule them out.
         """
 
-    def holding_cells(
-        self,
-        table: DatasetTable,
-        early: int,
-        late: Files,
-        dimensions: Sequence[str],
-        names: Mapping[str, str],
-        predicate: str,
-        parameters: Mapping[str, Any],
-    ) -> Files:
-        """Return those ``late`` files that may hold a cell of the rows of ``early`` for which a predicate is TRUE.
+    def statistics(
+        self, table: DatasetTable, column: str, predicate: str, parameters: Mapping[str, Any]
+    ) -> Files | None:
+        """Return the files in which a predicate over ``column``, named ``v``, may be TRUE, or None.
 
-        ``dimensions`` are indexed columns of the cell; ``names`` are the names by which the
-        predicate calls its columns and those of the cell.
+        Only what is remembered of the footers of files is used, no file is opened for it.
         """
-
-    def share_cells(
-        self,
-        table: DatasetTable,
-        early: int,
-        late: int,
-        key: Sequence[str],
-        names: Mapping[str, str],
-        predicate: str,
-        parameters: Mapping[str, Any],
-    ) -> bool:
-        """Return whether a row of ``early`` for which a predicate is TRUE may have its cell in ``late`` too."""
-
-    def shares_values(self, table: DatasetTable, column: str, files: Files) -> set[tuple[int, int]]:
-        """Return the pairs (earlier, later) of ``files`` that have a value of ``column`` in common."""
 
 
 class FileFilter:
@@ -108,7 +133,8 @@ class FileFilter:
         self._never_null = never_null
         self._never_nan = never_nan
         self._keys = {name: i for i, name in enumerate(table.partition_keys)}
-        self.all_files: Files = frozenset(range(len(table.files)))
+        self._statistics: dict[Atom, Files | None] = {}
+        self.all_files = table.all_files
 
     def structures(self, condition: Condition) -> frozenset[str] | None:
         """Return the indexed columns a condition needs besides partition keys, or None if it cannot be evaluated.
@@ -128,30 +154,73 @@ class FileFilter:
                 indexed.add(column)
         return frozenset(indexed) if len(indexed) <= 1 else None
 
-    def files(self, condition: Condition) -> Files | None:
-        """Return the files that may hold a row for which ``condition`` is TRUE; None is all of them."""
+    def files(self, condition: Condition, among: Files | None = None) -> Files | None:
+        """Return the files that may hold a row for which ``condition`` is TRUE; None is all of them.
+
+        Only files ``among`` the given ones matter.
+        """
+        few = among is not None and len(among) < MIN_FOR_STATISTICS
+        return self._files(condition, statistics=not few)
+
+    def by(self, condition: Condition) -> str:
+        """Return the name of what answers a condition, for people."""
+        if all(column in self._keys for _, column in condition.columns):
+            return "partition key"
+        return "inverted index" if self._asks_index(condition) else "row groups"
+
+    def _asks_index(self, condition: Condition) -> bool:
+        indexed = self.structures(condition)
+        if indexed is None and isinstance(condition, Group):
+            return any(map(self._asks_index, condition.items))
+        return bool(indexed)
+
+    def _files(self, condition: Condition, *, statistics: bool) -> Files | None:
         indexed = self.structures(condition)
         if indexed is not None:
             return self._evaluate(condition, indexed)
-        if not isinstance(condition, Group) or not self._can_prune(condition):
+        if not self._can_prune(condition, statistics=statistics):
             return None
+        if isinstance(condition, Atom):
+            return self._by_statistics(condition)
+        assert isinstance(condition, Group)
         if condition.op == "OR":
-            parts = [self.files(item) for item in condition.items]
+            parts = [self._files(item, statistics=statistics) for item in condition.items]
             return frozenset().union(*(self.all_files if p is None else p for p in parts))
         result: Files | None = None
         for item, indexed in self.groups(list(condition.items)):
-            files = self._evaluate(item, indexed) if indexed is not None else self.files(item)
-            if files is not None:
-                result = files if result is None else result & files
+            found = self._evaluate(item, indexed) if indexed is not None else self._files(item, statistics=statistics)
+            if found is not None:
+                result = found if result is None else result & found
         return result
 
-    def _can_prune(self, condition: Condition) -> bool:
+    def _can_prune(self, condition: Condition, *, statistics: bool) -> bool:
         """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
         if self.structures(condition) is not None:
             return True
+        if isinstance(condition, Atom):
+            return statistics and self._by_statistics(condition) is not None
         if not isinstance(condition, Group):
             return False
-        return (all if condition.op == "OR" else any)(self._can_prune(i) for i in condition.items)
+        # All of them are looked at, as asking for statistics is remembered.
+        found = [self._can_prune(item, statistics=statistics) for item in condition.items]
+        return all(found) if condition.op == "OR" else any(found)
+
+    def _by_statistics(self, atom: Atom) -> Files | None:
+        """Return the files in which a comparison of one column may be TRUE by the statistics of row groups."""
+        if atom not in self._statistics:
+            self._statistics[atom] = self._asked_for_statistics(atom)
+        return self._statistics[atom]
+
+    def _asked_for_statistics(self, atom: Atom) -> Files | None:
+        if len(atom.columns) != 1:
+            return None
+        ((occurrence_id, column),) = atom.columns
+        if occurrence_id != self._occurrence_id or column not in self._usable or column in self._keys:
+            return None
+        if column not in self._table.types:
+            return None
+        parameters = parameters_for(atom, self._parameters)
+        return self._evaluator.statistics(self._table, column, atom.render(lambda _: "v"), parameters)
 
     def groups(self, items: list[Condition]) -> list[tuple[Condition, frozenset[str] | None]]:
         """Join those of ``items`` that are evaluated together; partition keys come first.
@@ -175,8 +244,7 @@ class FileFilter:
         if not condition.columns:
             return self.all_files if self._evaluator.constant(predicate, parameters) else frozenset()
         if not indexed:
-            parts = self._evaluator.partitions(self._table, predicate, parameters)
-            return frozenset(i for i, part in enumerate(self._table.partitions.part_of_file) if part in parts)
+            return self._evaluator.partitions(self._table, predicate, parameters)
         (column,) = indexed
         return self._evaluator.index(
             self._table,

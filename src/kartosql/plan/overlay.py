@@ -2,95 +2,159 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
-from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cube import has_cube_flags
+from kartosql.plan.cells import Cells, Files, Rows, is_exact
 from kartosql.plan.conditions import Condition, conjunction, parameters_for
-from kartosql.plan.evaluate import MAX_PROBES, Evaluator, Files
+from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.tables import Part
+from kartosql.plan.writes import writes_of
+
+Pairs = set[tuple[int, int]]  # (earlier, later) file
+
+MAX_PAIRS = 50_000
+# To read a footer costs about as much as the last-one-wins step over this many bytes of a file.
+FOOTER_BYTES = 16_000
+# An index is read at about twice the speed at which the last-one-wins step is done.
+INDEX_SHARE = 1.0
 
 
 class Overlays:
     """Finds the files of a cube's dataset that may hold the same cells.
 
-    Cells differ where a partition column of the join key differs. Files of one write hold
-    different cells: every write to a cube is checked for that, and its files share one id.
+    Cells differ where a partition column of the join key differs, or any dimension. Files of
+    one write hold different cells: every write to a cube is checked for that, and its files
+    share one id.
     """
 
-    def __init__(self, part: Part, evaluator: Evaluator) -> None:
+    def __init__(self, part: Part, cells: Cells) -> None:
         self._part = part
-        self._evaluator = evaluator
+        self._table = part.table
+        self._cells = cells
+        self._writes = writes_of(part.table, part.join_key)
+        # Dimensions that were checked to hold no NULL, which neither indices nor ranges tell about.
+        checked = has_cube_flags(part.table.metadata)
+        keys = part.table.partition_keys
+        self._dimensions = [c for c in part.join_key if checked and c not in keys]
+        self._indexed = [c for c in self._dimensions if c in self._table.indices and is_exact(self._table.types[c])]
 
-    def within(self, files: Files) -> frozenset[int]:
+    def within(self, files: Files) -> Files:
         """Return those of ``files`` for which the last file has to win."""
-        found: set[int] = set()
-        for group in self._groups(files):
-            writes = {self._write(f) for f in group}
-            if len(writes) > 1 or None in writes:
-                found.update(group)
-        return frozenset(found)
+        known = self._writes.pairs
+        if known is not None:
+            return frozenset(f for a, b in known if a in files and b in files for f in (a, b))
+        groups = self._apart(self._writes.groups(files, files))
+        if sum(len(g) ** 2 for g in groups) > 2 * MAX_PAIRS:
+            return frozenset(f for group in groups for f in group)
+        pairs = {pair for group in groups for pair in combinations(group, 2) if self._writes.differ(*pair)}
+        pairs = self._sharing(pairs, groups)
+        if len(files) == len(self._table.files):
+            self._writes.pairs = frozenset(pairs)
+        return frozenset(f for pair in pairs for f in pair)
 
     def hiding(self, kept: Files, candidates: Files, conditions: Sequence[Condition], parameters: Any) -> Files:
         """Return the candidates that may hide rows of ``kept`` files, because they stand later.
 
         Only rows for which all ``conditions`` are TRUE matter.
         """
+        groups = self._apart([g for g in self._writes.groups(candidates, kept) if _has_late(g, kept)])
         hiding: set[int] = set()
-        for group in self._groups(candidates):
+        pairs: Pairs = set()
+        for group in groups:
             early = [f for f in group if f in kept]
             late = [f for f in group if f not in kept and early and f > early[0]]
-            pairs = {(e, f) for f in late for e in early if e < f and self._may_overlay(e, f)}
-            if pairs:
-                hiding.update(f for _, f in self._by_dimensions(pairs, conditions, parameters))
-        return frozenset(hiding)
+            if len(pairs) + len(early) * len(late) > MAX_PAIRS:
+                hiding.update(late)
+            else:
+                pairs |= {(e, f) for f in late for e in early if e < f and self._writes.differ(e, f)}
+        pairs = self._sharing(pairs, groups)
+        if pairs and conditions:
+            pairs = self._by_rows(pairs, conjunction(list(conditions)), parameters)
+        return frozenset(hiding).union(f for _, f in pairs)
 
-    def _by_dimensions(
-        self, pairs: set[tuple[int, int]], conditions: Sequence[Condition], parameters: Any
-    ) -> set[tuple[int, int]]:
+    # -- which files may hold the same cells -----------------------------------------------------
+
+    def _apart(self, groups: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Split groups of files where the ranges of a dimension do not meet."""
+        if self._writes.pairs is not None:
+            return groups
+        for column in self._dimensions:
+            files = frozenset(f for group in groups for f in group)
+            if not files or self._cells.data_bytes(self._table, files) < FOOTER_BYTES * len(files):
+                break
+            ranges = self._cells.ranges(self._table, column, files)
+            groups = [g for group in groups for g in _clusters(group, ranges) if self._writes.are_several(g)]
+        return groups
+
+    def _sharing(self, pairs: Pairs, groups: Iterable[Sequence[int]]) -> Pairs:
         """Drop the pairs of files that have no cell in common, as far as the dimensions' indices tell."""
-        table = self._part.table
-        dimensions = [c for c in self._part.join_key if c in table.indices]
-        for column in dimensions:
-            if pairs:
-                involved = frozenset(f for pair in pairs for f in pair)
-                pairs &= self._evaluator.shares_values(table, column, involved)
+        if self._writes.pairs is not None:
+            return pairs & self._writes.pairs
+        for column in self._indexed:
+            files = frozenset(f for pair in pairs for f in pair)
+            if files and self._pays(column, files):
+                numbers = {f: number for number, group in enumerate(groups) for f in group if f in files}
+                pairs = pairs & self._cells.share_values(self._table, column, numbers)
+        return pairs
+
+    def _pays(self, column: str, files: Files) -> bool:
+        """Return whether to read an index costs less than to read the files, last one wins."""
+        cost = self._cells.index_bytes(self._table, column)
+        return cost is not None and cost <= INDEX_SHARE * self._cells.data_bytes(self._table, files)
+
+    def _by_rows(self, pairs: Pairs, condition: Condition, parameters: Mapping[str, Any]) -> Pairs:
+        """Drop the pairs of files that have no cell in common of a row that matters.
+
+        The earlier file is read anyway: which of its rows match decides which cells matter.
+        """
         early = {e for e, _ in pairs}
-        if not conditions or len(early) > MAX_PROBES:
+        if len(early) > MAX_PROBES:
             return pairs
-        # The earlier file is read anyway: which of its rows match decides which cells matter.
-        condition = conjunction(list(conditions))
         key = self._part.join_key
         # Names of their own: those of columns may differ only in case.
         columns = dict.fromkeys([*key, *(name for _, name in sorted(condition.columns))])
         names = {column: f"x{i}" for i, column in enumerate(columns)}
-        predicate = condition.render(lambda column: names[column[1]])
-        values = parameters_for(condition, parameters)
-        found: set[tuple[int, int]] = set()
-        for e in early:
-            late = frozenset(f for one, f in pairs if one == e)
-            if dimensions:
-                late = self._evaluator.holding_cells(table, e, late, dimensions, names, predicate, values)
-            found.update((e, f) for f in late)
-        if len(found) > MAX_PROBES:
-            return found
-        # What the indices cannot tell, the key columns of the two files do.
-        return {(e, f) for e, f in found if self._evaluator.share_cells(table, e, f, key, names, predicate, values)}
+        rows = Rows(
+            names, condition.render(lambda column: names[column[1]]), dict(parameters_for(condition, parameters))
+        )
+        if self._indexed and len(pairs) > MAX_PROBES:
+            late = frozenset(f for _, f in pairs)
+            if all(self._pays(c, late) for c in self._indexed):
+                pairs = {(e, f) for e in early for f in self._holding(e, pairs, rows)}
+        if len(pairs) > MAX_PROBES:
+            return pairs
+        return {(e, f) for e, f in pairs if self._cells.share_cells(self._table, e, f, key, rows)}
 
-    def _may_overlay(self, one: int, other: int) -> bool:
-        return self._write(one) != self._write(other) or self._write(one) is None
+    def _holding(self, early: int, pairs: Pairs, rows: Rows) -> Files:
+        late = frozenset(f for e, f in pairs if e == early)
+        return self._cells.holding_cells(self._table, early, late, self._indexed, rows)
 
-    def _write(self, file: int) -> str | None:
-        return naming.write_id(self._part.table.files[file])
 
-    def _groups(self, files: Files) -> list[list[int]]:
-        """Group files by the partition values in the join key; each group ascends."""
-        if not self._part.join_key:
-            return []
-        partitions = self._part.table.partitions
-        used = [i for i, key in enumerate(partitions.keys) if key in self._part.join_key]
-        groups: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
-        for file in sorted(files):
-            groups[partitions.comparable(file, used)].append(file)
-        return [g for g in groups.values() if len(g) > 1]
+def _has_late(group: Iterable[int], kept: Files) -> bool:
+    """Return whether a file that is not kept stands behind one that is."""
+    seen = False
+    for file in group:
+        if seen and file not in kept:
+            return True
+        seen = seen or file in kept
+    return False
+
+
+def _clusters(group: Sequence[int], ranges: Mapping[int, tuple[Any, Any]]) -> list[list[int]]:
+    """Split files so that those with overlapping ranges stay together; unknown ranges overlap all."""
+    if any(f not in ranges for f in group):
+        return [list(group)]
+    clusters: list[list[int]] = []
+    end: Any = None
+    for file in sorted(group, key=lambda f: ranges[f][0]):
+        low, high = ranges[file]
+        if clusters and low <= end:
+            clusters[-1].append(file)
+            end = max(end, high)
+        else:
+            clusters.append([file])
+            end = high
+    return [sorted(c) for c in clusters]

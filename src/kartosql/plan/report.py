@@ -35,12 +35,15 @@ class ScanReport:
     @property
     def files_selected(self) -> int:
         """Files that will be opened, counted once per table occurrence."""
-        return sum(len(p.files) for o in self.scan.occurrences for p in o.parts)
+        return sum(len(p.files) for p in self._opened())
+
+    def _opened(self) -> list[PartScan]:
+        return [p for o in self.scan.occurrences for p in o.parts if p.summary is None]
 
     @property
     def selected(self) -> list[str]:
         """Keys of the files that will be opened; a file that two table occurrences read stands twice."""
-        return [p.part.table.files[i] for o in self.scan.occurrences for p in o.parts for i in p.files]
+        return [p.part.table.files[i] for p in self._opened() for i in p.files]
 
     @property
     def bytes_selected(self) -> int | None:
@@ -82,6 +85,7 @@ class ScanReport:
             "bytes_total": self._bytes(list(files)),
             "bytes_selected": self._bytes(selected),
             "files": selected,
+            "answered_from": "files" if part.summary is None else "metadata",
             "steps": [
                 {
                     "condition": s.condition,
@@ -129,6 +133,8 @@ class ScanReport:
         text = f"  {part.part.name} ({part.join}): {len(part.files):,} of {len(files):,} files"
         if size is not None:
             text += f", {human_bytes(size)}"
+        if part.summary is not None:
+            text += ", answered from row counts and extremes without opening them"
         if part.overlaid:
             text += f", {len(part.overlaid):,} may overlay each other"
         return text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kartosql.errors import Span
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.tables import Part
 
@@ -16,6 +18,19 @@ class Step:
     by: str
     files_before: int
     files_after: int
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """What stands for the rows of files that need not be opened.
+
+    Positions of the files, their row counts, and the minimum and maximum of columns as text;
+    files without rows are left out.
+    """
+
+    files: tuple[int, ...]
+    rows: tuple[int, ...]
+    extremes: Mapping[str, tuple[tuple[str | None, ...], tuple[str | None, ...]]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,8 @@ class PartScan:
     files: tuple[int, ...]
     overlaid: frozenset[int]
     steps: tuple[Step, ...]
+    # Stands for the rows, so that no file has to be opened.
+    summary: FileSummary | None = None
 
 
 @dataclass(frozen=True)
@@ -52,6 +69,11 @@ class OccurrenceScan:
 
 @dataclass(frozen=True)
 class Scan:
-    """The scans of a statement's occurrences, in the order of the text."""
+    """The scans of a statement's occurrences, in the order of the text.
+
+    ``counts`` are the places of ``count(*)`` that sum the row counts of files instead, and
+    whether each is a column of the result without a name.
+    """
 
     occurrences: tuple[OccurrenceScan, ...]
+    counts: tuple[tuple[Span, bool], ...] = ()

@@ -1,0 +1,119 @@
+"""Values of small sources looked up in the structures of large ones they are joined with.
+
+What ``IN (subquery)``, ``EXISTS`` and joins ask for is that a column has a value that a column
+of another source has, too. Where the other source is small, these values are read while
+planning, and are a condition like any other then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kartosql.plan.bind import BoundQuery
+from kartosql.plan.conditions import Atom, Condition, Lookup, Opaque, Parameter, conjunction, is_evaluable, substitute
+from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.occurrences import ColumnRef, Occurrence
+from kartosql.plan.scan import OccurrenceScan
+
+MAX_VALUES = 100_000
+MIN_FILES = 8  # fewer are read as fast as values are looked up
+MAX_SHARE = 0.05  # of the bytes that may be saved; the source is read twice
+SAMPLE = 16  # files whose sizes stand for those of all
+ROUNDS = 3
+
+Origin = Callable[[ColumnRef], "ColumnRef | None"]
+Rescan = Callable[[BoundQuery, Occurrence, list[Condition]], OccurrenceScan]
+
+
+class LookupPlanner:
+    """Evaluates the lookups of one statement that pay."""
+
+    def __init__(self, query: BoundQuery, evaluator: Evaluator, conditions: Mapping[int, list[Condition]]) -> None:
+        self._query = query
+        self._evaluator = evaluator
+        self._conditions = {o.id: list(conditions.get(o.id, [])) for o in query.occurrences}
+        self._parameters: dict[str, Any] = {}
+        self._tried: set[tuple[ColumnRef, ColumnRef]] = set()
+
+    def run(
+        self,
+        scans: dict[int, OccurrenceScan],
+        lookups: Mapping[int, Sequence[Lookup]],
+        origin: Origin,
+        rescan: Rescan,
+    ) -> dict[int, OccurrenceScan]:
+        """Return the scans of the occurrences after all lookups that pay."""
+        for _ in range(ROUNDS):
+            changed = False
+            for target, wanted in lookups.items():
+                for lookup in wanted:
+                    of = origin(lookup.of)
+                    if of is None or target not in scans or (lookup.column, of) in self._tried:
+                        continue
+                    condition = self._condition(lookup, of, scans)
+                    if condition is None:
+                        continue
+                    self._tried.add((lookup.column, of))
+                    self._conditions[target].append(condition)
+                    query = replace(self._query, parameters={**self._query.parameters, **self._parameters})
+                    scans[target] = rescan(query, self._query.occurrences[target], self._conditions[target])
+                    changed = True
+            if not changed:
+                break
+        return scans
+
+    def _condition(self, lookup: Lookup, of: ColumnRef, scans: Mapping[int, OccurrenceScan]) -> Condition | None:
+        """Return the condition that a column has one of the values of another, if it pays to read them."""
+        target, source = scans[lookup.column[0]], self._query.occurrences[of[0]]
+        if of[0] == lookup.column[0] or not _has_structure(target, lookup.column[1]):
+            return None
+        if source.source.registered is not None:
+            if source.source.registered.num_rows > MAX_VALUES:
+                return None
+        elif not self._pays(scans[of[0]], target):
+            return None
+        values = self._values(source, scans.get(of[0]), of[1])
+        if values is None:
+            return None
+        text = f"{lookup.column[1]} is one of {len(values):,} values of {source.name[-1]}.{of[1]}"
+        if not values:
+            return Atom(("FALSE",), negated=False, text=text)
+        name = f"kartosql_values_{len(self._parameters)}"
+        self._parameters[name] = values
+        pieces = (lookup.column, " IN (SELECT unnest(", Parameter(name), "))")
+        return Atom(pieces, negated=False, text=text)
+
+    def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | None:
+        """Return the values of a column in the rows that satisfy what is known of them; None if there are too many."""
+        if scan is not None and scan.is_empty:
+            return []
+        found = (
+            substitute(c, lambda ref: (ref,) if ref[0] == source.id else None) for c in self._conditions[source.id]
+        )
+        known: list[Condition] = [c for c in found if not isinstance(c, Opaque) and is_evaluable(c)]
+        own = {**self._query.parameters, **self._parameters}
+        return self._evaluator.values(source, scan, column, conjunction(known) if known else None, own, MAX_VALUES)
+
+    def _pays(self, source: OccurrenceScan, target: OccurrenceScan) -> bool:
+        return self._bytes(source) <= MAX_SHARE * self._bytes(target)
+
+    def _bytes(self, scan: OccurrenceScan) -> float:
+        """Return about how many bytes the files of a scan have."""
+        total = 0.0
+        for part in scan.parts:
+            if part.files:
+                step = max(1, len(part.files) // SAMPLE)
+                sample = [part.part.table.files[i] for i in part.files[::step][:SAMPLE]]
+                total += self._evaluator.bytes_of(sample) / len(sample) * len(part.files)
+        return total
+
+
+def _has_structure(scan: OccurrenceScan, column: str) -> bool:
+    """Return whether values of a column can be looked up, in files enough."""
+    for part in scan.parts:
+        table = part.part.table
+        if len(part.files) >= MIN_FILES and (column in table.partition_keys or column in table.indices):
+            return column in part.part.columns or column in part.part.join_key
+    return False

@@ -1,0 +1,141 @@
+"""What column references mean in a scope, and the names that they have in the text that is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlglot import exp
+
+from kartosql.errors import SqlError
+from kartosql.plan.occurrences import Bound, Occurrence, Scope, Source, Unknown
+from kartosql.sql.tree import name_parts, span_of
+
+
+class NameBinder:
+    """Binds the columns of one statement to the sources of its scopes."""
+
+    def __init__(self, occurrences: Mapping[int, Occurrence]) -> None:
+        self.by_node = occurrences  # id of the Table node -> occurrence
+        self.unknown: list[Unknown] = []
+        self.bound: dict[int, Bound] = {}  # by id of the Column node
+        self.inner_names: dict[int, str] = {}  # id of Column node -> name inside of the engine
+        # Identifiers that have another name in the text that is run.
+        self.renamed: list[tuple[exp.Identifier, str]] = []
+        # Names of common table expressions that are used where the walk does not look.
+        self.tainted: set[str] = set()
+
+    def bind(self, node: exp.Column, scope: Scope) -> None:
+        """Find what a column reference means and note that it is used."""
+        parts = name_parts(node)
+        names = [p.name for p in parts]
+        for level in scope.chain():
+            if self.bind_at(node, parts, names, level):
+                return
+            if any(s.open for s in level.sources):
+                # It may belong to a source whose columns are not known.
+                return
+            if len(names) == 1 and names[0].lower() in level.aliases:
+                if level is scope:
+                    self.bound[id(node)] = Bound(alias=level.aliases[names[0].lower()])
+                return
+        self.note_unknown(node, names, scope)
+
+    def note_unknown(self, node: exp.Expression, names: list[str], scope: Scope) -> None:
+        """Note a reference that nothing explains."""
+        known = [c for level in scope.chain() for s in level.sources for c in sorted(s.columns)]
+        qualifier = names[-2] if len(names) > 1 else None
+        self.unknown.append(Unknown(node, names[-1], qualifier, tuple(dict.fromkeys(known))))
+
+    def bind_at(self, node: exp.Column, parts: list[exp.Identifier], names: list[str], scope: Scope) -> bool:
+        """Bind a reference to the sources of one scope; False if none of them explains it."""
+        # alias.column, or cube.dataset.column, possibly followed by struct fields
+        for at in range(min(2, len(names) - 1)):
+            for source in scope.sources:
+                if source.alias.lower() != names[at].lower():
+                    continue
+                if at == 1 and (source.occurrence is None or source.occurrence.name[-2:-1] != (names[0],)):
+                    continue
+                found = source.find(names[at + 1])
+                if found is not None:
+                    unique = sum(s.alias.lower() == names[at].lower() for s in scope.sources) == 1
+                    self.use(source, found, parts[at + 1], node if unique and len(names) == at + 2 else None)
+                    if at == 1 and source.occurrence is not None:
+                        self.renamed.append((parts[0], source.occurrence.view[0]))
+                    return True
+        # column, possibly followed by struct fields
+        hits = [(s, found) for s in scope.sources if (found := s.find(names[0])) is not None]
+        if len(hits) > 1 and any(s.inner(found) != found for s, found in hits):
+            # Their names inside of the engine differ, so it would not see that the reference is ambiguous.
+            self.refuse(node, f"{names[0]!r} is a column of several tables here", "Name the table of the column.")
+        merged = scope.merged.get(names[0].lower()) if len(names) == 1 else None
+        for source, found in hits:
+            self.use(source, found, parts[0], node if len(hits) == len(names) == 1 and merged is None else None)
+        if hits and merged is not None and len(hits) <= len(merged.parts):
+            self.bound[id(node)] = Bound(*merged.owner) if merged.owner else Bound(merged=merged, column=names[0])
+        if hits:
+            return True
+        # the name of a table as a value: its whole row
+        for source in scope.sources:
+            if len(names) == 1 and source.alias.lower() == names[0].lower():
+                self.whole(source, node)
+                return True
+        return False
+
+    def whole(self, source: Source, node: exp.Expression) -> None:
+        """Note that a reference needs all columns of ``source`` under the names that they have."""
+        if any(name != column for column, name in source.columns.items()):
+            self.refuse(node, f"{source.alias!r} has columns whose names differ only in case", "Name the columns.")
+        if source.occurrence is not None:
+            source.occurrence.all_used = True
+
+    def refuse(self, node: exp.Expression, reason: str, hint: str) -> None:
+        """Raise ``ambiguous-name``."""
+        raise SqlError(f"{reason[0].upper()}{reason[1:]}.", code="ambiguous-name", hint=hint, span=span_of(node))
+
+    def use(self, source: Source, column: str, identifier: exp.Identifier, node: exp.Column | None = None) -> None:
+        """Note that a reference means ``column`` of ``source``; ``node`` is given if it means nothing else."""
+        inner = source.inner(column)
+        if inner != column:
+            self.renamed.append((identifier, inner))
+            if node is not None:
+                self.inner_names[id(node)] = inner
+        if source.occurrence is not None:
+            source.occurrence.use(source.real(column))
+        if node is not None:
+            self.bound[id(node)] = Bound(source, column)
+
+    def star(self, node: exp.Expression, scope: Scope) -> None:
+        """Note what ``*``, ``t.*`` and ``COLUMNS(...)`` use."""
+        if isinstance(node, exp.Columns):
+            for source in scope.sources:
+                self.whole(source, node)
+        if isinstance(node, exp.Count) or (isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)):
+            return
+        qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
+        hit = False
+        for source in scope.sources:
+            if qualifier is None or source.alias.lower() == qualifier.name.lower():
+                hit = True
+                if source.occurrence is not None:
+                    source.occurrence.all_used = True
+        if not hit and qualifier is not None and not any(s.find(qualifier.name) for s in scope.sources):
+            self.note_unknown(node, [qualifier.name, "*"], scope)
+
+    def opaque(self, node: exp.Expression, scope: Scope | None = None) -> None:
+        """Note that everything below ``node`` may use all columns of the tables it can see."""
+        for table in node.find_all(exp.Table):
+            occurrence = self.by_node.get(id(table))
+            if occurrence is not None:
+                occurrence.all_used = True
+            else:
+                self.tainted.add(table.name.lower())
+        for level in scope.chain() if scope is not None else ():
+            for column in node.find_all(exp.Column):
+                names = [p.name for p in name_parts(column)]
+                for source in level.sources:
+                    for name in names:
+                        found = source.find(name)
+                        if found is not None and source.occurrence is not None:
+                            source.occurrence.use(source.real(found))
+                    if source.occurrence is not None and source.alias.lower() in (n.lower() for n in names):
+                        source.occurrence.all_used = True

@@ -1,0 +1,153 @@
+"""SELECTs that need less than the rows of all files: row counts and extremes, and the first rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import builders
+import kartosql
+import kartosql.query
+from kartosql.formats.kartothek.cube import Cube
+from kartosql.plan.prune import prune
+from kartosql.store import Store
+from kartosql.write.build import build_cube, write_dataset
+
+FILES = 40
+CUBE = Cube("c", ["x"], ["p"], index_columns=[])
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Any]:
+    """``t`` has 40 files by ``p`` and ``q`` with 1 to 5 rows each; the cube ``c`` has an overlay."""
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    rows = [(p, n) for p in range(FILES) for n in range(1 + p % 5)]
+    table = pa.table(
+        {
+            "p": [p for p, _ in rows],
+            "q": ["a/b" if p % 2 else "" for p, _ in rows],
+            "v": pa.array([None if p == 7 else 100 * p + n for p, n in rows], pa.int64()),
+            "d": [dt.date(2020, 1, 1) + dt.timedelta(p) for p, _ in rows],
+            "f": [float("nan") if p == 3 else p / 2 for p, _ in rows],
+            "s": [f"s{n}" for _, n in rows],
+            "l": [[1] * (n % 2) for _, n in rows],
+        }
+    )
+    write_dataset(store, "t", table, partition_on=["p", "q"])
+    seed = pa.table({"x": [1, 2, 3], "p": [0, 0, 1], "v": [1, 2, 3]})
+    build_cube(store, CUBE, {"seed": seed, "e": pa.table({"x": [1], "p": [0], "w": [5]})})
+    builders.append(store, CUBE.uuid("seed"), pa.table({"x": [1], "p": [0], "v": [9]}))
+    with kartosql.connect(store.url) as made:
+        for _ in range(3):  # statistics are remembered when they are asked for repeatedly
+            made.sql("SELECT min(v), max(d), max(f), max(s) FROM t WHERE v > 0 OR d IS NULL").rows()
+            made.sql("SELECT min(v), max(v), min(d), max(d) FROM t").rows()
+        yield made
+
+
+def check(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str, parameters: Any = None) -> int:
+    """Compare result and column names with those over all files, and return how many files are read."""
+    query = connection.sql(sql, parameters)
+    got = (query.columns, query.arrow().schema.types, repr(query.rows()))
+    with monkeypatch.context() as patch:
+        patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
+        plain = connection.sql(sql, parameters)
+        assert got == (plain.columns, plain.arrow().schema.types, repr(plain.rows()))
+    assert connection.sql(sql, parameters).schema == query.arrow().schema
+    parts = [scan["datasets"][0] for scan in connection.explain(sql, parameters).to_dict()["scans"]]
+    read = sum(part["files_selected"] for part in parts if part["answered_from"] == "files")
+    assert query.stats["files_read"] == read
+    return read
+
+
+@pytest.mark.parametrize(
+    ("sql", "files"),
+    [
+        ("SELECT count(*) FROM t", 0),
+        ("SELECT count(*) AS n, COUNT ( * ) FROM t", 0),
+        ("SELECT count(*) FROM t WHERE p > 10", 0),
+        ("SELECT count(*) FROM t WHERE p > 1000", 0),
+        ("SELECT p, count(*) FROM t WHERE q = 'a/b' GROUP BY p ORDER BY p", 0),
+        ("SELECT q, count(*) AS n FROM t GROUP BY q HAVING count(*) > 3 ORDER BY n DESC, q", 0),
+        ("SELECT q, count(*) AS n FROM t GROUP BY ALL ORDER BY n, q", 0),
+        ("SELECT count(*) FROM t GROUP BY ROLLUP (q) ORDER BY 1", FILES),
+        ("SELECT min(p), max(p), min(q) FROM t", 0),
+        ("SELECT DISTINCT q, p % 3 AS r FROM t ORDER BY r, q", 0),
+        ("SELECT DISTINCT p FROM t ORDER BY p DESC LIMIT 3 OFFSET 1", 0),
+        ("SELECT q FROM t GROUP BY q ORDER BY q", 0),
+        ("SELECT length(q) AS n, count(*) AS c FROM t GROUP BY length(q) ORDER BY 1", 0),
+        ("SELECT min(v), max(v), count(*) FROM t", 0),
+        ("SELECT q, min(d), max(d), min(v) FROM t WHERE p < 20 GROUP BY q ORDER BY q", 0),
+        ("SELECT max(v) - min(v) AS spread FROM t", 0),
+        ("SELECT p, max(v) FROM t WHERE p IN (6, 7, 8) GROUP BY p ORDER BY p", 0),
+        ("SELECT n + 1 AS m FROM (SELECT count(*) AS n FROM t)", 0),
+        ('SELECT "count_star()" FROM (SELECT count(*) FROM t)', 0),
+        ("WITH r AS (SELECT count(*) AS n FROM t WHERE p = 3) SELECT r.n, count(*) FROM t, r GROUP BY r.n", None),
+        ("SELECT (SELECT count(*) FROM t) AS a, (SELECT max(p) FROM t) AS b", 0),
+        ("SELECT count(*) FROM t UNION ALL SELECT count(*) FROM t WHERE p = 1 ORDER BY 1", 0),
+        # What row counts and extremes do not tell.
+        ("SELECT count(v) FROM t", FILES),
+        ("SELECT count(*) FROM t WHERE v > 5", None),
+        ("SELECT max(f) FROM t", FILES),
+        ("SELECT max(s) FROM t", FILES),
+        ("SELECT sum(p) FROM t", FILES),
+        ("SELECT count(DISTINCT p) FROM t", FILES),
+        ("SELECT count(*) + 1 FROM t", FILES),
+        ("SELECT p FROM t ORDER BY p", FILES),
+        ("SELECT max(v + 1) FROM t", FILES),
+        ("SELECT count(*) FILTER (WHERE p = 1) FROM t", FILES),
+        ("SELECT count(*) OVER () FROM t WHERE p = 1", 1),
+        ("SELECT max(v), min(v) FROM t WHERE d > '2020-01-10'", None),
+        ("SELECT min(p, 2) FROM t", FILES),
+        ("SELECT DISTINCT ON (q) q, p FROM t ORDER BY q, p", FILES),
+        ("SELECT count(*) FROM t, t u WHERE t.p = 1 AND u.p = 1", 2),
+        ("SELECT count(*) FROM t TABLESAMPLE 100%", FILES),
+        ("SELECT count(*) FROM c", None),
+        ("SELECT max(v) FROM c", None),
+        ("SELECT p, count(*) FROM c.e GROUP BY p", 0),
+        # The first rows.
+        ("SELECT * FROM t LIMIT 3", 2),
+        ("SELECT v FROM t LIMIT 3 OFFSET 4", 4),
+        ("SELECT v + 1 AS w, s FROM t LIMIT 1", 1),
+        ("SELECT * FROM t LIMIT 0", 1),
+        ("FROM t LIMIT 1000", FILES),
+        ("SELECT v FROM t WHERE p >= 4 LIMIT 6", 2),
+        ("SELECT v FROM t WHERE p >= 4 AND q = 'a/b' LIMIT 5", None),
+        ("SELECT * FROM (SELECT v FROM t LIMIT 2) WHERE v > 0", 2),
+        ("SELECT v FROM t WHERE v > 100 LIMIT 1", None),
+        ("SELECT unnest(l) FROM t LIMIT 3", FILES),
+        ("SELECT v FROM t ORDER BY v LIMIT 1", FILES),
+        ("SELECT DISTINCT s FROM t LIMIT 2", FILES),
+        ("SELECT count(*) OVER () FROM t LIMIT 2", FILES),
+        ("SELECT v FROM t LIMIT 10%", FILES),
+        ("SELECT v FROM c LIMIT 1", None),
+    ],
+)
+def test_the_files_that_are_read(connection, monkeypatch, sql, files):
+    read = check(connection, monkeypatch, sql)
+    assert files is None or read == files
+
+
+def test_a_limit_may_be_a_parameter(connection, monkeypatch):
+    assert check(connection, monkeypatch, "SELECT * FROM t LIMIT ? OFFSET ?", [2, 1]) == 2
+    assert check(connection, monkeypatch, "SELECT * FROM t LIMIT $n", {"n": 1}) == 1
+
+
+def test_the_report_says_what_stands_for_the_files(connection):
+    counted = connection.explain("SELECT count(*) FROM t")
+    part = counted.to_dict()["scans"][0]["datasets"][0]
+    assert (part["files_total"], part["files_selected"], part["answered_from"]) == (FILES, FILES, "metadata")
+    assert (counted.files_selected, counted.selected) == (0, [])
+    assert "without opening" in str(counted)
+    first = connection.explain("SELECT * FROM t LIMIT 2").to_dict()["scans"][0]["datasets"][0]
+    assert first["steps"][-1] == {
+        "condition": "the first 2 rows suffice",
+        "by": "row counts",
+        "files_before": FILES,
+        "files_after": 2,
+    }

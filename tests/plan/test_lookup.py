@@ -1,0 +1,160 @@
+"""Values of small sources are looked up in the structures of large ones, where that saves files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kartosql
+import kartosql.query
+from kartosql.plan.prune import prune
+from kartosql.store import Store
+from kartosql.write.build import write_dataset
+
+FILES = 200
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Any]:
+    """``big`` has 200 files by ``p`` with an index on ``i`` (10 p .. 10 p + 3) and ``s``; ``small`` has 4 rows."""
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    rows = [(p, 10 * p + i) for p in range(FILES) for i in range(4)]
+    big = pa.table(
+        {
+            "p": [p for p, _ in rows],
+            "i": pa.array([i if i % 7 else None for _, i in rows], pa.int64()),
+            "s": [f"s{i}" for _, i in rows],
+            "f": [float(p) for p, _ in rows],
+            "v": [i % 5 for _, i in rows],
+        }
+    )
+    write_dataset(store, "big", big, partition_on="p", index_columns=["i", "s", "f"])
+    small = pa.table(
+        {
+            "k": pa.array([11, 12, 501, None], pa.int32()),
+            "p": [1, 1, 50, 3],
+            "s": ["s11", "s12", None, "none"],
+            "f": [1.0, 1.0, 50.0, float("nan")],
+            "flag": [True, False, True, True],
+        }
+    )
+    write_dataset(store, "small", small)
+    with kartosql.connect(store.url) as made:
+        made.register("given", pa.table({"k": [21, 22, 999_999], "s": ["s21", "x", "y"]}))
+        yield made
+
+
+def check(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str, parameters: Any = None) -> int:
+    """Compare the rows with those of all files, and return how many files of ``big`` are read."""
+    rows = sorted(map(repr, connection.sql(sql, parameters).rows()))
+    with monkeypatch.context() as patch:
+        patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
+        assert rows == sorted(map(repr, connection.sql(sql, parameters).rows()))
+    scans = connection.explain(sql, parameters).to_dict()["scans"]
+    return sum(len(scan["datasets"][0]["files"]) for scan in scans if scan["table"] == "big")
+
+
+@pytest.mark.parametrize(
+    ("sql", "files"),
+    [
+        ("SELECT * FROM big WHERE i IN (SELECT k FROM small)", 2),
+        ("SELECT * FROM big WHERE i IN (SELECT k FROM small WHERE flag)", 2),
+        ("SELECT * FROM big WHERE i IN (SELECT k FROM small WHERE NOT flag)", 1),
+        ("SELECT * FROM big WHERE i IN (SELECT k FROM small WHERE k > 1000)", 0),
+        ("SELECT * FROM big WHERE s IN (SELECT s FROM small)", 1),
+        ("SELECT * FROM big WHERE p IN (SELECT p FROM small)", 3),
+        ("SELECT * FROM big WHERE p = ANY (SELECT p FROM small WHERE flag)", 3),
+        ("SELECT * FROM big WHERE EXISTS (SELECT 1 FROM small WHERE small.k = big.i AND flag)", 2),
+        ("SELECT * FROM big WHERE EXISTS (SELECT 1 FROM small WHERE small.k = big.i AND small.p = big.p)", 2),
+        ("SELECT * FROM big JOIN small ON big.i = small.k", 2),
+        ("SELECT * FROM big JOIN small ON big.i = small.k WHERE NOT small.flag", 1),
+        ("SELECT * FROM big SEMI JOIN small ON big.i = small.k", 2),
+        ("SELECT * FROM small LEFT JOIN big ON big.i = small.k", 2),
+        ("SELECT * FROM big, small WHERE big.p = small.p AND small.k = 501", 1),
+        ("SELECT * FROM big JOIN small USING (p)", 3),
+        ("SELECT * FROM (SELECT p, i AS j FROM big) b JOIN small ON b.j = small.k", 2),
+        ("WITH b AS (SELECT DISTINCT i FROM big) SELECT * FROM b WHERE i IN (SELECT k FROM small)", 2),
+        ("SELECT * FROM big JOIN (SELECT k AS n FROM small WHERE flag) x ON x.n = big.i", 2),
+        ("SELECT * FROM big WHERE i IN (SELECT k FROM given)", 1),
+        ("SELECT * FROM big JOIN given ON big.i = given.k AND given.k > 21", 1),
+        ("SELECT * FROM big a WHERE i IN (SELECT k FROM small WHERE EXISTS (SELECT 1 FROM given))", 2),
+        # What may not be looked up.
+        ("SELECT * FROM big WHERE i NOT IN (SELECT k FROM small WHERE k IS NOT NULL)", FILES),
+        ("SELECT * FROM big WHERE NOT EXISTS (SELECT 1 FROM small WHERE small.k = big.i)", FILES),
+        ("SELECT * FROM big ANTI JOIN small ON big.i = small.k", FILES),
+        ("SELECT * FROM big LEFT JOIN small ON big.i = small.k", FILES),
+        ("SELECT * FROM big FULL JOIN small ON big.i = small.k", FILES),
+        ("SELECT * FROM big WHERE i IN (SELECT k FROM small) OR v = 1", FILES),
+        ("SELECT * FROM big JOIN small ON big.f = small.f", FILES),
+        ("SELECT *, i IN (SELECT k FROM small) FROM big", FILES),
+        ("SELECT count(*) FROM big WHERE EXISTS (SELECT count(*) FROM small WHERE small.k = big.i)", FILES),
+        ("SELECT * FROM big, LATERAL (SELECT count(*) FROM small WHERE small.k = big.i)", FILES),
+        ("SELECT * FROM (SELECT * FROM big LIMIT 800) b JOIN small ON b.i = small.k", FILES),
+    ],
+)
+def test_the_files_that_a_small_source_leaves(connection, monkeypatch, sql, files):
+    assert check(connection, monkeypatch, sql) == files
+
+
+def test_a_large_source_is_not_read_twice(connection, monkeypatch):
+    assert check(connection, monkeypatch, "SELECT count(*) FROM big a JOIN big b ON a.i = b.i") == 2 * FILES
+
+
+def test_values_found_for_one_table_are_a_condition_for_the_next(connection, monkeypatch):
+    sql = "SELECT count(*) FROM big a JOIN big b ON a.i = b.i + 0 JOIN big c ON c.p = a.p WHERE a.i IN (SELECT k FROM given)"
+    connection.sql(sql).rows()
+    scans = {scan["table"]: scan for scan in connection.explain(sql).to_dict()["scans"]}
+    assert "given" in str(scans) and check(connection, monkeypatch, sql) < 3 * FILES
+
+
+def test_the_report_shows_what_was_looked_up(connection):
+    report = connection.explain("SELECT * FROM big WHERE i IN (SELECT k FROM small)")
+    (step,) = report.to_dict()["scans"][0]["datasets"][0]["steps"]
+    assert step == {
+        "condition": "i is one of 3 values of small.k",
+        "by": "inverted index",
+        "files_before": FILES,
+        "files_after": 2,
+    }
+
+
+def test_parameters_of_the_small_source_are_used(connection, monkeypatch):
+    sql = "SELECT * FROM big WHERE i IN (SELECT k FROM small WHERE k <> ?)"
+    assert check(connection, monkeypatch, sql, [501]) == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "files"),
+    [
+        ("d = current_date", 1),
+        ("d = today()", 1),
+        ("d > now()", 2),
+        ("d >= current_date - 1 AND d < current_timestamp", 2),
+        ("d = '2001-01-01' AND now() > TIMESTAMP '2020-01-01'", 1),
+        ("d < get_current_timestamp() OR d IS NULL", 3),
+        ("d = 'now()' OR d = current_date", None),
+        ("d > random() * now()", None),
+    ],
+)
+def test_the_clock_stands_still_while_a_statement_is_planned_and_run(monkeypatch, where, files):
+    today = dt.datetime.now(dt.UTC).date()
+    days = [dt.date(2001, 1, 1), today - dt.timedelta(1), today, today + dt.timedelta(1), today + dt.timedelta(400)]
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    write_dataset(store, "t", pa.table({"d": days, "v": range(5)}), partition_on="d")
+    sql = f"SELECT v FROM t WHERE {where}"
+    with kartosql.connect(store.url) as con:
+        if files is None:
+            with pytest.raises(kartosql.KartosqlError):
+                con.sql(sql).rows()
+            return
+        rows = con.sql(sql).rows()
+        with monkeypatch.context() as patch:
+            patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
+            assert con.sql(sql).rows() == rows
+        assert con.explain(sql).to_dict()["scans"][0]["datasets"][0]["files_selected"] == files
