@@ -85,15 +85,15 @@ def test_each_statement_sees_what_was_committed_before(connection):
 
 def test_settings_hold_for_the_statements_that_follow(connection):
     assert connection.sql("SET TimeZone = 'Asia/Tokyo'").rows()[0][:2] == ("TimeZone", "Asia/Tokyo")
-    assert connection.sql("SELECT current_setting('TimeZone')").rows() == [("Asia/Tokyo",)]
+    assert connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)").rows() == [("2020-01-01 09:00:00+09",)]
     assert connection.sql("RESET timezone").rows()[0][1] == "UTC"
-    assert connection.sql("SELECT current_setting('TimeZone')").rows() == [("UTC",)]
+    assert connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)").rows() == [("2020-01-01 00:00:00+00",)]
 
 
 def test_a_query_keeps_the_settings_it_was_made_with(connection):
-    query = connection.sql("SELECT current_setting('TimeZone')")
+    query = connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)")
     connection.sql("SET TimeZone = 'Asia/Tokyo'")
-    assert query.rows() == [("UTC",)]
+    assert query.rows() == [("2020-01-01 00:00:00+00",)]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,9 @@ def test_explain_gives_lines_or_json(connection):
     assert any("inverted index: i = 6  2 -> 1" in line for line in lines)
     ((text,),) = connection.sql("EXPLAIN (FORMAT JSON) SELECT x FROM c WHERE i = 6").rows()
     report = json.loads(text)
-    assert report == connection.explain("SELECT x FROM c WHERE i = 6").to_dict()
+    assert report.pop("phases").keys() >= {"parse", "bind", "conditions", "files"}
+    again = connection.explain("SELECT x FROM c WHERE i = 6").to_dict()
+    assert report == {name: value for name, value in again.items() if name != "phases"}
     assert report["scans"][0]["table"] == "c"
     assert "actual" not in report
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kartosql.errors import KartosqlError, KartosqlWarning
     from kartosql.formats.kartothek.cube import Cube
     from kartosql.plan.report import ScanReport
-    from kartosql.query import Query
+    from kartosql.result import Query
 
 # Importing the package is cheap: names are loaded from their modules when they are first used.
 _HOMES = {
@@ -24,7 +24,7 @@ _HOMES = {
     "Cube": "kartosql.formats.kartothek.cube",
     "KartosqlError": "kartosql.errors",
     "KartosqlWarning": "kartosql.errors",
-    "Query": "kartosql.query",
+    "Query": "kartosql.result",
     "ScanReport": "kartosql.plan.report",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import TracebackType
@@ -21,7 +22,8 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters
 from kartosql.plan.report import ScanReport
 from kartosql.plan.tables import Tables, TableSource, registered_source
-from kartosql.query import Query, SelectQuery
+from kartosql.query import SelectQuery
+from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, Statement, parse
 from kartosql.store import Store
@@ -109,9 +111,10 @@ class Connection:
         FormatError and StoreError for what is wrong with the data.
         """
         self._open()
+        started = time.perf_counter()
         statement = self._parse(text)
         if isinstance(statement, Select):
-            return self._select(statement, parameters, engine)
+            return self._select(statement, parameters, engine, started)
         if isinstance(statement, Explain):
             return self._explain(statement, parameters, engine)
         if isinstance(statement, Describe) and statement.query is not None:
@@ -131,11 +134,14 @@ class Connection:
         assert isinstance(statement, Show)
         return Query(self._show(statement, text))
 
-    def _select(self, select: Select, parameters: Parameters, engine: str | None) -> SelectQuery:
+    def _select(
+        self, select: Select, parameters: Parameters, engine: str | None, started: float | None = None
+    ) -> SelectQuery:
+        parsed = 0.0 if started is None else time.perf_counter() - started
         settings = self.settings.copy()
         if engine is not None:
             settings.set("engine", engine)
-        return SelectQuery(select, self._tables(), self._runtime, settings, parameters)
+        return SelectQuery(select, self._tables(), self._runtime, settings, parameters, parse_seconds=parsed)
 
     def _explain(self, statement: Explain, parameters: Parameters, engine: str | None) -> Query:
         query = self._select(statement.query, parameters, engine)
@@ -174,12 +180,13 @@ class Connection:
     def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
         """Return what a SELECT would read and why, without running it."""
         self._open()
+        started = time.perf_counter()
         statement = self._parse(sql)
         if isinstance(statement, Explain):
             statement = statement.query
         if not isinstance(statement, Select):
             raise UsageError("Only a SELECT can be explained.", code="not-explainable")
-        return self._select(statement, parameters, engine).report
+        return self._select(statement, parameters, engine, started).report
 
     def query_cube(
         self,

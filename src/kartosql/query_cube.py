@@ -21,7 +21,8 @@ from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
 from kartosql.plan.report import ScanReport
 from kartosql.plan.tables import Tables, TableSource, cube_source, quote_identifier
-from kartosql.query import Query, SelectQuery
+from kartosql.query import SelectQuery
+from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql import Select, parse
 

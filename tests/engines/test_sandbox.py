@@ -17,6 +17,7 @@ from kartosql.write.build import write_dataset
 SECRET = "do-not-tell"
 CODES = {
     "not-allowed",
+    "function-not-allowed",
     "not-supported",
     "unknown-table",
     "invalid-query",
@@ -174,7 +175,7 @@ def test_a_file_that_the_scan_left_out_cannot_be_read_by_its_path(place):
     files = sorted((place / "store" / "d" / "table").rglob("*.parquet"))
     with kartosql.connect(str(place / "store")) as connection, pytest.raises(KartosqlError) as e:
         connection.sql(f"SELECT * FROM d, read_parquet('{files[1]}') WHERE d.p = 0").rows()
-    assert e.value.code == "not-allowed"
+    assert e.value.code == "function-not-allowed"
 
 
 def test_python_variables_are_no_tables(place):

@@ -15,18 +15,6 @@ CASES = "sql/cases.json"
 
 Connect = Callable[[dict[str, Any]], Any]
 
-# What the planner does not do yet; each is to be taken off the list when it does.
-NOT_YET = {
-    "alias_in_where": "conditions on SELECT aliases",
-    "replace_star": "conditions through derived tables",
-    "transitive_left": "conditions carried over join keys",
-    "distinct": "conditions through DISTINCT",
-    "having_key": "HAVING on group keys",
-    "intersect_outer": "conditions through set operations",
-    "cube_enrich_value": "conditions through common table expressions",
-    "cube_partition": "conditions through common table expressions",
-}
-
 
 @pytest.fixture(scope="module")
 def connect(golden_folder) -> Iterator[Connect]:
@@ -82,9 +70,7 @@ def _files(report: dict[str, Any], table: str) -> set[str]:
 
 
 @pytest.mark.parametrize("case", golden.params(CASES, lambda c: "max_files" in c))
-def test_no_more_files_are_selected_than_a_good_planner_opens(case, connect, request):
-    if case["id"] in NOT_YET:
-        request.node.add_marker(pytest.mark.xfail(reason=NOT_YET[case["id"]], strict=True))
+def test_no_more_files_are_selected_than_a_good_planner_opens(case, connect):
     report = connect(case).explain(case["query"], parameters=case.get("params")).to_dict()
     selected = {table: len(_files(report, table)) for table in case["max_files"]}
     too_many = {table: n for table, n in selected.items() if n > case["max_files"][table]}

@@ -94,6 +94,12 @@ def test_of_two_dimensions_one_without_common_values_is_enough(make, overlaid):
     assert overlaid(connection, "SELECT v FROM c") == {"seed": 0}
 
 
+def test_two_files_have_to_share_values_of_all_dimensions(make, overlaid):
+    connection = make("seed", _seed([0, 1], [0, 0], "a"), _seed([1, 2], [1, 1], "b"), _seed([2, 3], [1, 0], "c"))
+    assert overlaid(connection, "SELECT v FROM c") == {"seed": 2}
+    assert connection.sql("SELECT v FROM c ORDER BY x, y").rows() == [(v,) for v in ("a0", "a1", "b1", "c2", "c3")]
+
+
 def test_only_the_files_that_share_cells_are_read_with_the_last_one_winning(make, overlaid):
     connection = make(
         "seed", _seed([0, 1], [0, 0], "a"), _seed([1, 2], [0, 0], "b"), _seed([8, 9], [0, 0], "c"),

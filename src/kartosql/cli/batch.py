@@ -14,11 +14,12 @@ from kartosql.cli.output import interruptible, opened
 from kartosql.cli.report import say
 from kartosql.connection import Connection, connect
 from kartosql.errors import KartosqlError, SqlError, UsageError
-from kartosql.query import Query, SelectQuery
+from kartosql.query import SelectQuery
 from kartosql.render import write_stream
 from kartosql.render.escape import escaped_lines
 from kartosql.render.files import format_of
 from kartosql.render.formats import BINARY_FORMATS
+from kartosql.result import Query
 from kartosql.settings import find
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Statement, parse, split_statements
 from kartosql.sql.tree import placeholders

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import Condition
+from kartosql.plan.conditions import Condition, is_evaluable
 from kartosql.plan.datasets import OccurrencePruner
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.extract import Extractor
 from kartosql.plan.less import read_less
 from kartosql.plan.lookup import LookupPlanner
 from kartosql.plan.occurrences import Occurrence
+from kartosql.plan.phases import PhaseClock
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import OccurrenceScan, Scan
 from kartosql.plan.shapes import Shapes
@@ -38,7 +40,9 @@ def prune(
         evaluator.same_meaning,
         freeze or evaluator.freeze,
     )
+    clock = PhaseClock()
     extractor = _extract(query, evaluator, reader) if enabled else None
+    clock.lap("conditions")
     conditions = extractor.found if extractor is not None else {}
     reasons = extractor.reasons if extractor is not None else {}
 
@@ -47,12 +51,34 @@ def prune(
 
     stored = [o for o in query.occurrences if o.source.registered is None]
     scans = {o.id: scan(query, o, conditions.get(o.id, [])) for o in stored}
+    clock.lap("files")
     if extractor is not None and any(extractor.lookups.values()):
         planner = LookupPlanner(query, evaluator, conditions)
         scans = planner.run(scans, extractor.lookups, extractor.origin, scan)
+        clock.lap("lookups")
     shapes = Shapes(query.walked, reader, query.parameters) if enabled else None
     counts = read_less(query, evaluator, shapes, scans) if shapes is not None else ()
-    return Scan(tuple(scans[o.id] for o in stored), counts)
+    clock.lap("shapes")
+    explained = (_explained(scans[o.id], conditions.get(o.id, [])) for o in stored)
+    return Scan(tuple(explained), counts, clock.phases)
+
+
+def _explained(scan: OccurrenceScan, conditions: list[Condition]) -> OccurrenceScan:
+    """Note which conditions left out no file, and why."""
+    steps = [step.condition for part in scan.parts for step in part.steps]
+    unused = []
+    for condition in dict.fromkeys(conditions):
+        if not any(condition.text in step for step in steps):
+            foreign = any(ref[0] != scan.occurrence.id for ref in condition.columns)
+            reason = (
+                "it depends on more than columns, constants and functions of them"
+                if not is_evaluable(condition)
+                else "it depends on other tables"
+                if foreign
+                else "no partition key, index or statistics of the table answers it"
+            )
+            unused.append((condition.text, reason))
+    return replace(scan, unused=tuple(unused))
 
 
 def _extract(query: BoundQuery, evaluator: Evaluator, reader: ConditionReader) -> Extractor:

@@ -30,6 +30,11 @@ _CLOCK = _WITHOUT_PARENTHESES | {
 _MAY_TELL_TIME = re.compile("|".join(sorted(_CLOCK)), re.IGNORECASE)
 
 
+def may_tell_time(text: str) -> bool:
+    """Return whether the value of a statement may depend on the clock."""
+    return _MAY_TELL_TIME.search(text) is not None
+
+
 class ConditionReader:
     """Turns predicates of one statement into conditions.
 
@@ -161,7 +166,7 @@ class ConditionReader:
     def _clock(self, span: Span, cuts: list[tuple[int, int, Pieces]]) -> list[tuple[int, int, Pieces]] | None:
         """Return the functions of the clock in a part of the text with their literals."""
         text = self.slice(span)
-        if not _MAY_TELL_TIME.search(text):
+        if not may_tell_time(text):
             return []
         taken = {c[0] for c in cuts}
         tokens = [t for t in tokens_of(text) if span[0] + t.start not in taken]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
@@ -14,6 +14,8 @@ Sizes = MutableMapping[str, int | None]
 @dataclass(frozen=True)
 class ScanReport:
     """What a statement will read, and why no more.
+
+    ``phases`` are the seconds that each phase of planning took.
 
     ``str()`` is for people, ``to_dict()`` for programs; ``actual`` holds what was really
     read, once the statement ran (EXPLAIN ANALYZE).
@@ -26,6 +28,7 @@ class ScanReport:
     sizes: Sizes
     residuals: Mapping[int, str]
     actual: Mapping[str, Any] | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def files_total(self) -> int:
@@ -57,6 +60,7 @@ class ScanReport:
             "engine_reason": self.engine_reason,
             "sql": self.sql,
             "scans": [self._occurrence(o) for o in self.scan.occurrences],
+            "phases": {name: round(seconds, 6) for name, seconds in self.phases.items()},
         }
         if self.actual is not None:
             result["actual"] = dict(self.actual)
@@ -72,6 +76,7 @@ class ScanReport:
             "conditions": list(scan.conditions),
             "residual": self.residuals.get(scan.occurrence.id),
             "kept_because": scan.kept_because,
+            "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
         }
 
     def _part(self, part: PartScan) -> dict[str, Any]:
@@ -116,8 +121,13 @@ class ScanReport:
                     lines.append(f"    {s.by}: {_short(s.condition)}  {s.files_before} -> {s.files_after}")
             if scan.eliminated:
                 lines.append(f"  not opened, no column is used: {', '.join(scan.eliminated)}")
+            for text, reason in scan.unused:
+                lines.append(f"  left to the engine: {_short(text)} ({reason})")
             if scan.kept_because:
                 lines.append(f"  all files kept: {scan.kept_because}")
+        if self.phases:
+            took = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in self.phases.items())
+            lines.append(f"planning, ms: {took}")
         if self.actual is not None:
             lines += [f"{name}: {value}" for name, value in self.actual.items()]
         return "\n".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kartosql.errors import Span
 from kartosql.plan.occurrences import Occurrence
@@ -60,6 +60,8 @@ class OccurrenceScan:
     eliminated: tuple[str, ...]
     conditions: tuple[str, ...]
     kept_because: str | None
+    # Conditions that left out no file, and why they could not.
+    unused: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -77,3 +79,4 @@ class Scan:
 
     occurrences: tuple[OccurrenceScan, ...]
     counts: tuple[tuple[Span, bool], ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds that each phase of planning took

@@ -10,28 +10,16 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
+from kartosql.sql.guard import check_tokens, check_tree
 from kartosql.sql.statements import Describe, Explain, Name, Reset, Select, Set, Show, Statement
-from kartosql.sql.tree import parse_tree, tokens_of
+from kartosql.sql.tokens import CONSTANTS, cleaned, parts_of, tokens_of
+from kartosql.sql.tree import parse_tree
 
-MAX_TEXT = 1_000_000
+MAX_TEXT = 1_000_000  # characters outside of long lists of constants
+MAX_LISTS = 4_000_000  # characters of those lists: 100,000 values of 38 characters
 SHOW_WORDS = ("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "FILES", "STATS", "SETTINGS")
 _NEEDS_TARGET = ("PARTITIONS", "INDEXES", "FILES", "STATS")
 _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
-# What changes something; DDL is also the base of queries in sqlglot, so the kinds are named.
-_WRITES = (
-    exp.Insert,
-    exp.Update,
-    exp.Delete,
-    exp.Merge,
-    exp.Create,
-    exp.Drop,
-    exp.Copy,
-    exp.Attach,
-    exp.Detach,
-    exp.Command,
-    exp.Pragma,
-    exp.Set,
-)
 # Behind these a colon is that of a slice, a struct or an alias.
 _OPERANDS = (
     TokenType.VAR,
@@ -49,9 +37,15 @@ def tokenize(text: str) -> list[Token]:
     """Return the tokens of ``text``; raises ``syntax-error`` and ``statement-too-long``."""
     if not isinstance(text, str):
         raise SqlError(f"A statement is text, not {type(text).__name__}.", code="invalid-argument")
-    if len(text) > MAX_TEXT:
+    try:
+        parts = parts_of(text) if len(text) <= MAX_TEXT + MAX_LISTS else {}
+    except TokenError as e:
+        raise SqlError(f"Cannot read the statement: {e}", code="syntax-error", sql=text) from None
+    listed = sum(end - start for start, (end, kind, _) in parts.items() if kind == CONSTANTS)
+    if len(text) - listed > MAX_TEXT or listed > MAX_LISTS:
         raise SqlError(
-            f"The statement has {len(text):,} characters, the limit is {MAX_TEXT:,}.",
+            f"The statement has {len(text):,} characters, the limit is {MAX_TEXT:,}, "
+            f"and {MAX_LISTS:,} in IN (...) with constants.",
             code="statement-too-long",
             hint="Hand long lists over as a registered table, or as a list parameter.",
         )
@@ -59,7 +53,7 @@ def tokenize(text: str) -> list[Token]:
         at = text.index("\0")
         raise SqlError("The statement holds a NUL character.", code="syntax-error", span=(at, at + 1))
     try:
-        return tokens_of(text)
+        return tokens_of(text, parts)
     except TokenError as e:
         raise SqlError(f"Cannot read the statement: {_first_line(e)}", code="syntax-error", sql=text) from None
 
@@ -81,8 +75,10 @@ def parse(text: str) -> Statement:
     Raises ``empty-statement``, ``several-statements``, ``syntax-error`` and
     ``not-supported`` for statements that kartosql does not have.
     """
-    tokens = tokenize(text)
-    text = _named_parameters(text, tokens)
+    text, tokens = cleaned(text, tokenize(text))
+    named = _named_parameters(text, tokens)
+    if named != text:
+        text, tokens = named, tokens_of(named)
     while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
         tokens.pop()
     if not tokens:
@@ -95,11 +91,12 @@ def parse(text: str) -> Statement:
                 span=(token.start, token.end + 1),
                 sql=text,
             )
-    return _Cursor(text[: tokens[-1].end + 1], tokens_of(text[: tokens[-1].end + 1])).statement()
+    return _Cursor(text[: tokens[-1].end + 1], tokens).statement()
 
 
 def _named_parameters(text: str, tokens: list[Token]) -> str:
     """Write the parameters ``:name`` as ``$name``, which is what DuckDB reads; places stay the same."""
+    pieces, at = [], 0
     for before, colon, name in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if (
             colon.token_type == TokenType.COLON
@@ -108,8 +105,9 @@ def _named_parameters(text: str, tokens: list[Token]) -> str:
             and name.token_type not in (TokenType.IDENTIFIER, TokenType.STRING)
             and (before is None or before.token_type not in _OPERANDS)
         ):
-            text = f"{text[: colon.start]}${text[colon.start + 1 :]}"
-    return text
+            pieces += [text[at : colon.start], "$"]
+            at = colon.start + 1
+    return "".join([*pieces, text[at:]])
 
 
 class _Cursor:
@@ -192,7 +190,8 @@ class _Cursor:
         return error
 
     def select(self) -> Select:
-        """Parse the rest of the tokens as a query."""
+        """Parse the rest of the tokens as a query; raises what a query may not do."""
+        check_tokens(self.tokens[self.at :], self.text)
         start = self.tokens[self.at].start
         text, tokens = self.text, self.tokens
         if self.at:
@@ -204,8 +203,8 @@ class _Cursor:
             # The engine judges what this parser cannot read; it then runs without pruning.
             return Select(text, None)
         tree = trees[0] if len(trees) == 1 else None
-        if tree is not None and tree.find(*_WRITES):
-            raise SqlError("A query must not change anything.", code="not-allowed", sql=text)
+        if tree is not None:
+            check_tree(tree, text)
         return Select(text, tree if isinstance(tree, exp.Query | exp.Summarize | exp.Pivot | exp.Values) else None)
 
     def show(self) -> Show:

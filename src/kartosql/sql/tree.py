@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlglot import exp
-from sqlglot.dialects.dialect import Dialect
-from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span
+from kartosql.sql.tokens import CONSTANTS, DIALECT, tokens_of
 
-DIALECT = Dialect.get_or_raise("duckdb")
 _SPAN = "kartosql_span"
-
-
-class _Tokenizer(DuckDB.Tokenizer):
-    """The DuckDB tokenizer without the statements whose text sqlglot leaves unread."""
-
-    COMMANDS: ClassVar[set[Any]] = set()
-    # Another dialect's operator, which hides the parameter in ``?::INT``.
-    KEYWORDS: ClassVar[dict[str, Any]] = {k: v for k, v in DuckDB.Tokenizer.KEYWORDS.items() if k != "?::"}
-
-
-def tokens_of(text: str) -> list[Token]:
-    """Return the tokens of ``text``; raises sqlglot's TokenError."""
-    return list(_Tokenizer(dialect=DIALECT).tokenize(text))
 
 
 class SpanParser(DuckDBParser):
@@ -58,6 +43,19 @@ class SpanParser(DuckDBParser):
     def _parse_placeholder(self) -> Any:
         start = self._curr
         return self._noted(start, super()._parse_placeholder())
+
+    def _parse_in(self, this: Any, *args: Any, **kwargs: Any) -> Any:
+        held = self._next
+        if held is None or held.token_type != CONSTANTS:
+            return super()._parse_in(this, *args, **kwargs)
+        # A Var, so that nobody takes one node for the values of the list; its text is that of the user.
+        self._advance(2)
+        node = self.expression(exp.In(this=this, expressions=[exp.Var(this=held.text)]))
+        self._match_r_paren(node)
+        return node
+
+    def _warn_unsupported(self) -> None:
+        """Keep quiet; the engine judges what this parser cannot read."""
 
 
 def is_plain_name(name: str) -> bool:

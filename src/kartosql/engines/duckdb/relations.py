@@ -64,7 +64,8 @@ class Relations:
         for part in scan.parts[1:]:
             if part.files:
                 alias = names[part.part.name]
-                on = " AND ".join(f"p0.{quote(shown[c])} = {alias}.{quote(shown[c])}" for c in part.part.join_key)
+                key = [(c, quote(shown[c])) for c in part.part.join_key]
+                on = " AND ".join(f"p0.{name} = {self._exactly(f'{alias}.{name}', source, c)}" for c, name in key)
                 join = "INNER JOIN" if part.join == "inner" else "LEFT JOIN"
                 body += f" {join} ({self._part(part, columns, shown, typed)}) {alias} ON {on}"
         items = []
@@ -135,6 +136,12 @@ class Relations:
             raise
         return True
 
+    def _exactly(self, name: str, table: TableSource | DatasetTable, column: str) -> str:
+        """Return a column of a cell's key; whatever texts are equal to the user, other values are other cells."""
+        columns = table.columns if isinstance(table, TableSource) else table.types
+        collated = self._session.instance.settings.get("default_collation") and pa.types.is_string(columns[column])
+        return f'{name} COLLATE "binary"' if collated else name
+
     # -- one dataset ---------------------------------------------------------------------------
 
     def _part(
@@ -158,7 +165,7 @@ class Relations:
             queries.append(self.rows_of(table, plain, names, types=types))
         if overlaid:
             outer = ", ".join(map(quote, names.values())) or "NULL AS nothing"
-            cell = ", ".join(quote(shown[c]) for c in part.join_key)
+            cell = ", ".join(self._exactly(quote(shown[c]), part.table, c) for c in part.join_key)
             inner = self.rows_of(table, overlaid, names, types=types, ordered=True)
             queries.append(
                 f"SELECT {outer} FROM ({inner}) QUALIFY row_number() OVER "

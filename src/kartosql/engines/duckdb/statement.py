@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.errors import translate
+from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.session import Session
 from kartosql.errors import SqlError
 from kartosql.plan.bind import BoundQuery
@@ -69,13 +70,9 @@ class Statement(Session):
 
     # -- before the run --------------------------------------------------------------------------
 
-    def now_values(self, expressions: Sequence[str]) -> list[tuple[str, str]]:
-        """Return type and text of expressions without columns, as they are in this statement's transaction."""
-        if not expressions:
-            return []
-        items = ", ".join(f"typeof({e}), CAST({e} AS VARCHAR)" for e in expressions)
-        row = self.rows(f"SELECT {items}")[0]
-        return list(zip(row[::2], row[1::2], strict=True))
+    def clock(self, function: str) -> str | None:
+        """Return the literal that a function of the clock stands for in this statement's transaction."""
+        return clock_literal(self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")[0])
 
     def describe(self, query: BoundQuery) -> pa.Schema:
         """Return the Arrow schema of a query's output, without opening a file."""

@@ -1,0 +1,188 @@
+"""The result of a statement: Arrow first; rows, data frames and files on top."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from kartosql.errors import UsageError
+from kartosql.plan.report import ScanReport
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+PREVIEW_ROWS = 20
+
+
+class Query:
+    """The result of a statement.
+
+    A SELECT is lazy: it runs when rows are asked for, and ``arrow()`` and what builds on it
+    keeps them. ``stats`` tells afterwards what was really read.
+    """
+
+    def __init__(self, table: pa.Table | None = None, types: list[str] | None = None) -> None:
+        self._table = table
+        self._types = types
+        self.stats: dict[str, Any] | None = None
+
+    # -- what it looks like ------------------------------------------------------------------
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns, in order."""
+        return list(self.schema.names)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the result; for a SELECT known without running it."""
+        return self.arrow().schema
+
+    @property
+    def report(self) -> ScanReport | None:
+        """The ScanReport of a SELECT, None for other statements."""
+        return None
+
+    def explain(self) -> ScanReport:
+        """Return what the query will read and why; raises ``not-explainable`` for statements that scan nothing."""
+        report = self.report
+        if report is None:
+            raise UsageError("Only a SELECT can be explained.", code="not-explainable")
+        return report
+
+    def __repr__(self) -> str:
+        from kartosql.render import tables
+
+        return tables.preview(self._preview(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+
+    def _repr_html_(self) -> str:
+        from kartosql.render import html
+
+        return html.table(self._preview(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+
+    def _preview(self, rows: int) -> pa.Table:
+        """Return the first rows; a query that did not run yet is stopped behind them."""
+        if self._table is not None:
+            return self._table.slice(0, rows)
+        reader = self.reader()
+        batches, count = [], 0
+        for batch in reader:
+            batches.append(batch)
+            count += batch.num_rows
+            if count >= rows:
+                break
+        preview = pa.Table.from_batches(batches, reader.schema).slice(0, rows)
+        reader.close()
+        return preview
+
+    # -- what it holds -----------------------------------------------------------------------
+
+    def arrow(self) -> pa.Table:
+        """Return the result as an Arrow table; the query runs once."""
+        if self._table is None:
+            self._table = self.reader().read_all()
+        return self._table
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the result as a stream of record batches; each call of a SELECT runs it."""
+        return self.arrow().to_reader()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return the result as Python tuples.
+
+        128-bit integers are int, decimals Decimal; dates and timestamps beyond what Python's
+        datetime holds (years after 9999, nanoseconds, infinity) are text.
+        """
+        return list(self)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        table = self.arrow()
+        types = self._types or [""] * table.num_columns
+        columns = [_python_values(c, t) for c, t in zip(table.columns, types, strict=True)]
+        return iter(list(zip(*columns, strict=True)) if columns else [()] * table.num_rows)
+
+    def __len__(self) -> int:
+        return int(self.arrow().num_rows)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def df(self) -> pandas.DataFrame:
+        """Return the result as pandas DataFrame; raises ``missing-extra`` without pandas."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                "pandas is not installed.", code="missing-extra", hint="pip install 'kartosql[pandas]'"
+            ) from None
+        frame: pandas.DataFrame = self.arrow().to_pandas()
+        return frame
+
+    def pl(self) -> polars.DataFrame:
+        """Return the result as polars DataFrame; raises ``missing-extra`` without polars."""
+        try:
+            import polars
+        except ImportError:
+            raise UsageError(
+                "polars is not installed.", code="missing-extra", hint="pip install 'kartosql[polars]'"
+            ) from None
+        frame = polars.from_arrow(self.arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def write(self, path: str, format: str | None = None) -> int:  # noqa: A002
+        """Write the result to a file and return the number of rows.
+
+        The format follows from the suffix (parquet, arrow, csv, tsv, json, jsonl) unless
+        given. Raises ``invalid-argument`` and ``store-failed``.
+        """
+        from kartosql.render import write_file
+
+        return write_file(self.reader(), path, format)
+
+
+def _python_values(column: pa.ChunkedArray, type_: str) -> list[Any]:
+    try:
+        if type_ in ("HUGEINT", "UHUGEINT"):
+            return [None if v is None else int(v) for v in column.to_pylist()]
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            column = column.cast(pa.timestamp("us", column.type.tz))
+        if pa.types.is_interval(column.type):
+            return [_timedelta(v) for v in column.to_pylist()]
+        return list(column.to_pylist())
+    except (OverflowError, ValueError, pa.ArrowException):
+        return [_python_value(v) for v in column]
+
+
+def _timedelta(value: Any) -> Any:
+    """Return an interval as timedelta, unless it has months, whose length differs, or parts of microseconds."""
+    if value is None or value.months or value.nanoseconds % 1000:
+        return value
+    return dt.timedelta(days=value.days, microseconds=value.nanoseconds // 1000)
+
+
+def _python_value(scalar: pa.Scalar) -> Any:
+    """Return one value; dates and timestamps that Python's datetime cannot hold are text."""
+    if not scalar.is_valid:
+        return None
+    type_ = scalar.type
+    if pa.types.is_list(type_):
+        return [_python_value(v) for v in scalar]
+    if pa.types.is_struct(type_):
+        return {name: _python_value(value) for name, value in scalar.items()}
+    try:
+        if not (pa.types.is_timestamp(type_) and type_.unit == "ns"):
+            return scalar.as_py()
+    except (OverflowError, ValueError):
+        pass
+    from kartosql.render import temporal
+
+    texts = temporal.dates if pa.types.is_date(type_) else temporal.timestamps
+    return texts(pa.array([scalar], type_))[0]

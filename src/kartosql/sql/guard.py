@@ -1,0 +1,181 @@
+"""What a stranger's query may not do, told from its tokens and its tree before an engine sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from kartosql.errors import Span, SqlError
+from kartosql.sql.functions import is_refused, is_table_function, words
+from kartosql.sql.tokens import CONSTANTS
+from kartosql.sql.tree import span_of
+
+MAX_TOKENS = 300_000  # an IN list of 100,000 values has 200,000 and takes DuckDB 3 s and 0.5 GB
+MAX_NESTING = 100  # DuckDB's parser ends the process at some 60,000 subqueries
+MAX_LAMBDAS = 8  # one inside of another: each doubles time and memory, 16 take DuckDB 1 s, 20 take 3 GB
+MAX_CHAIN = 250  # operators of which each makes the tree deeper; DuckDB ends at 1,000
+MAX_SET_OPERATIONS = 1_000  # 5,000 take DuckDB 4 s, 20,000 minutes, whatever the timeout
+MAX_EXPANSION = 1_000  # 13 common table expressions that each name the one before twice take DuckDB 4 s, 22 hours
+
+# Names of sqlglot's token types: single operators make a tree deeper by one each,
+_DEEPENS = words(
+    "DCOLON DPIPE PLUS DASH STAR SLASH DIV MOD NOT TILDE IS COLLATE ARROW DARROW DOT L_BRACKET CARET DSTAR AMP PIPE",
+    "EQ NEQ LT LTE GT GTE BETWEEN LIKE ILIKE INTERVAL",
+)
+# and these end such a chain.
+_ENDS = words("COMMA AND OR WHEN THEN ELSE SELECT FROM WHERE ON JOIN USING UNION EXCEPT INTERSECT ALIAS")
+_SETS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)
+_OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
+_CLOSE = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
+_NO_NAMES = (TokenType.STRING, TokenType.NUMBER, TokenType.HEREDOC_STRING, CONSTANTS)
+_NO_WORDS = (*_NO_NAMES, TokenType.IDENTIFIER)
+# A name behind one of these, with a parenthesis behind it, is an alias with columns.
+_NAMING = (TokenType.ALIAS, TokenType.WITH, TokenType.RECURSIVE)
+_STATEMENTS = words(
+    "COPY INSERT UPDATE DELETE MERGE CREATE DROP ALTER ATTACH DETACH PRAGMA CALL SET RESET LOAD INSTALL EXPORT IMPORT",
+    "SHOW CHECKPOINT EXECUTE PREPARE VACUUM",
+)
+# What changes something; DDL is also the base of queries in sqlglot, so the kinds are named.
+_WRITES = (
+    exp.Insert,
+    exp.Update,
+    exp.Delete,
+    exp.Merge,
+    exp.Create,
+    exp.Drop,
+    exp.Copy,
+    exp.Attach,
+    exp.Detach,
+    exp.Command,
+    exp.Pragma,
+    exp.Set,
+    exp.Into,
+)
+
+
+def check_tokens(tokens: Sequence[Token], text: str) -> None:
+    """Raise ``statement-too-long``, ``statement-too-deep``, ``function-not-allowed`` or ``not-allowed``."""
+    count = len(tokens) + sum(2 * t.text.count(",") for t in tokens if t.token_type == CONSTANTS)
+    if count > MAX_TOKENS:
+        raise SqlError(
+            f"The statement has {count:,} words and signs, the limit is {MAX_TOKENS:,}.",
+            code="statement-too-long",
+            hint="Hand long lists over as a registered table, or as a list parameter.",
+        )
+    _check_depth(tokens, text)
+    for before, token, after in zip([None, *tokens], tokens, tokens[1:], strict=False):
+        if before is not None and before.token_type == TokenType.L_PAREN:
+            _check_word(token, after, text)
+        if (
+            after.token_type == TokenType.L_PAREN
+            and token.token_type not in _NO_NAMES
+            and is_refused(token.text.lower())
+            and (before is None or before.token_type not in _NAMING)
+        ):
+            raise refused_function(token.text, (token.start, token.end + 1), text)
+
+
+def refused_function(name: str, span: Span | None, text: str) -> SqlError:
+    """Return the error about a function that no query may call."""
+    return SqlError(
+        f"The function {name} is not allowed in queries.",
+        code="function-not-allowed",
+        hint="Functions that reach files, settings, variables or the catalog are switched off; "
+        "a query reads the tables that SHOW TABLES lists.",
+        span=span,
+        sql=text,
+    )
+
+
+def _check_word(token: Token, after: Token, text: str) -> None:
+    """Refuse a statement in parentheses; the second word tells it from a column of that name."""
+    if token.text.upper() in _STATEMENTS and token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
+        named = after.token_type in (TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING)
+        keyword = after.text.upper() in ("FROM", "INTO", "OR", "ALL", "TABLE", "TABLES", "VIEW", "MACRO", "DATABASES")
+        if named or keyword or (token.text.upper() == "COPY" and after.token_type == TokenType.L_PAREN):
+            raise SqlError(
+                f"{token.text.upper()} cannot stand inside of a query.",
+                code="not-allowed",
+                hint="A query reads tables and changes nothing.",
+                span=(token.start, token.end + 1),
+                sql=text,
+            )
+
+
+def _check_depth(tokens: Sequence[Token], text: str) -> None:
+    """Refuse what would make a parser's tree too deep for the engine, or for its binder's patience."""
+    # Per open bracket: operators in a row, whether it holds a lambda, how deep lambdas are nested inside.
+    levels: list[list[int]] = [[0, 0, 0]]
+    sets = 0
+    for token in tokens:
+        kind = token.token_type
+        level = levels[-1]
+        what = None
+        if kind.name in _ENDS:
+            level[0] = 0
+            sets += kind in _SETS
+        elif kind.name in _DEEPENS:
+            level[0] += 1
+        if kind in _OPEN:
+            levels.append([0, 0, 0])
+            if len(levels) > MAX_NESTING:
+                what = f"brackets and CASE more than {MAX_NESTING} levels deep"
+        elif kind in _CLOSE and len(levels) > 1:
+            levels.pop()
+            levels[-1][2] = max(levels[-1][2], level[1] + level[2])
+            if levels[-1][2] > MAX_LAMBDAS:
+                what = f"lambdas more than {MAX_LAMBDAS} levels deep"
+        elif kind not in _NO_WORDS and token.text.upper() in ("LAMBDA", "FOR"):
+            # FOR is that of [x FOR x IN list], which is a lambda as well.
+            level[1] = 1
+        if level[0] > MAX_CHAIN:
+            what = f"more than {MAX_CHAIN} operators in a row"
+        if sets > MAX_SET_OPERATIONS:
+            what = f"more than {MAX_SET_OPERATIONS:,} set operations"
+        if what:
+            raise too_deep(what, (token.start, token.end + 1), text)
+
+
+def too_deep(what: str, span: Span | None, text: str) -> SqlError:
+    """Return the error about a statement that is nested too deeply."""
+    hint = "Compute parts of it in WITH, or split the statement."
+    message = f"The statement has {what}."
+    return SqlError(message, code="statement-too-deep", hint=hint, span=span, sql=text)
+
+
+def check_tree(tree: exp.Expression, text: str) -> None:
+    """Raise ``not-allowed``, ``function-not-allowed`` or ``statement-too-deep``."""
+    expansion: dict[str, int] = {}
+    for node in tree.walk():
+        if isinstance(node, _WRITES):
+            raise SqlError(
+                "A query must not change anything.",
+                code="not-allowed",
+                hint="Only SELECT can be run; WITH holds queries.",
+                span=span_of(node),
+                sql=text,
+            )
+        if isinstance(node, (exp.Table, exp.Lateral)) and isinstance(node.this, exp.Func):
+            _check_source(node.this, text)
+        if isinstance(node, exp.With):
+            _count_expansion(node, expansion, text)
+
+
+def _check_source(function: Any, text: str) -> None:
+    names = [function.name] if isinstance(function, exp.Anonymous) else [n.lower() for n in function.sql_names()]
+    if not any(is_table_function(n.lower()) for n in names):
+        raise refused_function(names[0], span_of(function), text)
+
+
+def _count_expansion(node: exp.With, known: dict[str, int], text: str) -> None:
+    """Refuse common table expressions that name each other so often that the query explodes."""
+    for cte in node.expressions:
+        name = cte.alias.lower()
+        named = [t.name.lower() for t in cte.this.find_all(exp.Table)]
+        known[name] = 1 + sum(known.get(n, 0) for n in named if n != name)
+        if known[name] > MAX_EXPANSION:
+            what = f"common table expressions that stand for more than {MAX_EXPANSION:,} others"
+            raise too_deep(what, span_of(cte.args["alias"].this), text)

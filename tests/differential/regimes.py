@@ -1,0 +1,32 @@
+"""Other prices: what the planner does only for large data, done for small ones, and the other way round."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+# Values of the planner's constants, by name.
+REGIMES: list[Mapping[str, Any]] = [
+    {},
+    {"MAX_PROBES": 1_000, "MIN_FOR_STATISTICS": 1, "MIN_FILES": 1, "FILE_BYTES": 10**9, "FOOTER_BYTES": 0,
+     "INDEX_SHARE": 10**9, "LOOKUP_VALUES": 0, "MAX_SHARE": 10**9},
+    {"MAX_PROBES": 0, "MIN_FOR_STATISTICS": 1, "MIN_FILES": 1, "FILE_BYTES": 10**9, "FOOTER_BYTES": 10**9,
+     "INDEX_SHARE": 10**9, "MAX_LISTED": 1, "MAX_SHARE": 10**9},
+]  # fmt: skip
+
+
+@contextlib.contextmanager
+def regime(seed: int) -> Iterator[None]:
+    """Give the constants, wherever they were imported to, the values of one of the regimes."""
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("kartosql.")]
+    with contextlib.ExitStack() as stack:
+        for name, value in REGIMES[seed % len(REGIMES)].items():
+            holders = [m for m in modules if hasattr(m, name)]
+            if not holders:
+                raise LookupError(f"no module of the planner has a constant {name} any more")
+            for module in holders:
+                stack.enter_context(mock.patch.object(module, name, value))
+        yield
