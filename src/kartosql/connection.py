@@ -20,11 +20,12 @@ from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters
+from kartosql.plan.cache import PlanCache
 from kartosql.plan.report import ScanReport
 from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import SelectQuery
 from kartosql.result import Query
-from kartosql.settings import SETTINGS, Settings
+from kartosql.settings import SETTINGS, Settings, find
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, Statement, parse
 from kartosql.store import Store
 
@@ -65,6 +66,7 @@ class Connection:
         self._registered: dict[str, TableSource] = {}
         self._runtime = Runtime(store)
         self._metadata = MetadataCache()
+        self._plans = PlanCache()
         self._parsed = lru_cache(MAX_PARSED)(parse)  # trees are only read
         self._closed = False
 
@@ -122,6 +124,8 @@ class Connection:
             return Query(catalog.describe_schema(query.schema))
         if parameters:
             raise SqlError("This statement takes no parameters.", code="invalid-parameters")
+        if isinstance(statement, Set | Reset) and not find(statement.name).in_sql:
+            raise SqlError(f"The setting {statement.name!r} is given to connect() only.", code="not-allowed", sql=text)
         if isinstance(statement, Set):
             self.settings.set(statement.name, statement.value)
             return Query(catalog.settings(self.settings, [statement.name]))
@@ -141,7 +145,9 @@ class Connection:
         settings = self.settings.copy()
         if engine is not None:
             settings.set("engine", engine)
-        return SelectQuery(select, self._tables(), self._runtime, settings, parameters, parse_seconds=parsed)
+        return SelectQuery(
+            select, self._tables(), self._runtime, settings, parameters, plans=self._plans, parse_seconds=parsed
+        )
 
     def _explain(self, statement: Explain, parameters: Parameters, engine: str | None) -> Query:
         query = self._select(statement.query, parameters, engine)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 
 from kartosql.engines.duckdb import FileAccess, Planner, Runtime, Statement, table_names
 from kartosql.errors import ExecutionError, LimitError, SqlError
-from kartosql.plan.bind import BoundQuery, Parameters, bind, bind_unplanned
+from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
+from kartosql.plan.cache import PlanCache
 from kartosql.plan.less import counted
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
@@ -37,6 +39,7 @@ class SelectQuery(Query):
         settings: Settings,
         parameters: Parameters = None,
         *,
+        plans: PlanCache | None = None,
         parse_seconds: float = 0.0,
     ) -> None:
         super().__init__()
@@ -44,11 +47,12 @@ class SelectQuery(Query):
         self._runtime = runtime
         self._store = runtime.store
         self._settings = settings
+        self._plans = plans or PlanCache()
         started = time.perf_counter()
         if select.tree is None:
             self._bound = bind_unplanned(select, table_names(select.text), known, parameters)
         else:
-            self._bound = bind(select, known, parameters)
+            self._bound = self._plans.bind(select, known, parameters)
         self._phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
         self._report: ScanReport | None = None
         self._schema: pa.Schema | None = None
@@ -105,6 +109,9 @@ class SelectQuery(Query):
     def _plan(self, files: FileAccess, statement: Statement | None = None) -> ScanReport:
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
         freeze = statement.clock if statement is not None else None
+        found = self._plans.scan(self._bound, prune, self._settings.engine_settings()) if statement is None else None
+        if found is not None:
+            return self._account(replace(found, phases={}), files)
         with self._runtime.planner(self._settings, files) as planner:
             self._running = planner
             try:
@@ -115,9 +122,10 @@ class SelectQuery(Query):
         return self._account(scan, files)
 
     def _account(self, scan: Scan, files: FileAccess) -> ScanReport:
-        residuals = {o.occurrence.id: w for o in scan.occurrences if (w := _residual(self._bound, o.occurrence.id))}
         phases = {**self._phases, **scan.phases}
-        report = ScanReport(self._bound.select.text, "duckdb", "", scan, files.sizes, residuals, phases=phases)
+        report = ScanReport(
+            self._bound.select.text, "duckdb", "", scan, files.sizes, partial(_residual, self._bound), phases=phases
+        )
         count = report.files_selected
         if (
             count <= (STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT)
@@ -175,6 +183,8 @@ class SelectQuery(Query):
             raise
         self._report = report
         self._schema = schema
+        if not may_tell_time(self._bound.select.text):
+            self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
         return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
 
     def _start(self, files: FileAccess, report: ScanReport | None = None) -> Statement:

@@ -76,6 +76,7 @@ class Setting:
     parse: Callable[[Any], Any]
     about: str
     duckdb: str | None = None  # name of the DuckDB setting it is handed to
+    in_sql: bool = True  # whether SET may change it; where files are written is not for a statement to say
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -86,7 +87,7 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes"),
         Setting("memory_limit", None, _text, "memory of the engine, e.g. 4GB", "memory_limit"),
         Setting("threads", None, _count, "threads of the engine", "threads"),
-        Setting("temp_directory", None, _text, "folder for spilling", "temp_directory"),
+        Setting("temp_directory", None, _text, "folder for spilling", "temp_directory", in_sql=False),
         Setting("TimeZone", "UTC", _text, "time zone of the session", "TimeZone"),
         Setting("default_collation", None, _text, "collation of text comparisons", "default_collation"),
     )

@@ -241,7 +241,7 @@ class Selects(Sources):
             return f"SELECT {source.alias}.*", columns
         at = self.rng.randrange(len(columns))
         one = columns[at]
-        way = self.weighted(whole=4, exclude=1, replace=1.5, rename=1, qualified=1, columns_=0.5)
+        way = self.weighted(whole=4, exclude=1.5, replace=3, rename=2, qualified=1, columns_=0.5)
         if len(columns) == 1 and way == "exclude":
             way = "whole"
         if way == "exclude":

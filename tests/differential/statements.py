@@ -59,7 +59,7 @@ class Writer(Traps):
             inner = self._recursive(env) if looped and number == 0 else self.query(depth - 1, env, None)
             columns = inner.columns
             shown = name
-            if self.chance(0.15):
+            if self.chance(0.3):
                 self.tag("cte column list")
                 columns = [
                     Column(f"m{i}", c.kind, c.lineage, c.shaky).through("cte column list")
@@ -74,7 +74,7 @@ class Writer(Traps):
         recursive = "RECURSIVE " if any("<recursive>" in t for t in texts) else ""
         body = self.query(depth, env, outer, kinds) if depth > 1 else self.select(depth, env, outer, kinds)
         # Where a WITH follows another one in parentheses DuckDB forgets it.
-        inner = f"SELECT * FROM ({body.text}) w" if body.text.startswith("WITH") else body.text
+        inner = f"SELECT * FROM ({body.text}) w" if body.text.lstrip("(").startswith("WITH") else body.text
         text = f"WITH {recursive}{', '.join(texts)} {inner}".replace("<recursive>", "")
         return Query(text, body.columns, simple=False)
 

@@ -135,12 +135,13 @@ class Traps(Selects):
         if not common:
             return self._outer()
         key = self.rng.choice([c for c in common if c.lineage] or common)
-        join = self.pick("LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "FULL JOIN")
         self.tag("merged beside others")
-        merged = Source("", [Column(key.name, key.kind)])
+        join = self.pick("JOIN", "LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "FULL JOIN")
+        both = Column(key.name, key.kind, key.lineage + kinds[key.name].lineage)
+        merged = Source("", [both.through(f"merged by using {join.lower()}")])
         first = self.loose("", merged).replace(f".{key.name}", key.name)
         word = self.pick("AND", "OR")
-        where = self.pick(first, f"({first} {word} {self.loose(*self.pick(('a', one), ('b', other)))})")
+        where = first if self.chance(0.5) else f"({first} {word} {self.loose(*self.pick(('a', one), ('b', other)))})"
         return Query(
             f"SELECT {key.name} AS o0, a.{key.name} AS o1, b.{key.name} AS o2 "
             f"FROM {text} {join} {more} USING ({key.name}) WHERE {where}",

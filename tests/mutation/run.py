@@ -42,9 +42,9 @@ def mutated(mutation: Mutation, source: Path) -> str | None:
     return None
 
 
-def noticed(source: Path, kinds: list[str]) -> tuple[str | None, str]:
+def noticed(source: Path, kinds: list[str], statements: str) -> tuple[str | None, str]:
     """Return the first test that fails over the package below ``source``, and the end of the output."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "KARTOSQL_DIFFERENTIAL": STATEMENTS}
+    environment = {**os.environ, "PYTHONPATH": str(source), "KARTOSQL_DIFFERENTIAL": statements}
     check = [sys.executable, "-c", "import kartosql; print(kartosql.__file__)"]
     used = subprocess.run(check, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     if not used.startswith(str(source)):
@@ -70,6 +70,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="mutations to try; all of them by default")
     parser.add_argument("--list", action="store_true", help="only check that every mutation still applies")
     parser.add_argument("--tests", default="golden,plan,differential", help="kinds of tests, in order")
+    parser.add_argument("--statements", default=STATEMENTS, help="see tests/test_differential.py")
     parser.add_argument("--verbose", action="store_true", help="show how the test failed")
     options = parser.parse_args()
     chosen = [m for m in MUTATIONS if not options.names or m.name in options.names]
@@ -81,7 +82,7 @@ def main() -> int:
     if not options.list and not options.names:
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(ROOT / "src", folder, dirs_exist_ok=True)
-            test, output = noticed(Path(folder), kinds)
+            test, output = noticed(Path(folder), kinds, options.statements)
         if test is not None:
             print(f"without any mutation {test} fails\n{output}")
             return 2
@@ -91,7 +92,7 @@ def main() -> int:
             source = Path(folder)
             shutil.copytree(ROOT / "src", source, dirs_exist_ok=True)
             problem = mutated(mutation, source)
-            test, output = (None, "") if problem or options.list else noticed(source, kinds)
+            test, output = (None, "") if problem or options.list else noticed(source, kinds, options.statements)
         if problem:
             verdict = f"DOES NOT APPLY: {problem}"
             bad.append(mutation.name)

@@ -69,6 +69,15 @@ class BoundQuery:
         return UnknownNameError([_unknown_column(u, self.select.text) for u in self.suspects], self.select.text)
 
 
+def rebind(bound: BoundQuery, parameters: Parameters) -> BoundQuery:
+    """Return a bound query with other parameters; raises ``invalid-parameters``."""
+    if not parameters and not bound.parameter_places:
+        return bound
+    assert bound.select.tree is not None
+    values, _, _ = _parameters(bound.select, bound.select.tree, parameters)
+    return replace(bound, parameters=values)
+
+
 def bind(select: Select, tables: Tables, parameters: Parameters = None) -> BoundQuery:
     """Resolve the names of a query.
 

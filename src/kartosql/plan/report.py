@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class ScanReport:
     engine_reason: str
     scan: Scan
     sizes: Sizes
-    residuals: Mapping[int, str]
+    residual: Callable[[int], str | None]
     actual: Mapping[str, Any] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class ScanReport:
             "datasets": [self._part(p) for p in scan.parts],
             "eliminated": list(scan.eliminated),
             "conditions": list(scan.conditions),
-            "residual": self.residuals.get(scan.occurrence.id),
+            "residual": self.residual(scan.occurrence.id),
             "kept_because": scan.kept_because,
             "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
         }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -59,8 +59,21 @@ class TableSource:
         return found[0] if len(found) == 1 else None
 
 
+def _kept(owner: CubeState | DatasetTable, name: str, make: Callable[[], TableSource]) -> TableSource:
+    """Return the table made of some metadata, the same one as long as the metadata are the same."""
+    kept = vars(owner)
+    found = kept.get(name)
+    if found is None:
+        found = kept[name] = make()
+    return cast(TableSource, found)
+
+
 def cube_source(state: CubeState) -> TableSource:
     """Return the table that a cube is."""
+    return _kept(state, "_cube_source", lambda: _cube_source(state))
+
+
+def _cube_source(state: CubeState) -> TableSource:
     types = state.types
     seed = state.seed
     owner = dict.fromkeys(seed.join_key, seed.name)
@@ -73,6 +86,10 @@ def cube_source(state: CubeState) -> TableSource:
 
 def member_source(state: CubeState, name: str) -> TableSource:
     """Return one dataset of a cube as a table of its own, overlays resolved."""
+    return _kept(state, f"_source_{name}", lambda: _member_source(state, name))
+
+
+def _member_source(state: CubeState, name: str) -> TableSource:
     member = state.members[name]
     types = {c: member.table.types[c] for c in sorted(member.table.schema.names) if is_visible(c)}
     part = _part(member, list(types))
@@ -82,6 +99,10 @@ def member_source(state: CubeState, name: str) -> TableSource:
 
 def dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
     """Return a table of a plain dataset; its columns follow ``_common_metadata``."""
+    return _kept(table, f"_source_{qualified}", lambda: _dataset_source(table, qualified=qualified))
+
+
+def _dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
     types = dict(table.types)
     name = f"{table.uuid}.{table.table}" if qualified else table.uuid
     part = Part(table.table, table, (), tuple(types))

@@ -29,6 +29,13 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
         if "timeout" in raw.lower() or "execution time" in raw.lower():
             return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
         return ExecutionError("The statement was interrupted.", code="interrupted")
+    if "Max expression depth limit" in raw:
+        return SqlError(
+            "Expressions are nested too deeply.",
+            code="statement-too-deep",
+            hint="Compute parts of it in WITH, or split the statement.",
+            sql=sql,
+        )
     if isinstance(error, duckdb.ParserException):
         return SqlError(message, code="syntax-error", sql=sql, hint=hint, span=_place(raw, sql))
     if isinstance(error, duckdb.OutOfMemoryException):

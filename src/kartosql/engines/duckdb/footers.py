@@ -35,6 +35,8 @@ _ORDERED = {
     "VARCHAR",
 }
 
+_VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
+
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
 Bounds = tuple[int, str | None, str | None, int | None]  # file, minimum, maximum, number of NULLs
 
@@ -77,6 +79,7 @@ class Footers:
         self._shape_of: dict[tuple[str, int | None], int] = {}
         self._shapes: dict[Shape, int] = {}
         self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
+        self._uniform: dict[tuple[int, tuple[tuple[str, str], ...]], bool] = {}
         self._counts: dict[str, int] = {}
         self._watched: dict[int, _Watched] = {}
 
@@ -141,6 +144,19 @@ class Footers:
         for name in declared:
             if name not in names:
                 raise _mismatch(f"{key}: the column {name!r} is missing")
+
+    def are_uniform(self, keys: Sequence[str], sizes: Mapping[str, int | None], declared: Mapping[str, str]) -> bool:
+        """Return whether checked files have the same schema, with the declared columns in their very types."""
+        with self._lock:
+            numbers = {self._shape_of.get((key, sizes.get(key))) for key in keys}
+            number = numbers.pop()
+            if numbers or number is None:
+                return False
+            known = self._uniform.get((number, tuple(declared.items())))
+            if known is None:
+                (shape,) = (s for s, n in self._shapes.items() if n == number)
+                known = self._uniform[number, tuple(declared.items())] = _has_exactly(shape, declared)
+            return known
 
     # -- row counts ----------------------------------------------------------------------------
 
@@ -219,6 +235,16 @@ class Footers:
             ]
         for column in columns:
             column.seen.update(file_of.values())
+
+
+def _has_exactly(shape: Shape, declared: Mapping[str, str]) -> bool:
+    """Return whether a flat schema has columns of their declared types, and no name is there twice."""
+    columns = shape[1:]  # the first node is the schema itself
+    names = [name.lower() for name, _, _ in columns]
+    if any(children for _, children, _ in columns) or len(set(names)) < len(names) or not _VIRTUAL.isdisjoint(names):
+        return False
+    types = {name: type_ for name, _, type_ in columns}
+    return all(types.get(name) == type_ for name, type_ in declared.items())
 
 
 def _statistics_query(columns: Sequence[ColumnStatistics]) -> str:

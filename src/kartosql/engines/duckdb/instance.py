@@ -18,6 +18,7 @@ import pyarrow as pa
 from kartosql.errors import UsageError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.plan.bind import SCHEMA
 from kartosql.store import Store
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling")
 SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
+
+PREPARED_SCHEMAS = 4
 
 
 class Instance:
@@ -43,6 +46,8 @@ class Instance:
         self._footers: set[str] = set()
         self._current: dict[str, Any] = {"max_execution_time": 0, "parquet_metadata_cache": False}
         self.worn_out = False
+        # For the views of a statement's first occurrences.
+        self.schemas = tuple(f"{SCHEMA}{i}" for i in range(PREPARED_SCHEMAS))
         # Private, as DuckDB may always read and write it; made when something is spilled.
         self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
         config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -56,6 +61,8 @@ class Instance:
                 # The bytes are in memory already.
                 self._root.execute("SET GLOBAL enable_external_file_cache = false")
             self._root.execute("SET GLOBAL python_enable_replacements = false")
+            for schema in self.schemas:
+                self._root.execute(f"CREATE SCHEMA {schema}")
             for name, value in {"temp_directory": self._temporary, **settings}.items():
                 self._set(name, value)
         except BaseException:

@@ -121,7 +121,8 @@ class Relations:
 
     def _view(self, occurrence: Occurrence, body: str) -> None:
         schema, name = occurrence.view
-        self._session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
+        if schema not in self._session.instance.schemas:
+            self._session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
         self._session.run(f"CREATE VIEW {quote(schema)}.{quote(name)} AS {body}")
 
     def _supported(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
@@ -200,11 +201,12 @@ class Relations:
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             self._tables.append(f"kartosql_rows_{number}")
             reader = self._session.arrow_files(self._tables[-1], file_keys, columns, table.types)
+            inner = [f"c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
             self._variables.append(f"kartosql_files_{number}")
-            reader = self._session.parquet_files(self._variables[-1], file_keys, declared)
-        values = {c: f"r.c{i}" for i, c in enumerate(columns)}
+            reader, inner = self._session.parquet_files(self._variables[-1], file_keys, declared)
+        values = {c: f"r.{name}" for c, name in zip(columns, inner, strict=True)}
         partitions = table.partitions
         for at, key in enumerate(table.partition_keys):
             if key in names:

@@ -127,8 +127,8 @@ class Session:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def parquet_files(self, variable: str, keys: Sequence[str], declared: dict[str, str]) -> str:
-        """Return a reader over Parquet files whose columns are exposed as c0, c1, ...
+    def parquet_files(self, variable: str, keys: Sequence[str], declared: dict[str, str]) -> tuple[str, list[str]]:
+        """Return a reader over Parquet files and the names of the declared columns in it.
 
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
         """
@@ -138,12 +138,17 @@ class Session:
         self.footers.check(self, keys, paths, declared)
         if not declared:
             reader = f"read_parquet(getvariable('{variable}'), hive_partitioning = false)"
-            return f"(SELECT file_index, file_row_number FROM {reader})"
+            return f"(SELECT file_index, file_row_number FROM {reader})", []
         size = sum(self.files.sizes.get(k) or 0 for k in keys)
-        return (
-            f"read_parquet(getvariable('{variable}'), schema = {parquet_schema_argument(declared)}, "
+        names, schema = list(map(quote, declared)), ""
+        if not self.footers.are_uniform(keys, self.files.sizes, declared):
+            # Costs about a millisecond.
+            names, schema = [f"c{i}" for i in range(len(declared))], f"schema = {parquet_schema_argument(declared)}, "
+        reader = (
+            f"read_parquet(getvariable('{variable}'), {schema}"
             f"hive_partitioning = false, can_have_nan = true, explicit_cardinality = {max(1, size // 50)})"
         )
+        return reader, names
 
     def types_in_files(self, keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
         """Return the DuckDB type that files give to columns; those that hold only NULL are left out.

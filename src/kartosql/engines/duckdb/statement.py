@@ -19,6 +19,9 @@ from kartosql.plan.scan import Scan
 from kartosql.sql.judge import judge
 
 BATCH_ROWS = 100_000
+MAX_JUDGED = 256
+MAX_JUDGED_TEXT = 20_000
+_judged: dict[str, None] = {}  # texts that passed; the verdict follows from the text alone
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -126,14 +129,26 @@ class Statement(Session):
 
     def _query(self, query: BoundQuery) -> Any:
         text, parameters = query.text, query.parameters
+        if text not in _judged:
+            self._judge(query)
+            if len(text) <= MAX_JUDGED_TEXT:
+                _judged[text] = None
+                while len(_judged) > MAX_JUDGED:
+                    _judged.pop(next(iter(_judged)), None)
+        return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
+
+    def _judge(self, query: BoundQuery) -> None:
+        """Raise an error unless the text to run is one query over nothing but the views of its occurrences."""
+        text = query.text
         kinds = [s.type for s in self._connection.extract_statements(text)]
         if len(kinds) != 1 or kinds[0] not in _QUERIES:
             raise SqlError("Only queries can be run.", code="not-allowed", sql=query.select.text)
         if kinds[0] == duckdb.StatementType.SELECT:
-            judge(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
+            tables = judge(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
+            if query.select.tree is not None and not tables <= {o.view for o in query.occurrences}:
+                raise SqlError("The statement names tables that were not found.", code="not-allowed", sql=text)
         elif query.select.tree is None:
             raise SqlError("This form of statement is not supported.", code="not-supported", sql=text)
-        return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
 
     def measured(self) -> dict[str, int | None]:
         """Return what the run read as far as DuckDB tells: bytes_read, files_opened and row_groups_read."""
