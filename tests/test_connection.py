@@ -85,9 +85,13 @@ def test_each_statement_sees_what_was_committed_before(connection):
 
 def test_settings_hold_for_the_statements_that_follow(connection):
     assert connection.sql("SET TimeZone = 'Asia/Tokyo'").rows()[0][:2] == ("TimeZone", "Asia/Tokyo")
-    assert connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)").rows() == [("2020-01-01 09:00:00+09",)]
+    assert connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)").rows() == [
+        ("2020-01-01 09:00:00+09",)
+    ]
     assert connection.sql("RESET timezone").rows()[0][1] == "UTC"
-    assert connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)").rows() == [("2020-01-01 00:00:00+00",)]
+    assert connection.sql("SELECT CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR)").rows() == [
+        ("2020-01-01 00:00:00+00",)
+    ]
 
 
 def test_a_query_keeps_the_settings_it_was_made_with(connection):

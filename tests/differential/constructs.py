@@ -25,7 +25,8 @@ PRUNES = [
     "derived table", "cte", "cte used twice", "cte column list", "column list", "star", "replace", "rename",
     "expression", "union", "union all", "intersect", "except", "union by name", "union all by name", "coerced",
     "distinct", "distinct on key", "group by", "group by all", "window key", "qualify key", "lateral",
-    "merged by using join", "merged by using left join", "merged by using full join", "merged by natural join", "over join", "over left join",
+    "merged by using join", "merged by using left join", "merged by using full join", "merged by natural join",
+    "over join", "over left join",
     "over semi join", "over WHERE",
 ]  # fmt: skip
 

@@ -132,7 +132,7 @@ def _left(connection: Any) -> dict[str, list[Any]]:
         "views": "SELECT view_name FROM duckdb_views() WHERE NOT internal",
         "tables": "SELECT table_name FROM duckdb_tables()",
         "types": "SELECT type_name FROM duckdb_types() WHERE NOT internal",
-        "schemas": "SELECT schema_name FROM duckdb_schemas() WHERE starts_with(schema_name, '__')",
+        "schemas": "SELECT schema_name FROM duckdb_schemas() WHERE regexp_full_match(schema_name, '__kartosql_([4-9]|..+)')",
         "variables": "SELECT name FROM duckdb_variables()",
     }
     found = {what: cursor.execute(sql).fetchall() for what, sql in queries.items()}

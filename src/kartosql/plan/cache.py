@@ -17,6 +17,9 @@ from kartosql.sql.statements import Select
 MAX_STATEMENTS = 64
 MAX_SCANS = 8  # of one statement, for different parameters and settings
 MAX_FILES = 20_000  # of all scans of one statement
+# Times that a statement is planned before its scan is kept: what is asked for repeatedly is
+# remembered of footers and indices, and later plans are better for it.
+LEARNED = 4
 
 Planner = Callable[..., Scan]
 _SIMPLE = (bool, int, float, str, bytes, type(None))
@@ -27,6 +30,7 @@ class _Entry:
     select: Select  # kept, as it is known by its identity
     bound: BoundQuery
     scans: OrderedDict[Hashable, Scan] = field(default_factory=OrderedDict)
+    planned: int = 0
 
 
 class PlanCache:
@@ -67,6 +71,9 @@ class PlanCache:
         if entry is None or key is None or entry.bound.walked is not bound.walked or _size(scan) > MAX_FILES:
             return
         with self._lock:
+            entry.planned += 1
+            if entry.planned < LEARNED:
+                return
             entry.scans[key] = scan
             while len(entry.scans) > MAX_SCANS or sum(map(_size, entry.scans.values())) > MAX_FILES:
                 entry.scans.popitem(last=False)

@@ -1,0 +1,90 @@
+"""Plans of repeated statements are kept, and forgotten when anything they depend on changed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import builders
+import kartosql
+import kartosql.query
+from kartosql.plan.cache import LEARNED
+from kartosql.plan.prune import prune
+from kartosql.store import Store
+from kartosql.write.build import write_dataset
+
+
+@pytest.fixture
+def connection() -> Iterator[Any]:
+    """``t`` has four files by ``p`` and an index on ``i``."""
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    table = pa.table({"p": [0, 0, 1, 2, 3], "i": [1, 2, 11, 21, 31], "v": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    write_dataset(store, "t", table, partition_on="p", index_columns=["i"])
+    with kartosql.connect(store.url) as made:
+        yield made
+
+
+@pytest.fixture
+def plans(monkeypatch) -> list[str]:
+    """Texts of the statements that were really planned."""
+    seen: list[str] = []
+
+    def noting(query: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(query.select.text)
+        return prune(query, *args, **kwargs)
+
+    monkeypatch.setattr(kartosql.query, "prune", noting)
+    return seen
+
+
+def repeat(connection: Any, sql: str, parameters: Any = None, times: int = LEARNED + 2) -> list[Any]:
+    return [connection.sql(sql, parameters).rows() for _ in range(times)][-1]
+
+
+def test_a_repeated_statement_is_planned_a_few_times_only(connection, plans):
+    assert repeat(connection, "SELECT v FROM t WHERE i = 11") == [(3.0,)]
+    assert len(plans) == LEARNED
+
+
+def test_other_parameters_are_planned_anew(connection, plans):
+    sql = "SELECT v FROM t WHERE i = ?"
+    assert repeat(connection, sql, [11]) == [(3.0,)]
+    assert repeat(connection, sql, [21]) == [(4.0,)]
+    assert repeat(connection, sql, [11.0]) == [(3.0,)]
+    assert repeat(connection, sql, [True]) == [(1.0,)]
+
+
+def test_a_write_is_seen_at_once(connection, plans):
+    assert repeat(connection, "SELECT count(*), sum(v) FROM t WHERE p = 1") == [(1, 3.0)]
+    builders.append(connection.store, "t", pa.table({"p": [1], "i": [12], "v": [7.0]}))
+    assert connection.sql("SELECT count(*), sum(v) FROM t WHERE p = 1").rows() == [(2, 10.0)]
+
+
+def test_settings_belong_to_the_plan(connection, plans):
+    sql = "SELECT v FROM t WHERE CAST(TIMESTAMPTZ '2020-01-01 00:00:00+00' AS VARCHAR) LIKE '%09:00%' AND p = 1"
+    assert repeat(connection, sql) == []
+    connection.sql("SET TimeZone = 'Asia/Tokyo'")
+    assert repeat(connection, sql) == [(3.0,)]
+
+
+def test_registered_data_that_are_replaced_are_seen(connection, plans):
+    sql = "SELECT v FROM t WHERE i IN (SELECT k FROM given)"
+    connection.register("given", pa.table({"k": [11]}))
+    assert repeat(connection, sql) == [(3.0,)]
+    connection.register("given", pa.table({"k": [31]}))
+    assert repeat(connection, sql) == [(5.0,)]
+
+
+def test_a_table_of_the_same_name_is_seen(connection, plans):
+    assert repeat(connection, "SELECT v FROM T WHERE i = 11") == [(3.0,)]
+    connection.register("T", pa.table({"i": [11], "v": [9.0]}))
+    assert connection.sql("SELECT v FROM T WHERE i = 11").rows() == [(9.0,)]
+
+
+def test_statements_that_ask_the_clock_are_planned_each_time(connection, plans):
+    repeat(connection, "SELECT v FROM t WHERE i = 11 AND now() > TIMESTAMP '2020-01-01'")
+    assert len(plans) == LEARNED + 2
