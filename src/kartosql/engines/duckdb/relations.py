@@ -19,6 +19,8 @@ from kartosql.plan.tables import TableSource
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
+MAX_LISTED = 64  # files whose partition values stand in a list
+
 
 class Relations:
     """Creates the views over which the user's text runs."""
@@ -207,20 +209,47 @@ class Relations:
             self._variables.append(f"kartosql_files_{number}")
             reader, inner = self._session.parquet_files(self._variables[-1], file_keys, declared)
         values = {c: f"r.{name}" for c, name in zip(columns, inner, strict=True)}
-        partitions = table.partitions
-        for at, key in enumerate(table.partition_keys):
-            if key in names:
-                # A list by position in the file list: no join, and a filter on the key skips whole files.
-                listed = [partitions.tuples[partitions.part_of_file[f]][at] for f in files]
-                variable = f"kartosql_keys_{number}_{at}"
-                self._variables.append(variable)
-                self._session.set_list(variable, listed, partitions.types[at])
-                values[key] = f"getvariable('{variable}')[CAST(r.file_index AS BIGINT) + 1]"
+        found, joined = self._partition_values(table, files, [k for k in table.partition_keys if k in names], number)
+        values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         if ordered:
             # Positions ascend in document order, and so does DuckDB's file index.
             items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]
-        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r"
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
+
+    def _partition_values(
+        self, table: DatasetTable, files: Sequence[int], keys: Sequence[str], number: int
+    ) -> tuple[dict[str, str], str]:
+        """Return expressions for the partition keys of the rows of ``files``, and what is joined for them.
+
+        A value that all files share is a constant. Else values are found by the position of the
+        file: in a list, of which DuckDB touches all values for each vector of rows, or by a join.
+        """
+        partitions = table.partitions
+        parts = [partitions.tuples[partitions.part_of_file[f]] for f in files]
+        values: dict[str, str] = {}
+        columns: dict[str, pa.Array] = {}
+        for key in keys:
+            at = table.partition_keys.index(key)
+            listed = [part[at] for part in parts]
+            name = f"kartosql_keys_{number}_{at}"
+            if listed.count(listed[0]) == len(listed):
+                values[key] = f"getvariable('{name}')[1]"
+                listed = listed[:1]
+            elif len(listed) <= MAX_LISTED:
+                values[key] = f"getvariable('{name}')[CAST(r.file_index AS BIGINT) + 1]"
+            else:
+                values[key] = f"k.k{at}"
+                columns[f"k{at}"] = array_of(listed, partitions.types[at])
+                continue
+            self._variables.append(name)
+            self._session.set_list(name, listed, partitions.types[at])
+        if not columns:
+            return values, ""
+        name = f"kartosql_parts_{number}"
+        self._tables.append(name)
+        self._session.register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
+        return values, f" JOIN {name} k ON k.i = r.file_index"
 
 
 def _empty(source: TableSource, columns: Sequence[str]) -> str:
