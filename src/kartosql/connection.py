@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from kartosql import catalog
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.arrays import array_of
@@ -87,6 +86,10 @@ class Connection:
         self._registered.clear()
         self._runtime.close()
 
+    def expect_one_statement(self) -> None:
+        """Prepare for one statement and no more, which takes less time then; others still work."""
+        self._runtime.expect_one()
+
     def _open(self) -> None:
         if self._closed:
             raise UsageError("The connection is closed.", code="connection-closed")
@@ -118,7 +121,10 @@ class Connection:
         if isinstance(statement, Select):
             return self._select(statement, parameters, engine, started)
         if isinstance(statement, Explain):
-            return self._explain(statement, parameters, engine)
+            return self._explain(statement, parameters, engine, started)
+        # Imported late, as a SELECT is answered sooner without it.
+        from kartosql import catalog
+
         if isinstance(statement, Describe) and statement.query is not None:
             query = self._select(statement.query, parameters, engine)
             return Query(catalog.describe_schema(query.schema))
@@ -149,8 +155,8 @@ class Connection:
             select, self._tables(), self._runtime, settings, parameters, plans=self._plans, parse_seconds=parsed
         )
 
-    def _explain(self, statement: Explain, parameters: Parameters, engine: str | None) -> Query:
-        query = self._select(statement.query, parameters, engine)
+    def _explain(self, statement: Explain, parameters: Parameters, engine: str | None, started: float) -> Query:
+        query = self._select(statement.query, parameters, engine, started)
         report = query.report
         if statement.analyze:
             report = analyze(query)
@@ -161,6 +167,8 @@ class Connection:
         return Query(pa.table({"explain": array_of(lines, pa.string())}))
 
     def _show(self, statement: Show, text: str) -> pa.Table:
+        from kartosql import catalog
+
         what, tables = statement.what, self._tables()
         if what == "settings":
             return catalog.settings(self.settings, list(SETTINGS))

@@ -254,10 +254,41 @@ def test_statements(connection, monkeypatch, sql, files):
         ("SELECT 1 FROM t JOIN d USING (p) WHERE p = 1", [1, 1]),
         ("SELECT 1 FROM t NATURAL JOIN d WHERE p = 1", [1, 1]),
         ("SELECT p + 1 AS q FROM t WHERE q = 2", [1]),
+        ("SELECT 1 FROM t WHERE p = 1 AND p IN (SELECT p FROM d)", [1, 1]),
+        ("SELECT 1 FROM t WHERE p = 1 AND i IN (SELECT i FROM d WHERE p = 2)", [1, 1]),
+        ("SELECT 1 FROM t WHERE p IN (SELECT p FROM d WHERE p = 1 UNION ALL SELECT p FROM d WHERE p = 2)", [4, 1, 1]),
+        ("SELECT 1 FROM t WHERE p < 2 AND p IN (SELECT p FROM d UNION ALL SELECT p FROM d)", [2, 2, 2]),
+        ("SELECT 1 FROM t WHERE p = 1 AND p NOT IN (SELECT p FROM d)", [1, 4]),
+        ("SELECT 1 FROM t WHERE p = 1 OR p IN (SELECT p FROM d)", [4, 4]),
     ],
 )
 def test_conditions_are_carried_to_where_they_save_files(connection, monkeypatch, sql, files):
     check(connection, monkeypatch, sql, files)
+
+
+@pytest.mark.parametrize(
+    ("sql", "at", "reason"),
+    [
+        ("SELECT v FROM t QUALIFY p = 1 AND row_number() OVER () > 0", 0, "QUALIFY"),
+        ("SELECT * FROM (SELECT p FROM t UNION ALL BY NAME SELECT p FROM t) WHERE p = 1", 0, "BY NAME"),
+        ("SELECT 1 FROM t a LEFT JOIN t b ON a.i = b.i AND a.p = 1", 0, "ON of an outer join"),
+        ("SELECT 1 FROM t ASOF JOIN d ON t.v >= d.v WHERE d.p = 1", 1, "ASOF"),
+        ("SELECT * FROM (SELECT * FROM t LIMIT 100) WHERE p = 1", 0, "LIMIT"),
+        ("SELECT * FROM (SELECT DISTINCT ON (i) * FROM t ORDER BY i, v) WHERE p = 1", 0, "DISTINCT ON"),
+        ("SELECT * FROM (SELECT p, sum(v) AS s FROM t GROUP BY p) WHERE s = 1", 0, "aggregation"),
+        ("SELECT * FROM (PIVOT (SELECT p, i, v FROM t) ON p IN (0, 1) USING sum(v)) WHERE i = 10", 0, "construct"),
+        ("SELECT * FROM t TABLESAMPLE 50% WHERE p = 1", 0, "sampled"),
+        (
+            "WITH RECURSIVE r AS (SELECT p FROM t UNION SELECT p + 1 FROM r WHERE p < 3) FROM r WHERE p = 1",
+            0,
+            "recursive",
+        ),
+    ],
+)
+def test_the_report_gives_the_reason_where_all_files_are_kept(connection, sql, at, reason):
+    scan = connection.explain(sql).to_dict()["scans"][at]
+    assert len(scan["datasets"][0]["files"]) == 4
+    assert reason in scan["kept_because"]
 
 
 def test_the_report_says_why_all_files_are_kept(connection):

@@ -22,6 +22,14 @@ class Rows:
     parameters: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Found:
+    """The files that may hold a match, and why it was not looked up if these are all files."""
+
+    files: Files
+    note: str = ""
+
+
 class Cells(Protocol):
     """Tells which files hold the same values and cells."""
 

@@ -128,4 +128,5 @@ class OccurrencePruner:
             never_nan=checked,
         )
         for condition, _ in filter_.groups(conditions):
-            draft.narrow(filter_.files(condition, draft.files), condition.text, filter_.by(condition))
+            files = filter_.files(condition, draft.files)
+            draft.narrow(files, filter_.account(condition), filter_.by(condition))

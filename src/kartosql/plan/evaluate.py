@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.plan.cells import Cells, Files
+from kartosql.plan.cells import Cells, Files, Found
 from kartosql.plan.conditions import Atom, Condition, Group, conjunction, is_evaluable, parameters_for
 from kartosql.plan.occurrences import ColumnRef, Occurrence
 from kartosql.plan.scan import OccurrenceScan
@@ -95,12 +95,14 @@ class Evaluator(Protocol):
         with_keys: bool,
         never_null: bool,
         never_nan: bool,
-    ) -> Files:
+        among: Files,
+    ) -> Found:
         """Return the files with a value of ``column`` for which a predicate may be TRUE.
 
         The predicate names the column ``v`` and, if ``with_keys``, the i-th partition key
         ``k<i>``. NULL and NaN are in no index; they count as possible in every file unless
-        ``never_null`` and ``never_nan`` rule them out.
+        ``never_null`` and ``never_nan`` rule them out. Only files ``among`` the given ones
+        matter, and all files are returned if looking for them does not pay.
         """
 
     def statistics(
@@ -134,6 +136,8 @@ class FileFilter:
         self._never_nan = never_nan
         self._keys = {name: i for i, name in enumerate(table.partition_keys)}
         self._statistics: dict[Atom, Files | None] = {}
+        self._among = table.all_files
+        self._notes: list[str] = []
         self.all_files = table.all_files
 
     def structures(self, condition: Condition) -> frozenset[str] | None:
@@ -159,8 +163,14 @@ class FileFilter:
 
         Only files ``among`` the given ones matter.
         """
-        few = among is not None and len(among) < MIN_FOR_STATISTICS
-        return self._files(condition, statistics=not few)
+        self._among = self.all_files if among is None else among
+        self._notes = []
+        return self._files(condition, statistics=len(self._among) >= MIN_FOR_STATISTICS or among is None)
+
+    def account(self, condition: Condition) -> str:
+        """Return the text of a condition, with the reason if the last call of ``files`` kept more than it had to."""
+        notes = "; ".join(dict.fromkeys(self._notes))
+        return f"{condition.text} ({notes})" if notes else condition.text
 
     def by(self, condition: Condition) -> str:
         """Return the name of what answers a condition, for people."""
@@ -246,7 +256,7 @@ class FileFilter:
         if not indexed:
             return self._evaluator.partitions(self._table, predicate, parameters)
         (column,) = indexed
-        return self._evaluator.index(
+        found = self._evaluator.index(
             self._table,
             column,
             predicate,
@@ -254,7 +264,11 @@ class FileFilter:
             with_keys=any(name in self._keys for _, name in condition.columns),
             never_null=column in self._never_null,
             never_nan=self._never_nan,
+            among=self._among,
         )
+        if found.note:
+            self._notes.append(found.note)
+        return found.files
 
     def _name(self, column: ColumnRef) -> str:
         key = self._keys.get(column[1])

@@ -83,8 +83,7 @@ class Extractor:
             return
         self._done.add(relation.id)
         if relation.barrier is not None:
-            if conditions:
-                self._note(relation, relation.barrier)
+            self._note(relation, relation.barrier)
             conditions = []
         if relation.branches is not None:
             for branch in relation.branches:
@@ -100,6 +99,8 @@ class Extractor:
         return [c for c in moved if not isinstance(c, Opaque)]
 
     def _note(self, relation: Relation, reason: str) -> None:
+        for branch in relation.branches or ():
+            self._note(branch, reason)
         for source in relation.scope.sources if relation.scope is not None else ():
             self.reasons.setdefault(source.id, reason)
 
@@ -111,7 +112,7 @@ class Extractor:
         for at, source in enumerate(scope.sources):
             self._known[source.id] = [c.condition for c in usable[source.id]]
             self._known[source.id] += self._merged(final, scope, joins, source)
-            self._explain(source, at, local, joins)
+            self._explain(source, at, local, joins, usable[source.id], scope)
         self._carry(scope, usable)
         for source in scope.sources:
             known = list(dict.fromkeys(self._known[source.id]))
@@ -121,16 +122,25 @@ class Extractor:
                 self.lookups.setdefault(source.id, []).extend(c for c in real if isinstance(c, Lookup))
             elif source.relation is not None:
                 self._use(source, source.relation, known)
+        inward = self._inward(joins.holding)
         for relation in scope.nested:
-            self._relation(relation, [])
+            self._relation(relation, inward.get(relation.id, []))
 
-    def _explain(self, source: Source, at: int, local: _Local, joins: Joins) -> None:
+    def _explain(
+        self, source: Source, at: int, local: _Local, joins: Joins, usable: list[Conjunct], scope: Scope
+    ) -> None:
         if local.refused:
             self.reasons[source.id] = local.refused
         elif not source.prunable:
             self.reasons[source.id] = "the table is sampled, pivoted or nested"
+        elif joins.sides[at] == "ASOF":
+            self.reasons.setdefault(source.id, "without some rows an ASOF join finds others")
         elif at in joins.nullable() and joins.final:
             self.reasons.setdefault(source.id, "rows of an outer join's NULL side cannot be left out")
+        elif any(c.mentions(source) for found in joins.on.values() for c in found if c not in usable):
+            self.reasons.setdefault(source.id, "ON of an outer join leaves out no rows of the side that it keeps")
+        elif scope.select.args.get("qualify") is not None:
+            self.reasons.setdefault(source.id, "QUALIFY is asked after windows over all rows")
 
     def _use(self, source: Source, relation: Relation, conditions: list[Condition]) -> None:
         """Hand the conditions of one use over to a query; it is looked into when all uses are known."""
@@ -322,6 +332,17 @@ class Extractor:
             if condition not in self._known[to] and len(self._known[to]) < MAX_CONDITIONS:
                 self._known[to].append(condition)
         return len(self._known[to]) > before
+
+    def _inward(self, holding: list[Conjunct]) -> dict[int, list[Condition]]:
+        """Return the conditions that values of the subqueries of ``IN`` have to satisfy to matter."""
+        found: dict[int, list[Condition]] = {}
+        for pair in (p for c in holding for p in c.pairs if p.other[0] in self._relations):
+            pieces = self._types.carried(pair.column, pair.other)
+            if pieces is not None:
+                known = [c for c in self._known.get(pair.column[0], ()) if c.columns == {pair.column}]
+                conditions = self._moved(known, lambda ref, p=pieces: p)  # type: ignore[misc]
+                found.setdefault(pair.other[0], []).extend(c for c in conditions if not isinstance(c, Lookup))
+        return found
 
     def _name(self, of: int) -> str:
         source = self._sources.get(of)

@@ -11,7 +11,6 @@ from kartosql.plan.datasets import OccurrencePruner
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.extract import Extractor
 from kartosql.plan.less import read_less
-from kartosql.plan.lookup import LookupPlanner
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.phases import PhaseClock
 from kartosql.plan.reader import ConditionReader
@@ -53,6 +52,8 @@ def prune(
     scans = {o.id: scan(query, o, conditions.get(o.id, [])) for o in stored}
     clock.lap("files")
     if extractor is not None and any(extractor.lookups.values()):
+        from kartosql.plan.lookup import LookupPlanner
+
         planner = LookupPlanner(query, evaluator, conditions)
         scans = planner.run(scans, extractor.lookups, extractor.origin, scan)
         clock.lap("lookups")
@@ -88,4 +89,7 @@ def _extract(query: BoundQuery, evaluator: Evaluator, reader: ConditionReader) -
     except RecursionError:
         extractor.found, extractor.lookups = {}, {}
         extractor.reasons = {o.id: "the statement is nested too deeply" for o in query.occurrences}
+    for occurrence in query.occurrences:
+        if occurrence.id not in extractor.found:
+            extractor.reasons.setdefault(occurrence.id, "the planner does not look into the construct around it")
     return extractor

@@ -14,6 +14,7 @@ from kartosql.sql.tokens import tokens_of
 from kartosql.sql.tree import span_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![\w$.'\"])\d+(?:\.\d+)?(?![\w.'\"])")
 _MAX_ALIASES = 8  # aliases of the SELECT list that may refer to each other
 
 # Functions whose value is the same all through a statement; some need no parentheses.
@@ -60,8 +61,16 @@ class ConditionReader:
     def agrees(self, node: exp.Expression) -> bool:
         """Return whether the engine's parser sees the same AND, OR and NOT in a predicate."""
         span = span_of(node)
+        if not self._is_composed(node):
+            return span is not None
         composed = self._compose(node)
         return span is not None and composed is not None and self._same_meaning(self.slice(span), composed)
+
+    def _is_composed(self, node: exp.Expression) -> bool:
+        """Return whether a predicate is made of others."""
+        while isinstance(node, exp.Paren):
+            node = node.this
+        return isinstance(node, (exp.And, exp.Or)) or self._is_negation(node)
 
     def slice(self, span: Span) -> str:
         """Return a part of the statement's text."""
@@ -198,7 +207,8 @@ class ConditionReader:
             at = end
         pieces.append(self._text[at : span[1]])
         pure.append(self._text[at : span[1]])
-        return tuple(pieces) if self._is_pure("".join(pure)) else None
+        # Whether an expression is pure does not depend on its numbers; without them, answers are found again.
+        return tuple(pieces) if self._is_pure(_NUMBER.sub("0", "".join(pure))) else None
 
 
 def operands(node: exp.Expression) -> list[exp.Expression]:
