@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -289,6 +290,17 @@ def test_the_report_gives_the_reason_where_all_files_are_kept(connection, sql, a
     scan = connection.explain(sql).to_dict()["scans"][at]
     assert len(scan["datasets"][0]["files"]) == 4
     assert reason in scan["kept_because"]
+
+
+def test_expressions_that_multiply_are_given_up_in_time(connection):
+    nested = "SELECT p AS x FROM t"
+    for _ in range(30):
+        nested = f"SELECT x + x AS x FROM ({nested})"
+    listed = ", ".join(f"{' + '.join([f'x{i}'] * 6)} AS x{i + 1}" for i in range(8))
+    for sql in (f"SELECT count(*) FROM ({nested}) WHERE x = 0", f"SELECT p AS x0, {listed} FROM t WHERE x8 = 0"):
+        started = time.perf_counter()
+        connection.explain(sql)
+        assert time.perf_counter() - started < 5
 
 
 def test_the_report_says_why_all_files_are_kept(connection):

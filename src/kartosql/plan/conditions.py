@@ -100,6 +100,9 @@ class Lookup:
 
 
 Condition = Atom | Group | Opaque | Lookup
+# Beyond, a predicate is not carried further: expressions put into each other multiply.
+MAX_PIECES = 1_000
+
 Pieces = tuple["str | ColumnRef | Parameter", ...]
 
 
@@ -158,6 +161,8 @@ def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None
         if found is None:
             return Opaque(condition.text)
         new.extend(found)
+        if len(new) > MAX_PIECES:
+            return Opaque(condition.text)
     return Atom(tuple(new), condition.negated, condition.text)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.plan.conditions import Atom, Condition, Group, Opaque, Parameter, Pieces
+from kartosql.plan.conditions import MAX_PIECES, Atom, Condition, Group, Opaque, Parameter, Pieces
 from kartosql.plan.occurrences import Bound, ColumnRef
 from kartosql.sql.tokens import tokens_of
 from kartosql.sql.tree import span_of
@@ -170,7 +170,7 @@ class ConditionReader:
             return ((bound.merged.id, bound.column),)
         assert bound.alias is not None
         found = self.pieces(bound.alias, depth + 1)
-        return None if found is None else ("(", *found, ")")
+        return None if found is None or len(found) > MAX_PIECES else ("(", *found, ")")
 
     def _clock(self, span: Span, cuts: list[tuple[int, int, Pieces]]) -> list[tuple[int, int, Pieces]] | None:
         """Return the functions of the clock in a part of the text with their literals."""
