@@ -82,14 +82,7 @@ def test_texts_that_a_collation_makes_equal_are_not_the_same(connection):
     assert connection.sql(f"SELECT count(*) FROM ({both}) WHERE ascii(s) IN (65, 97)").rows() == [(kept,)]
 
 
-@pytest.mark.parametrize(
-    "where",
-    ["p = 1 + floor(random() * 0)", "p = 1 OR random() > 2", "p = 1 + 0 * extract(epoch FROM clock_timestamp())"],
-)
+@pytest.mark.parametrize("where", ["p = 1 + floor(random() * 0)", "p = 1 OR random() > 2"])
 def test_what_depends_on_more_than_columns_prunes_nothing(connection, where):
-    try:
-        report = connection.explain(f"SELECT v FROM t WHERE {where}").to_dict()
-    except kartosql.SqlError as e:
-        assert e.code in ("invalid-query", "function-not-allowed")
-        return
+    report = connection.explain(f"SELECT v FROM t WHERE {where}").to_dict()
     assert len(report["scans"][0]["datasets"][0]["files"]) == 4
