@@ -193,7 +193,7 @@ class SelectQuery(Query):
             every = [p.table for o in self._bound.occurrences for p in o.source.parts]
             return self._runtime.statement(self._settings, files, every)
         tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
-        return self._runtime.statement(self._settings, files, tables, report.selected)
+        return self._runtime.statement(self._settings, files, tables, report.selected, report.scan)
 
     def _end(self, statement: Statement | None) -> None:
         self._running = None
@@ -228,7 +228,11 @@ class SelectQuery(Query):
                 **statement.measured(),
                 "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }
-            self._end(statement)
+            self._running = None
+            if self._plans.is_kept(report.scan):
+                statement.rest()
+            else:
+                statement.close()
 
 
 def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:

@@ -17,7 +17,6 @@ from kartosql.errors import KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
 from kartosql.render import write_stream
 from kartosql.render.escape import escaped_lines
-from kartosql.render.files import format_of
 from kartosql.render.formats import BINARY_FORMATS
 from kartosql.result import Query
 from kartosql.settings import find
@@ -54,6 +53,8 @@ def run_batch(options: Options) -> None:
     ) as connection:
         runner = _Runner(connection, options, terminal, len(steps) > 1)
         runner.check(steps)
+        if len(steps) == 1:
+            connection.expect_one_statement()
         with opened(options.output) as out:
             for step in steps:
                 with _placed(step, len(steps)):
@@ -74,6 +75,8 @@ def _format(options: Options, terminal: bool) -> str:
     if options.format is not None:
         return options.format
     if options.output is not None:
+        from kartosql.render.files import format_of
+
         return format_of(options.output)
     return "box" if terminal else "csv"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         # numpy is optional for pyarrow, and takes a third of the time of a small query to import.
         sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
+        # What is imported stays, so there is little to find for the collector of cycles.
+        gc.set_threshold(200_000, 20, 20)
     given = sys.argv[1:] if arguments is None else list(arguments)
     with report.warnings_on_stderr():
         try:

@@ -12,15 +12,17 @@ from typing import BinaryIO
 
 from kartosql.cli.report import INTERRUPTED
 from kartosql.errors import StoreError
-from kartosql.render.files import replacing
 
 PATIENCE = 5.0  # seconds that a stopped statement gets to end
+AGAIN = 0.05
 
 
 @contextlib.contextmanager
 def opened(path: str | None) -> Iterator[BinaryIO]:
     """Open stdout, or a file as ``render.files.replacing`` does; raises ``store-failed``."""
     if path is not None:
+        from kartosql.render.files import replacing
+
         with replacing(path) as out:
             yield out
         return
@@ -59,16 +61,24 @@ def interruptible(work: Callable[[], object], stop: Callable[[], None]) -> None:
         finally:
             done.set()
 
-    threading.Thread(target=guarded, daemon=True).start()
+    thread = threading.Thread(target=guarded, daemon=True)
     try:
+        thread.start()
         # Not Thread.join: when that is interrupted, it takes the thread for ended.
         done.wait()
+        thread.join()
     except KeyboardInterrupt:
-        stop()
         try:
-            done.wait(PATIENCE)
+            # Told again, as an engine that is about to start does not hear it.
+            for _ in range(int(PATIENCE / AGAIN)):
+                stop()
+                if done.wait(AGAIN):
+                    break
         finally:
-            if not done.is_set():
+            if done.is_set():
+                # It still lets go of the engine, which the interpreter must not end in the middle of.
+                thread.join()
+            else:
                 # The interpreter cannot end around a thread that is inside of the engine.
                 atexit.register(os._exit, INTERRUPTED)
         raise

@@ -43,9 +43,24 @@ class Overlays:
 
     def within(self, files: Files) -> Files:
         """Return those of ``files`` for which the last file has to win."""
-        known = self._writes.pairs
-        if known is not None:
-            return frozenset(f for a, b in known if a in files and b in files for f in (a, b))
+        writes = self._writes
+        writes.asked += 1
+        if writes.pairs is None and writes.asked > 1 and not self._refines():
+            # Nothing tells more than the names of the files, for any statement.
+            self._within(self._table.all_files)
+        known = writes.overlaid(files)
+        return self._within(files) if known is None else known
+
+    def _refines(self) -> bool:
+        """Return whether footers or indices may tell that files have no cell in common."""
+        if self._indexed:
+            return True
+        everything = self._table.all_files
+        return bool(self._dimensions) and self._cells.data_bytes(self._table, everything) >= FOOTER_BYTES * len(
+            everything
+        )
+
+    def _within(self, files: Files) -> Files:
         groups = self._apart(self._writes.groups(files, files))
         if sum(len(g) ** 2 for g in groups) > 2 * MAX_PAIRS:
             return frozenset(f for group in groups for f in group)

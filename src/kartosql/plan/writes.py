@@ -22,6 +22,29 @@ class Writes:
         self._join_key = join_key
         # Which files have cells in common, once it was found out for the whole table.
         self.pairs: frozenset[tuple[int, int]] | None = None
+        self.asked = 0  # how often that was asked for some of the files
+
+    def overlaid(self, files: Files) -> Files | None:
+        """Return those of some files that have a cell in common with another one of them, None if it is not known."""
+        if self.pairs is None:
+            return None
+        if len(files) == len(self._codes):
+            return self._overlaid
+        partners = self._partners
+        return frozenset(f for f in files if f in partners and not files.isdisjoint(partners[f]))
+
+    @cached_property
+    def _overlaid(self) -> Files:
+        return frozenset(self._partners)
+
+    @cached_property
+    def _partners(self) -> dict[int, list[int]]:
+        """The files with which each file has cells in common."""
+        found: dict[int, list[int]] = {}
+        for a, b in self.pairs or ():
+            found.setdefault(a, []).append(b)
+            found.setdefault(b, []).append(a)
+        return found
 
     def groups(self, files: Files, touching: Files) -> Sequence[Sequence[int]]:
         """Return the ``files``, ascending, of each combination of partition values to which several writes went.

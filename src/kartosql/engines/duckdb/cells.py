@@ -103,6 +103,7 @@ class DuckCells:
             "SELECT DISTINCT a.file, b.file FROM found a JOIN found b "
             "ON a.number = b.number AND a.grp = b.grp AND a.file < b.file WHERE "
         )
+        index.uses += 1
         with index.timed():
             found = self._select(before, "TRUE", {})
         if isinstance(found, bool):

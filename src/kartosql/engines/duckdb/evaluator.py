@@ -13,14 +13,15 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.bounds import Bounded, bounded
 from kartosql.engines.duckdb.cells import DuckCells
+from kartosql.engines.duckdb.indexed import Index
 from kartosql.engines.duckdb.knowledge import Knowledge
-from kartosql.engines.duckdb.predicates import is_comparison, is_pure, literals, shortened, with_lists, without_places
-from kartosql.engines.duckdb.structures import Index, Structures, index_columns
+from kartosql.engines.duckdb.lookups import Lookups
+from kartosql.engines.duckdb.predicates import is_pure, literals, shortened, with_lists, without_places
+from kartosql.engines.duckdb.structures import Structures, index_columns
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.plan.cells import Files
-from kartosql.plan.evaluate import MAX_PROBES
+from kartosql.plan.cells import Files, Found
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.planner import Planner
@@ -44,7 +45,8 @@ class DuckEvaluator(Knowledge):
     def __init__(self, session: Planner) -> None:
         self._session = session
         self._structures = Structures(session)
-        self.cells = DuckCells(session, self._select, self._structures)
+        self._lookups = Lookups(self, session, self._structures)
+        self.cells = DuckCells(session, self.select, self._structures)
         self._short_parse = lru_cache(MAX_TEXTS)(self._parsed)
         self._short_bounds = lru_cache(MAX_TEXTS)(self._bounded)
         self._short_constant = lru_cache(MAX_TEXTS)(self._constant)
@@ -53,15 +55,15 @@ class DuckEvaluator(Knowledge):
 
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
-        tree, _ = self._parse(predicate)
+        tree, _ = self.parse(predicate)
         return tree is not None and is_pure(tree, self._pure_functions)
 
     def same_meaning(self, left: str, right: str) -> bool:
         """Return whether DuckDB parses two predicates to the same tree."""
-        parsed = self._parse(left)
-        return parsed[0] is not None and parsed == self._parse(right)
+        parsed = self.parse(left)
+        return parsed[0] is not None and parsed == self.parse(right)
 
-    def _parse(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
+    def parse(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
         """Return the tree of a predicate without its long lists, and these; the tree is None for what is none."""
         short, lists = shortened(predicate)
         return self._cached(self._short_parse, self._parsed, short), lists
@@ -104,13 +106,13 @@ class DuckEvaluator(Knowledge):
             # NULL is in one list as in the other.
             predicate = with_lists(predicate, _NULL, lambda items: items[0])
         if parameters or len(predicate) > MAX_LENGTH:
-            return bool(self._select("SELECT 1 WHERE ", predicate, parameters))
+            return bool(self.select("SELECT 1 WHERE ", predicate, parameters))
         return self._short_constant(predicate)
 
     def _constant(self, predicate: str) -> bool:
-        return bool(self._select("SELECT 1 WHERE ", predicate, {}))
+        return bool(self.select("SELECT 1 WHERE ", predicate, {}))
 
-    def _select(
+    def select(
         self,
         before: str,
         predicate: str,
@@ -126,25 +128,15 @@ class DuckEvaluator(Knowledge):
                 continue
         if reading is not None:
             # Either the predicate fails for some value, or the index cannot be read.
-            self._check_index(reading)
+            self._lookups.check(reading)
         return True
-
-    def _check_index(self, index: Index) -> None:
-        try:
-            self._session.rows(
-                f"SELECT count(v), count(labels), sum(len(labels)), max(labels::VARCHAR) FROM {index.values}_all"
-            )
-        except duckdb.Error as e:
-            raise FormatError(
-                f"{index.index.key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
-            ) from None
 
     def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
         """Return the files in partitions for which a predicate may be TRUE."""
         name = self._structures.partitions(table)
         types = {f"k{i}": type_ for i, type_ in enumerate(table.partitions.types)}
         predicate, parameters = self._without_lists(predicate, parameters, types)
-        found = self._select(f"SELECT part FROM {name} WHERE ", predicate, parameters)
+        found = self.select(f"SELECT part FROM {name} WHERE ", predicate, parameters)
         if isinstance(found, bool):
             return table.all_files
         return table.partitions.files_of([part for (part,) in found])
@@ -159,77 +151,31 @@ class DuckEvaluator(Knowledge):
         with_keys: bool,
         never_null: bool,
         never_nan: bool,
-    ) -> Files:
+        among: Files,
+    ) -> Found:
         """Return the files with a value of ``column`` for which a predicate may be TRUE."""
-        index = self._structures.index(table, column)
-        predicate, parameters = self._without_lists(predicate, parameters, {"v": table.indices[column].type})
-        parts = self._structures.partitions(table) if with_keys else ""
         type_ = table.indices[column].type
-        found = self._matching(table, index, parts, predicate, parameters)
-        if isinstance(found, bool) or (pa.types.is_binary(type_) and not self._compares(predicate, parameters)):
-            return table.all_files
-        files = {row[0] for row in found}
-        if pa.types.is_binary(type_):
-            longer = "v || '\\x00'::BLOB"
-            more = self._matching(table, index, parts, predicate, parameters, value=longer)
-            doubtful = set(table.all_files) if isinstance(more, bool) else {row[0] for row in more}
-            files |= self._really_matching(table, column, predicate, parameters, doubtful - files)
+        predicate, parameters = self._without_lists(predicate, parameters, {"v": type_})
         absent = [] if never_null else [self.null(type_)]
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
+        if not with_keys:
+            if any(self._holds_for(value, predicate, parameters) for value in absent):
+                return Found(table.all_files)
+            return self._lookups.files(table, column, predicate, parameters, among, "")
+        parts = self._structures.partitions(table)
+        files: Files = frozenset()
         for value in absent:
-            if not with_keys:
-                if self._holds_for(value, predicate, parameters):
-                    return table.all_files
-                continue
-            extra = self._select(
-                f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE ", predicate, parameters
-            )
+            extra = self.select(f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE ", predicate, parameters)
             if isinstance(extra, bool):
-                return table.all_files
+                return Found(table.all_files)
             files |= table.partitions.files_of([part for (part,) in extra])
-        return frozenset(files)
+        found = self._lookups.files(table, column, predicate, parameters, among, parts)
+        return Found(found.files | files, found.note)
 
     def _holds_for(self, value: str, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate over ``v`` may be TRUE for a value."""
-        return bool(self._select(f"SELECT 1 FROM (SELECT {value} AS v) WHERE ", predicate, parameters))
-
-    def _compares(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
-        """Return whether a predicate does no more than compare its column with values without NUL bytes."""
-        clean = not any(isinstance(v, bytes) and b"\0" in v for v in parameters.values())
-        tree, lists = self._parse(predicate)
-        return clean and not lists and is_comparison(tree)
-
-    def _matching(
-        self,
-        table: DatasetTable,
-        index: Index,
-        parts: str,
-        predicate: str,
-        parameters: Mapping[str, Any],
-        *,
-        value: str = "v",
-    ) -> list[Any] | bool:
-        """Return the files with an index value, or what ``value`` makes of it, that matches."""
-        if parts:
-            spread = f"(SELECT * REPLACE ({value} AS v) FROM {index.name}) JOIN {parts} USING (part)"
-            before, after = f"SELECT DISTINCT file FROM {spread} WHERE ", ""
-        elif index.held is not None:
-            before, after = (
-                f"SELECT DISTINCT unnest(files) FROM (SELECT {value} AS v, files FROM {index.held}) WHERE ",
-                "",
-            )
-        else:
-            # The values are filtered before their labels are spread.
-            before = (
-                "SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label "
-                f"FROM (SELECT {value} AS v, labels FROM {index.values}) WHERE "
-            )
-            after = f") i JOIN {self._structures.files(table)} l USING (label)"
-        if index.held is not None:
-            return self._select(before, predicate, parameters, after, index)
-        with index.timed():
-            return self._select(before, predicate, parameters, after, index)
+        return bool(self.select(f"SELECT 1 FROM (SELECT {value} AS v) WHERE ", predicate, parameters))
 
     def _without_lists(
         self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]
@@ -255,30 +201,6 @@ class DuckEvaluator(Knowledge):
             integers = pa.types.is_integer(type_)
             predicate = with_lists(predicate, column, replace)
         return predicate, added
-
-    def _really_matching(
-        self,
-        table: DatasetTable,
-        column: str,
-        predicate: str,
-        parameters: Mapping[str, Any],
-        doubtful: set[int],
-    ) -> set[int]:
-        """Return those of the ``doubtful`` files in which a value matches, found by looking into a few of them.
-
-        The originals cut binary index values at their first NUL byte. Compared with values
-        that have none, all that were cut to v stand where v and one NUL byte stands; files
-        that match only there are doubtful.
-        """
-        if len(doubtful) > MAX_PROBES:
-            return doubtful
-        names = {column: "v", **{key: f"k{i}" for i, key in enumerate(table.partition_keys)}}
-        found = set()
-        for file in sorted(doubtful):
-            rows = self._session.relations.rows_of(table, [file], names)
-            if self._select(f"SELECT 1 FROM ({rows}) WHERE ", predicate, parameters, " LIMIT 1"):
-                found.add(file)
-        return found
 
     # -- statistics ------------------------------------------------------------------------------
 
@@ -322,7 +244,7 @@ class DuckEvaluator(Knowledge):
         return list(self._session.rows(sql, _used(parameters, sql))[0])
 
     def _bounded(self, predicate: str) -> Bounded | None:
-        tree, lists = self._parse(predicate)
+        tree, lists = self.parse(predicate)
         if tree is None or lists:
             return None
         try:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 MAX_FILES = 200_000
 MIN_FILES = 32  # scans of fewer files are not worth statistics
+# To read the statistics of a small file takes as long as to scan it, so a statement does it for part of its files:
+# so many, or more if their share of the seconds that it takes to scan all files suffices.
+STATISTICS_AT_ONCE, STATISTICS_SHARE = 64, 0.05
+STATISTICS_SECONDS, FILE_SECONDS, BYTE_SECONDS = 1.7e-4, 1e-4, 1e-9
 _ORDERED = {
     *(
         "FLOAT",
@@ -218,7 +222,9 @@ class Footers:
                     wanted.append(column)
             files = [k for k in keys if k in position and any(position[k] not in c.seen for c in wanted)]
             if files:
-                self._read_statistics(session, position, files, wanted)
+                scanned = FILE_SECONDS * len(keys) + BYTE_SECONDS * sum(session.files.sizes.get(k) or 0 for k in keys)
+                affordable = int(STATISTICS_SHARE * scanned / STATISTICS_SECONDS)
+                self._read_statistics(session, position, files[: max(STATISTICS_AT_ONCE, affordable)], wanted)
 
     def _read_statistics(
         self, session: Session, position: Mapping[str, int], keys: list[str], columns: Iterable[ColumnStatistics]

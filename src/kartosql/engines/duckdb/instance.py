@@ -46,6 +46,7 @@ class Instance:
         self._footers: set[str] = set()
         self._current: dict[str, Any] = {"max_execution_time": 0, "parquet_metadata_cache": False}
         self.worn_out = False
+        self.resting: Any = None  # a statement that ended, whose views are still there
         # For the views of a statement's first occurrences.
         self.schemas = tuple(f"{SCHEMA}{i}" for i in range(PREPARED_SCHEMAS))
         # Private, as DuckDB may always read and write it; made when something is spilled.
@@ -79,6 +80,12 @@ class Instance:
                 f"{value!r} is no value for the setting {name}: {reason}", code="invalid-setting"
             ) from None
 
+    def wake(self) -> None:
+        """Forget the statement that rests."""
+        resting, self.resting = self.resting, None
+        if resting is not None:
+            resting.forget()
+
     def cursor(self) -> Any:
         """Return a connection of its own, for one statement."""
         return self._root.cursor()
@@ -88,6 +95,10 @@ class Instance:
         if self._current[name] != value:
             self._root.execute(f"SET GLOBAL {name} = {str(value).lower()}")
             self._current[name] = value
+
+    def drop_schema(self, name: str) -> None:
+        """Forget all that was made in a schema."""
+        self._root.execute(f"DROP SCHEMA {name} CASCADE")
 
     def remember_footers(self, keys: Sequence[str]) -> None:
         """Let DuckDB keep the footers of ``keys``, unless they are too many."""
@@ -137,6 +148,7 @@ class Instance:
 
     def close(self) -> None:
         """Free the instance; whatever runs in it is stopped."""
+        self.wake()
         with contextlib.suppress(duckdb.Error):
             self._root.interrupt()
         self._root.close()
@@ -145,8 +157,8 @@ class Instance:
     def close_later(self) -> None:
         """Free the instance in a thread of its own, as it takes longer than a small statement."""
         try:
-            # No daemon: the interpreter waits for it.
-            threading.Thread(target=self.close, name="kartosql-close").start()
+            # No daemon, as a thread that a daemon starts would be: the interpreter waits for it.
+            threading.Thread(target=self.close, name="kartosql-close", daemon=False).start()
         except RuntimeError:  # the interpreter is about to end
             self.close()
 

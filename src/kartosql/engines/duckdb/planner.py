@@ -6,7 +6,10 @@ from typing import Any
 
 from kartosql.engines.duckdb.evaluator import DuckEvaluator
 from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.instance import Instance
 from kartosql.engines.duckdb.session import Session
+
+SCHEMA = "kartosql_planner"
 
 
 class Planner(Session):
@@ -14,6 +17,8 @@ class Planner(Session):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.run(f"CREATE SCHEMA {SCHEMA}")
+        self.run(f"USE {SCHEMA}")
         self.evaluator = DuckEvaluator(self)
 
     def begin(self, files: FileAccess, timeout: int) -> None:
@@ -27,6 +32,12 @@ class Planner(Session):
         """Forget what was made for one statement."""
         self.relations.forget()
         self._data_keys.clear()
+
+    def end_for_good(self) -> Instance:
+        """Free the planner and return its instance, in which nothing of it is left."""
+        super().close()
+        self.instance.drop_schema(SCHEMA)
+        return self.instance
 
     def close(self) -> None:
         """Free the planner with its instance."""

@@ -15,6 +15,7 @@ from kartosql.engines.duckdb.instance import FOOTER_CACHE_FILES, Instance
 from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.statement import Statement
 from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
 from kartosql.store import Store
 
@@ -43,6 +44,7 @@ class Runtime:
         self._misses: dict[frozenset[tuple[str, str]], int] = {}
         self._sizes: dict[str, int | None] = {}
         self._closed = False
+        self._one_more = False
         weakref.finalize(self, _close_all, self._planners, self._idle)
 
     def close(self) -> None:
@@ -56,6 +58,10 @@ class Runtime:
                 _close_all(self._planners, [])
             finally:
                 self._planning.release()
+
+    def expect_one(self) -> None:
+        """Expect that one more statement runs, so that the planner's instance may run it."""
+        self._one_more = True
 
     def sizes_of(self, keys: Sequence[str]) -> dict[str, int | None]:
         """Return the sizes of files, for reports: those seen before as they were then, None if a file is not there."""
@@ -74,7 +80,7 @@ class Runtime:
     def planner(self, settings: Settings, files: FileAccess) -> Iterator[Planner]:
         """Lend the planner for one statement; others wait."""
         values = settings.engine_settings()
-        key = tuple(sorted(values.items()))
+        key = _key(values)
         with self._planning:
             planner = self._planners.pop(key, None) or Planner(Instance(self.store, values), files, self.footers)
             self._planners[key] = planner
@@ -95,15 +101,20 @@ class Runtime:
         files: FileAccess,
         tables: Iterable[DatasetTable] = (),
         keys: Sequence[str] | None = None,
+        scan: Scan | None = None,
     ) -> Statement:
         """Return a statement over ``tables`` that reads the files ``keys``.
 
         Without ``keys`` it may be begun before its files are known; they are given to
-        ``Statement.prepare`` by the scan then.
+        ``Statement.prepare`` by the scan then. If the views of ``scan`` are still there, they
+        are used again.
         """
+        resting = self._take_resting(settings, scan, files) if scan is not None else None
+        if resting is not None:
+            return resting
         every = list({id(t): t for t in tables}.values())
         values = settings.engine_settings()
-        instance = self._take(values, every, keys) or Instance(self.store, values)
+        instance = self._take(values, every, keys) or self._take_planners(values) or Instance(self.store, values)
 
         def lock(selected: Sequence[str]) -> None:
             if not instance.is_locked:
@@ -119,6 +130,20 @@ class Runtime:
             instance.close()
             raise
 
+    def _take_resting(self, settings: Settings, scan: Scan, files: FileAccess) -> Statement | None:
+        values = settings.engine_settings()
+        with self._guard:
+            for at, found in enumerate(self._idle):
+                statement: Statement | None = found.resting
+                if statement is not None and found.settings == values and statement.resumes(scan, files):
+                    self._idle.pop(at)
+                    found.resting = None
+                    break
+            else:
+                return None
+        statement.resume(_milliseconds(settings))
+        return statement
+
     def _take(
         self, values: Mapping[str, Any], tables: Sequence[DatasetTable], keys: Sequence[str] | None
     ) -> Instance | None:
@@ -126,8 +151,19 @@ class Runtime:
             for at in reversed(range(len(self._idle))):
                 found = self._idle[at]
                 if found.settings == values and (found.covers(tables) if keys is None else found.allows(keys)):
+                    found.wake()
                     return self._idle.pop(at)
         return None
+
+    def _take_planners(self, values: Mapping[str, Any]) -> Instance | None:
+        """Return the planner's instance if nothing more is to be planned: a new one takes longer than a small query."""
+        if not self._one_more or not self._planning.acquire(blocking=False):
+            return None
+        try:
+            planner = self._planners.pop(_key(values), None)
+        finally:
+            self._planning.release()
+        return planner.end_for_good() if planner is not None else None
 
     def _is_worth(self, tables: Sequence[DatasetTable]) -> bool:
         """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
@@ -152,6 +188,10 @@ class Runtime:
                     surplus.append(self._idle.pop(0))
         for old in surplus:
             old.close_later()
+
+
+def _key(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(sorted(values.items()))
 
 
 def _milliseconds(settings: Settings) -> int:

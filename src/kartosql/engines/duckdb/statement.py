@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.errors import translate
+from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.session import Session
 from kartosql.errors import SqlError
@@ -41,12 +42,42 @@ class Statement(Session):
         self._reader: pa.RecordBatchReader | None = None
         self._unharmed = True
         self._closed = False
+        self._prepared: tuple[Any, ...] | None = None  # the scan whose views are there
         if self.instance.filesystem is not None:
             self.instance.filesystem.forget()
         self.instance.change("max_execution_time", timeout)
         self.run("PRAGMA enable_profiling = 'no_output'")
         # now() is one instant in it, and no view of the statement outlives it.
         self.run("BEGIN")
+
+    # -- repeated statements -----------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """End the statement, but leave its views for the case that the same scan is asked for again."""
+        if self._closed or not self._unharmed or self._prepared is None or self.instance.filesystem is not None:
+            self.close()
+            return
+        self._reader = None
+        self.instance.resting = self
+        self._give_back(self.instance, True)
+
+    def resumes(self, scan: Scan, files: FileAccess) -> bool:
+        """Return whether the views left are those of a scan, and its files have the sizes that they had."""
+        return scan.occurrences is self._prepared and all(files.sizes.get(k) == n for k, n in self._read_sizes.items())
+
+    @property
+    def _read_sizes(self) -> dict[str, int | None]:
+        return {k: self.files.sizes[k] for k in self._data_keys}
+
+    def resume(self, timeout: int) -> None:
+        """Start again on the same scan."""
+        self.instance.change("max_execution_time", timeout)
+
+    def forget(self) -> None:
+        """Drop the views that were left."""
+        self._closed = True
+        with contextlib.suppress(duckdb.Error):
+            super().close()
 
     def close(self) -> None:
         """End the statement; whatever runs is stopped, and the instance is free for others."""
@@ -92,7 +123,9 @@ class Statement(Session):
             return pa.schema(fields)
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
-        """Lock the instance up and create the views of the statement."""
+        """Lock the instance up and create the views of the statement, unless they are there."""
+        if scan.occurrences is self._prepared:
+            return
         with self.errors(query.select.text):
             self._lock([p.part.table.files[i] for o in scan.occurrences for p in o.parts for i in p.files])
             for occurrence in query.occurrences:
@@ -100,6 +133,7 @@ class Statement(Session):
                     self.relations.create_registered(occurrence)
             for occurrence_scan in scan.occurrences:
                 self.relations.create(occurrence_scan)
+            self._prepared = scan.occurrences
 
     # -- the run ---------------------------------------------------------------------------------
 

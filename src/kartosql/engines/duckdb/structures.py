@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,8 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.footers import ColumnStatistics
-from kartosql.engines.duckdb.types import fits, sql_type
+from kartosql.engines.duckdb.indexed import Index
+from kartosql.engines.duckdb.types import fits, literal, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
@@ -24,53 +24,11 @@ if TYPE_CHECKING:
     from kartosql.engines.duckdb.planner import Planner
 
 MAX_TABLES = 64
-MAX_PAIRS = 8_000_000  # of value and file in all indices that are held; one takes about 75 bytes
-# An index file is read where it lies until the time spent on that exceeds what holding it costs, or,
-# if that is not much, at the third use.
-SECONDS_TO_HOLD, SECONDS_PER_BYTE = 0.03, 4e-8
-CHEAP_SECONDS = 1.5
-FREE_USES = 2
+MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
 MAX_INDEX_BYTES = 80_000_000
-LOOKUP_VALUES = 20_000  # DuckDB scans fewer values as fast as it looks them up
-
-
-@dataclass
-class Index:
-    """The relations of one inverted index.
-
-    ``name`` is the view (v, file, part), ``values`` the view (v, labels) over the index file and
-    ``held`` the table (v, files) that replaces it, once it is made.
-    """
-
-    name: str
-    column: str
-    index: InvertedIndex
-    size: int
-    held: str | None = None
-    pairs: int = 0
-    uses: int = 0
-    seconds: float = 0.0
-
-    @property
-    def values(self) -> str:
-        """The view over the index as it is stored."""
-        return f"{self.name}_values"
-
-    @contextlib.contextmanager
-    def timed(self) -> Iterator[None]:
-        """Note the time spent on reading the index where it lies."""
-        started = time.perf_counter()
-        yield
-        self.uses += 1
-        self.seconds += time.perf_counter() - started
-
-    @property
-    def is_worth_holding(self) -> bool:
-        """Whether so much time was spent on reading the index file that a table pays."""
-        cost = SECONDS_TO_HOLD + self.size * SECONDS_PER_BYTE
-        if self.held is not None or self.size > MAX_INDEX_BYTES:
-            return False
-        return self.seconds > cost or (self.uses >= FREE_USES and cost < CHEAP_SECONDS)
+SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
+# Types of which values mean the same to Arrow and to DuckDB.
+_PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_string)
 
 
 @dataclass
@@ -118,7 +76,7 @@ class Structures:
     def _drop_index(self, index: Index) -> None:
         for view in (index.name, index.values, f"{index.values}_all"):
             self._session.run(f"DROP VIEW IF EXISTS {view}")
-        for table in (f"{index.name}_held", f"{index.name}_embedded"):
+        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_embedded"):
             self._session.run(f"DROP TABLE IF EXISTS {table}")
 
     def _table(self, name: str, data: pa.Table, select: str = "*") -> None:
@@ -170,9 +128,19 @@ class Structures:
                 self._drop_index(index)
                 raise
             known.indices[column] = index
-        if index.is_worth_holding:
-            self._hold(index, self.files(table))
+        if (seconds := index.allowance) > 0:
+            self.hold(table, index, seconds)
         return index
+
+    def sample(self, index: Index, pairs: int) -> tuple[str, float]:
+        """Return a table (v, files) with values of a held index that have about so many pairs, and their share."""
+        share = min(1.0, pairs / max(1, index.pairs))
+        if index.sampled is None:
+            index.sampled = f"{index.name}_sample"
+            # Of all parts of the index, as values that are next to each other often lie in the same files.
+            chosen = f"hash(rowid) % 1000000 < {int(share * 1_000_000)}"
+            self._session.run(f"CREATE TABLE {index.sampled} AS SELECT v, files FROM {index.held} WHERE {chosen}")
+        return index.sampled, share
 
     def _values_view(self, index: Index) -> None:
         stored = index.index
@@ -185,24 +153,47 @@ class Structures:
             assert stored.key is not None
             self._session.index_view(name, stored.key, stored.column, declared)
             index.size = self._session.files.sizes.get(stored.key) or 0
+            self._count_pairs(index, stored.key)
         values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}"
         self._session.run(f"CREATE VIEW {index.values} AS {_with_zeros(values, 'labels', stored.type)}")
 
-    def _hold(self, index: Index, files: str) -> None:
-        """Make a table (v, files) of an index, in which values are looked up."""
-        type_ = index.index.type
-        if pa.types.is_string(type_) and self._session.rows("SELECT current_setting('default_collation') <> ''")[0][0]:
-            index.size = MAX_INDEX_BYTES + 1  # values that the collation takes for equal would become one
+    def _count_pairs(self, index: Index, key: str) -> None:
+        """Note how much stands in an index file."""
+        index.pairs = index.size
+        index.may_be_held = index.size <= MAX_INDEX_BYTES
+        index.plain = self._session.store.is_local and any(test(index.index.type) for test in _PLAIN)
+        if index.size < SMALL_INDEX_BYTES:
             return
-        held, declared = f"{index.name}_held", sql_type(type_)
-        stored = f"SELECT CAST(v AS {declared}) AS v, unnest(labels) AS label FROM {index.values}_all"
-        lists = f"SELECT v, list(file) AS files FROM ({stored}) i JOIN {files} USING (label) GROUP BY v"
+        file = f"{{'filename': {literal(self._session.files.names([key])[0])}, 'file_size': {index.size}}}"
+        counts = (
+            f"SELECT count(DISTINCT row_group_id), sum(num_values) FILTER (path_in_schema = {literal(index.column)}), "
+            f"sum(num_values) FILTER (path_in_schema <> {literal(index.column)}) FROM parquet_metadata([{file}])"
+        )
+        with contextlib.suppress(duckdb.Error):
+            ((groups, rows, pairs),) = self._session.rows(counts)
+            index.groups, index.rows, index.pairs = max(1, groups), rows or 0, pairs or 0
+
+    def hold(self, table: DatasetTable, index: Index, seconds: float = math.inf) -> None:
+        """Go on making a table (v, files) of an index for so long; once it is whole, it replaces the file."""
+        type_ = index.index.type
+        if index.held is not None:
+            return
+        if pa.types.is_string(type_) and self._session.rows("SELECT current_setting('default_collation') <> ''")[0][0]:
+            index.may_be_held = False  # values that the collation takes for equal would become one
+            return
+        held, files = f"{index.name}_held", self.files(table)
         try:
-            self._session.run(f"CREATE TABLE {held} AS {_with_zeros(lists, 'files', type_)} ORDER BY v")
-            ((values, index.pairs),) = self._session.rows(f"SELECT count(*), coalesce(sum(len(files)), 0) FROM {held}")
-            if values > LOOKUP_VALUES:
-                with contextlib.suppress(duckdb.Error):
-                    self._session.run(f"CREATE INDEX {held}_lookup ON {held}(v)")
+            if index.plain and not self._take_over(table, index, held, seconds):
+                return
+            if not index.plain:
+                if index.hold_seconds > seconds:
+                    return
+                stored = f"SELECT CAST(v AS {sql_type(type_)}) AS v, unnest(labels) AS label FROM {index.values}_all"
+                lists = f"SELECT v, list(file) AS files FROM ({stored}) i JOIN {files} USING (label) GROUP BY v"
+                self._session.run(f"CREATE TABLE {held} AS {_with_zeros(lists, 'files', type_)} ORDER BY v")
+            ((index.rows, index.pairs),) = self._session.rows(
+                f"SELECT count(*), coalesce(sum(len(files)), 0) FROM {held}"
+            )
             self._session.run(
                 f"CREATE OR REPLACE VIEW {index.name} AS SELECT i.v, i.file, l.part FROM "
                 f"(SELECT v, unnest(files) AS file FROM {held}) i JOIN {files} l USING (file)"
@@ -210,18 +201,52 @@ class Structures:
         except duckdb.Error:
             # Too large for the memory limit, or a broken file, which the statement will name.
             self._session.run(f"DROP TABLE IF EXISTS {held}")
-            index.size = MAX_INDEX_BYTES + 1
+            index.may_be_held, index.coming = False, None
             return
         index.held = held
         self._make_room(index)
 
+    def _take_over(self, table: DatasetTable, index: Index, held: str, seconds: float) -> bool:
+        """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
+        from kartosql.engines.duckdb.held import Portions  # takes long to import
+
+        declared, key = sql_type(index.index.type), index.index.key
+        assert key is not None
+        if index.coming is None:
+            path = self._session.files.names([key])[0]
+            numbers = {label: n for n, label in enumerate(table.labels)}
+            each = index.pairs / max(1, index.rows)
+            try:
+                index.coming = Portions(path, index.index.column, index.index.type, numbers, each)
+            except ValueError:
+                index.plain = False
+                return True
+            self._session.run(f"CREATE TABLE {held} (v {declared}, files INTEGER[])")
+        for batch in index.coming.some(seconds):
+            self._session.register("kartosql_new", batch)
+            try:
+                self._session.run(f"INSERT INTO {held} SELECT CAST(v AS {declared}), files FROM kartosql_new")
+            finally:
+                self._session.unregister("kartosql_new")
+        index.plain, whole = not index.coming.is_broken, index.coming.is_whole
+        if not index.plain or whole:
+            index.coming = None
+        if not index.plain:
+            self._session.run(f"DROP TABLE {held}")
+        elif whole:
+            disorder = f"SELECT 1 FROM (SELECT v, lag(v) OVER () AS before FROM {held}) WHERE before >= v LIMIT 1"
+            if self._session.rows(disorder):
+                lists = f"SELECT v, flatten(list(files)) AS files FROM {held} GROUP BY v ORDER BY v"
+                self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
+        return whole or not index.plain
+
     def _make_room(self, newest: Index) -> None:
         """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
         held = [(k, i) for k in self._known.values() for i in k.indices.values() if i.held is not None]
-        total = sum(i.pairs for _, i in held)
+        total = sum(i.weight for _, i in held)
         for known, index in held:
             if total > MAX_PAIRS and index is not newest:
-                total -= index.pairs
+                total -= index.weight
                 self._drop_index(known.indices.pop(index.column))
 
     # -- statistics ------------------------------------------------------------------------------
