@@ -11,6 +11,7 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -150,6 +151,59 @@ def test_a_stream_closed_early_stops_the_query_and_leaves_the_rest_usable(connec
     reader.close()
     del reader
     assert time.perf_counter() - started < 10
+    assert connection.sql("SELECT count(*) FROM d").rows() == [(4,)]
+
+
+ENDLESS = "range(1000000000000) t(i)"  # more than any run can wait for, or hold
+
+
+@pytest.mark.parametrize(
+    ("rest", "parameters"),
+    [
+        ("WHERE i % 7 <> ?", [3]),
+        ("WHERE i % $m <> $n", {"m": 7, "n": 3}),
+        ("WHERE i % 7 <> $1 AND i % 7 <> $1 + 7", [3]),
+        ("WHERE NOT list_contains(?, i % 7)", [[3, 10]]),
+        ("WHERE i % 7 NOT IN (SELECT unnest(?))", [[3, 10]]),
+        ("JOIN d ON i % 7 = x WHERE i >= ?", [0]),
+        ("WHERE i % 7 <> 3 LIMIT ?", [10**11]),
+        ("WHERE " + "(" * 98 + "i % 7 <> ?" + ")" * 98, [3]),  # only the engine parses it
+    ],
+)
+def test_a_query_with_parameters_streams(connection, rest, parameters):
+    connection.sql("SET timeout = 60")
+    reader = connection.sql(f"SELECT i FROM {ENDLESS} {rest}", parameters).reader()
+    found = [i for _ in range(3) for i in reader.read_next_batch()["i"].to_pylist()]
+    reader.close()
+    wanted = {1, 2, 3, 4} if "JOIN" in rest else {0, 1, 2, 4, 5, 6}
+    assert len(found) > 10_000
+    assert {i % 7 for i in found} == wanted
+
+
+PARAMETERS = [1, 2**40, 2**80, True, 1.5, Decimal("1.50"), "a", b"a", dt.date(2020, 1, 1), dt.timedelta(1), [1], None]
+
+
+@pytest.mark.parametrize("value", PARAMETERS, ids=repr)
+def test_parameters_of_a_stream_have_the_types_of_a_prepared_statement(connection, value):
+    sql = "SELECT typeof($1) AS t, CAST($1 AS VARCHAR) AS s"
+    expected = duckdb.execute(sql, [value]).fetchone()
+    reader = connection.sql(f"{sql} FROM {ENDLESS}", [value]).reader()
+    batch = reader.read_next_batch()
+    reader.close()
+    assert tuple(batch.slice(0, 1).to_pylist()[0].values()) == expected
+
+
+def test_interrupt_stops_a_stream_with_parameters(connection):
+    query = connection.sql(f"SELECT i FROM {ENDLESS} WHERE i % 7 <> ?", [3])
+    reader = query.reader()
+    assert reader.read_next_batch().num_rows > 0
+    timer = threading.Timer(0.2, query.interrupt)
+    timer.start()
+    with pytest.raises(ExecutionError) as e:
+        for _ in reader:
+            pass
+    timer.join()
+    assert e.value.code == "interrupted"
     assert connection.sql("SELECT count(*) FROM d").rows() == [(4,)]
 
 
@@ -354,5 +408,5 @@ def test_a_parameter_the_engine_has_no_type_for_is_refused(connection, value):
 
 
 def test_a_select_that_only_the_engine_can_parse_takes_parameters(connection):
-    sql = "SELECT x FROM d WHERE " + "(" * 300 + "x = ?" + ")" * 300
+    sql = "SELECT x FROM d WHERE " + "(" * 98 + "x = ?" + ")" * 98
     assert connection.sql(sql, [3]).rows() == [(3,)]

@@ -9,6 +9,7 @@ import pytest
 
 from kartosql.cli import batch
 from kartosql.connection import Connection
+from kartosql.engines.duckdb import runtime
 from kartosql.errors import KartosqlWarning
 
 
@@ -16,6 +17,21 @@ def test_rows_are_csv_with_header_when_stdout_is_no_terminal(run, cube):
     found = run(cube, "-c", "SELECT x, v FROM c ORDER BY x")
     assert (found.code, found.err) == (0, "")
     assert found.out == 'x,v\n0,a\n1,\n2,""\n3,d\n'
+
+
+@pytest.mark.parametrize(("statements", "engines"), [(1, 1), (2, 2)])
+def test_a_single_statement_takes_one_engine(run, cube, monkeypatch, statements, engines):
+    made = []
+
+    class Noted(runtime.Instance):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(runtime, "Instance", Noted)
+    found = run(cube, *["-c", "SELECT count(*) AS n FROM c WHERE i = 7"] * statements)
+    assert (found.code, found.out) == (0, "n\n2\n" * statements)
+    assert len(made) == engines
 
 
 def test_a_terminal_gets_a_box(run, cube, monkeypatch):

@@ -122,6 +122,80 @@ def test_footers_are_bounded(connection, made, monkeypatch):
     assert all(i.footers <= 4 for i in made)
 
 
+# -- the one statement of a command -------------------------------------------------------------
+
+ALONE = [
+    "SELECT sum(x) FROM t WHERE i = 1",
+    "SELECT x FROM t WHERE p = 3 ORDER BY x",
+    "SELECT count(*) FROM t WHERE p = 99",
+    "SELECT count(*) FROM t",
+    "SELECT count(*) FROM t JOIN other USING (x) WHERE t.i = 1 AND other.p < 5",
+    "SELECT x FROM t WHERE x IN (SELECT x FROM other WHERE i = 2) ORDER BY x",
+    "SELECT * FROM (PIVOT t ON i USING sum(x)) ORDER BY ALL",
+    "SELECT max(x) FROM t WHERE now() > TIMESTAMPTZ '2020-01-01' AND i = 1",
+]
+
+
+@pytest.mark.parametrize("sql", ALONE)
+def test_a_statement_that_is_expected_alone_has_the_same_rows(connection, sql):
+    expected = connection.sql(sql).rows()
+    with kartosql.connect(connection.store.url) as alone:
+        alone.expect_one_statement()
+        assert alone.sql(sql).rows() == expected
+        assert alone.sql(sql).rows() == expected  # others still work
+        found = alone.sql("SELECT sum(x) FROM other WHERE i < 3 AND p <> 4").rows()
+        assert found == [(sum(x for x in range(40) if x % 7 < 3 and x // 4 != 4),)]
+
+
+def test_a_statement_that_is_expected_alone_runs_in_the_planners_engine(connection, made):
+    connection.expect_one_statement()
+    assert connection.sql("SELECT sum(x) FROM t WHERE i = 1").rows() == [(111,)]
+    assert len(made) == 1
+    assert not connection._runtime._planners
+    assert not any(_left(connection).values())
+    (kept,) = _idle(connection)
+    cursor = kept.cursor()
+    assert cursor.execute("SELECT * FROM duckdb_schemas() WHERE schema_name LIKE '%planner%'").fetchall() == []
+    cursor.close()
+
+
+def test_the_planners_engine_is_locked_before_it_runs_a_statement(tmp_path):
+    store = Store(str(tmp_path / "store"), create=True)
+    _write(store)
+    with kartosql.connect(store.url) as connection:
+        connection.expect_one_statement()
+        assert connection.sql("SELECT sum(x) FROM t WHERE i = 1 AND p < 3").rows() == [(9,)]
+        (kept,) = _idle(connection)
+        (index,) = glob.glob(f"{store.url}/t/indices/i/*")
+        (unread,) = glob.glob(f"{store.url}/t/table/p=9/*.parquet")
+        for path in (index, unread):
+            assert "disabled by configuration" in _refused(kept, f"FROM read_parquet('{path}')")
+        assert "locked" in _refused(kept, "SET enable_external_access = true")
+
+
+def test_engines_are_closed_by_threads_that_the_interpreter_waits_for(connection, monkeypatch):
+    daemons: list[bool] = []
+    close = instance.Instance.close
+
+    def noted(self: instance.Instance) -> None:
+        daemons.append(threading.current_thread().daemon)
+        close(self)
+
+    def work() -> None:
+        reader = connection.sql("SELECT a.x FROM t a, t b, t c, t d").reader()
+        reader.read_next_batch()
+        reader.close()
+
+    monkeypatch.setattr(instance.Instance, "close", noted)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join()
+    for closing in threading.enumerate():
+        if closing.name == "kartosql-close":
+            closing.join()
+    assert daemons == [False]
+
+
 # -- what does not stay ------------------------------------------------------------------------
 
 
@@ -132,7 +206,8 @@ def _left(connection: Any) -> dict[str, list[Any]]:
         "views": "SELECT view_name FROM duckdb_views() WHERE NOT internal",
         "tables": "SELECT table_name FROM duckdb_tables()",
         "types": "SELECT type_name FROM duckdb_types() WHERE NOT internal",
-        "schemas": "SELECT schema_name FROM duckdb_schemas() WHERE regexp_full_match(schema_name, '__kartosql_([4-9]|..+)')",
+        "schemas": "SELECT schema_name FROM duckdb_schemas() "
+        "WHERE regexp_full_match(schema_name, '__kartosql_([4-9]|..+)')",
         "variables": "SELECT name FROM duckdb_variables()",
     }
     found = {what: cursor.execute(sql).fetchall() for what, sql in queries.items()}

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import builders
+from kartosql.engines.duckdb import indexed
 from kartosql.engines.duckdb import structures as module
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
@@ -27,6 +28,11 @@ def planner(local: Store) -> Iterator[Planner]:
     planner = Planner(Instance(local, {}), FileAccess(local), Footers())
     yield planner
     planner.close()
+
+
+@pytest.fixture(autouse=True)
+def held_at_the_second_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexed, "HOLD_SECONDS", 0)
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def make(local: Store) -> Callable[..., DatasetTable]:
 
 def _index(planner: Planner, table: DatasetTable, predicate: str, parameters: Any = None) -> set[int]:
     options = {"with_keys": "k0" in predicate, "never_null": True, "never_nan": True}
-    return set(planner.evaluator.index(table, "i", predicate, parameters or {}, **options))
+    return set(planner.evaluator.index(table, "i", predicate, parameters or {}, among=table.all_files, **options).files)
 
 
 def _tables(planner: Planner) -> set[str]:
@@ -104,9 +110,7 @@ def test_an_index_gives_the_same_answer_before_and_after_it_is_held(
     assert held[3]
 
 
-@pytest.mark.parametrize("lookup_values", [0, 1_000_000])
-def test_values_are_found_with_and_without_a_lookup_structure(planner, make, monkeypatch, lookup_values):
-    monkeypatch.setattr(module, "LOOKUP_VALUES", lookup_values)
+def test_values_are_found_once_an_index_is_held(planner, make):
     table = make(pa.int64(), [[v, v + 1] for v in range(0, 600, 2)])
     for _ in range(3):
         _index(planner, table, "(v = 0)")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kartosql.engines.duckdb.shared import shared_partitions
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
@@ -19,7 +20,9 @@ from kartosql.plan.tables import TableSource
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
-MAX_LISTED = 64  # files whose partition values stand in a list
+MAX_LISTED = 256  # files whose partition values stand in a list
+
+Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the name of the column that it becomes
 
 
 class Relations:
@@ -62,14 +65,21 @@ class Relations:
         shown = {c: source.exposed.get(c, c) for c in source.columns}
         typed: set[tuple[str, str]] = set()
         names = {p.part.name: f"p{i}" for i, p in enumerate(scan.parts) if p.files}
-        body = f"({self._part(seed, columns, shown, typed)}) p0"
+        shared = {p.part.name: shared_partitions(seed.part, p.part) for p in scan.parts[1:] if p.files}
+        codes = {name: found for name, found in shared.items() if found is not None}
+        of_seed = {f"__kartosql_{name}": found.of_seed for name, found in codes.items()}
+        body = f"({self._part(seed, columns, shown, typed, of_seed)}) p0"
         for part in scan.parts[1:]:
             if part.files:
-                alias = names[part.part.name]
-                key = [(c, quote(shown[c])) for c in part.part.join_key]
-                on = " AND ".join(f"p0.{name} = {self._exactly(f'{alias}.{name}', source, c)}" for c, name in key)
+                alias, code = names[part.part.name], codes.get(part.part.name)
+                coded = code.columns if code is not None else ()
+                key = [(c, quote(shown[c])) for c in part.part.join_key if c not in coded]
+                on = [f"p0.{name} = {self._exactly(f'{alias}.{name}', source, c)}" for c, name in key]
+                of_part = {} if code is None else {f"__kartosql_{part.part.name}": code.of_part}
+                on += [f"p0.{quote(name)} = {alias}.{quote(name)}" for name in of_part]
                 join = "INNER JOIN" if part.join == "inner" else "LEFT JOIN"
-                body += f" {join} ({self._part(part, columns, shown, typed)}) {alias} ON {on}"
+                query = self._part(part, columns, shown, typed, of_part)
+                body += f" {join} ({query}) {alias} ON {' AND '.join(on)}"
         items = []
         for column in columns:
             owner = names.get(source.owner[column])
@@ -148,11 +158,12 @@ class Relations:
     # -- one dataset ---------------------------------------------------------------------------
 
     def _part(
-        self, scan: PartScan, wanted: Sequence[str], shown: Mapping[str, str], typed: set[tuple[str, str]]
+        self, scan: PartScan, wanted: Sequence[str], shown: Mapping[str, str], typed: set[tuple[str, str]], codes: Codes
     ) -> str:
         """Return the query over the files of one dataset, overlays resolved.
 
-        Columns to which only the files give a type are added to ``typed``.
+        Columns to which only the files give a type are added to ``typed``; ``codes`` are numbers
+        of files that become columns.
         """
         part, table = scan.part, scan.part.table
         own = set(part.columns) & set(wanted) | set(part.join_key)
@@ -165,11 +176,11 @@ class Relations:
         overlaid = [f for f in scan.files if f in scan.overlaid]
         queries = []
         if plain:
-            queries.append(self.rows_of(table, plain, names, types=types))
+            queries.append(self.rows_of(table, plain, names, types=types, codes=codes))
         if overlaid:
-            outer = ", ".join(map(quote, names.values())) or "NULL AS nothing"
+            outer = ", ".join(map(quote, [*names.values(), *codes])) or "NULL AS nothing"
             cell = ", ".join(self._exactly(quote(shown[c]), part.table, c) for c in part.join_key)
-            inner = self.rows_of(table, overlaid, names, types=types, ordered=True)
+            inner = self.rows_of(table, overlaid, names, types=types, codes=codes, ordered=True)
             queries.append(
                 f"SELECT {outer} FROM ({inner}) QUALIFY row_number() OVER "
                 f"(PARTITION BY {cell} ORDER BY __kartosql_file DESC, __kartosql_row DESC) = 1"
@@ -183,6 +194,7 @@ class Relations:
         names: Mapping[str, str],
         *,
         types: Mapping[str, str] | None = None,
+        codes: Codes | None = None,
         ordered: bool = False,
     ) -> str:
         """Return the query over some files of a table; ``names`` maps columns to the names they get.
@@ -209,29 +221,34 @@ class Relations:
             self._variables.append(f"kartosql_files_{number}")
             reader, inner = self._session.parquet_files(self._variables[-1], file_keys, declared)
         values = {c: f"r.{name}" for c, name in zip(columns, inner, strict=True)}
-        found, joined = self._partition_values(table, files, [k for k in table.partition_keys if k in names], number)
+        found, joined = self._partition_values(table, files, names, codes or {}, number)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
+        items += [f"{found[name]} AS {quote(name)}" for name in codes or ()]
         if ordered:
             # Positions ascend in document order, and so does DuckDB's file index.
             items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
 
     def _partition_values(
-        self, table: DatasetTable, files: Sequence[int], keys: Sequence[str], number: int
+        self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, number: int
     ) -> tuple[dict[str, str], str]:
-        """Return expressions for the partition keys of the rows of ``files``, and what is joined for them.
+        """Return expressions for partition keys and codes of the rows of ``files``, and what is joined for them.
 
         A value that all files share is a constant. Else values are found by the position of the
         file: in a list, of which DuckDB touches all values for each vector of rows, or by a join.
         """
         partitions = table.partitions
         parts = [partitions.tuples[partitions.part_of_file[f]] for f in files]
+        wanted = [
+            (key, [part[at] for part in parts], partitions.types[at])
+            for at, key in enumerate(table.partition_keys)
+            if key in names
+        ]
+        wanted += [(key, [code[f] for f in files], pa.int64()) for key, code in codes.items()]
         values: dict[str, str] = {}
         columns: dict[str, pa.Array] = {}
-        for key in keys:
-            at = table.partition_keys.index(key)
-            listed = [part[at] for part in parts]
+        for at, (key, listed, type_) in enumerate(wanted):
             name = f"kartosql_keys_{number}_{at}"
             if listed.count(listed[0]) == len(listed):
                 values[key] = f"getvariable('{name}')[1]"
@@ -240,10 +257,10 @@ class Relations:
                 values[key] = f"getvariable('{name}')[CAST(r.file_index AS BIGINT) + 1]"
             else:
                 values[key] = f"k.k{at}"
-                columns[f"k{at}"] = array_of(listed, partitions.types[at])
+                columns[f"k{at}"] = array_of(listed, type_)
                 continue
             self._variables.append(name)
-            self._session.set_list(name, listed, partitions.types[at])
+            self._session.set_list(name, listed, type_)
         if not columns:
             return values, ""
         name = f"kartosql_parts_{number}"

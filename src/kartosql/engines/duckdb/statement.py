@@ -179,8 +179,11 @@ class Statement(Session):
             raise SqlError("Only queries can be run.", code="not-allowed", sql=query.select.text)
         if kinds[0] == duckdb.StatementType.SELECT:
             tables = judge(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
-            if query.select.tree is not None and not tables <= {o.view for o in query.occurrences}:
-                raise SqlError("The statement names tables that were not found.", code="not-allowed", sql=text)
+            foreign = sorted(tables - {o.view for o in query.occurrences})
+            if query.select.tree is not None and foreign:
+                raise SqlError(
+                    f"There is no table {'.'.join(foreign[0])!r}.", code="unknown-table", sql=query.select.text
+                )
         elif query.select.tree is None:
             raise SqlError("This form of statement is not supported.", code="not-supported", sql=text)
 

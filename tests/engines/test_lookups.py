@@ -1,0 +1,261 @@
+"""Lookups that would not pay: every shortcut keeps more files, never fewer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import builders
+from kartosql.engines.duckdb import indexed, structures
+from kartosql.engines.duckdb import lookups as module
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.planner import Planner
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.cells import Found
+from kartosql.store import Store
+
+FILES = 60
+VALUES = 3_000
+ROUNDS = 60
+PREDICATES = (
+    *("(v <> {a})", "(v > {a})", "(v < {a})", "(v BETWEEN {a} AND {b})", "(v % {m} = 1)", "(v IN ({a}, {b}))"),
+    *("(v NOT IN ({a}, {b}))", "(v % {m} = 1 OR k0 = {k})", "(v > {a} AND k0 < {k})", "(v = {a} OR v > 100000)"),
+)
+
+
+class Indexed:
+    """A table without data files, of which file n holds ``values[n]`` of the indexed column ``i``."""
+
+    def __init__(self, store: Store, values: list[list[Any]], type_: pa.DataType, row_group: int) -> None:
+        self.planner = Planner(Instance(store, {}), FileAccess(store), Footers())
+        self.values = values
+        builders.write_dataset(
+            store,
+            "d",
+            {"n": pa.int64(), "i": type_},
+            [f"n={n}" for n in range(len(values))],
+            partition_keys=["n"],
+            indices={"i": "d/i.parquet"},
+        )
+        self.table: DatasetTable = Snapshot(store).dataset("d").tables["table"]
+        labels: dict[Any, list[str]] = {}
+        for label, found in zip(self.table.labels, values, strict=True):
+            for value in found:
+                labels.setdefault(value, []).append(label)
+        order = sorted(labels)
+        data = pa.table(
+            {
+                "i": pa.array(order, type_),
+                "partition": pa.array([labels[v] for v in order], pa.list_(pa.string())),
+            }
+        )
+        store.put("d/i.parquet", builders.parquet(data, row_group_size=row_group))
+        pairs = [(n, n, value) for n, found in enumerate(values) for value in found]
+        self.planner.register(
+            "pairs",
+            pa.table({"file": [p[0] for p in pairs], "k0": [p[1] for p in pairs], "v": [p[2] for p in pairs]}),
+        )
+
+    def matching(self, predicate: str) -> frozenset[int]:
+        return frozenset(f for (f,) in self.planner.rows(f"SELECT DISTINCT file FROM pairs WHERE {predicate}"))
+
+    def find(self, predicate: str, among: frozenset[int] | None = None) -> Found:
+        return self.planner.evaluator.index(
+            self.table,
+            "i",
+            predicate,
+            {},
+            with_keys="k0" in predicate,
+            never_null=True,
+            never_nan=True,
+            among=self.table.all_files if among is None else among,
+        )
+
+    @property
+    def index(self) -> indexed.Index:
+        return self.planner.evaluator._structures.index(self.table, "i")
+
+    def hold(self) -> None:
+        self.planner.evaluator._structures.hold(self.table, self.index)
+        assert self.index.held is not None
+
+
+@pytest.fixture
+def make(local: Store) -> Iterator[Callable[..., Indexed]]:
+    made: list[Indexed] = []
+
+    def make(values: list[list[Any]], type_: pa.DataType | None = None, row_group: int = 500) -> Indexed:
+        made.append(Indexed(local, values, type_ or pa.int64(), row_group))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.planner.close()
+
+
+@pytest.fixture
+def reckoning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small indices be reckoned with as large ones are."""
+    monkeypatch.setattr(module, "NEGLIGIBLE", 0.0)
+    monkeypatch.setattr(module, "FIRST", 8)
+    monkeypatch.setattr(indexed, "FREE_USES", 1_000)
+    monkeypatch.setattr(structures, "SMALL_INDEX_BYTES", 0)
+
+
+def _scattered(each: int = 400) -> list[list[int]]:
+    random_ = random.Random(1)
+    return [sorted(random_.sample(range(VALUES), each)) for _ in range(FILES)]
+
+
+def _clustered() -> list[list[int]]:
+    return [list(range(n * VALUES // FILES, (n + 1) * VALUES // FILES)) for n in range(FILES)]
+
+
+def _skewed() -> list[list[int]]:
+    """The small values stand in every file, the others in one each."""
+    return [[*range(500), *range(500 + n * 40, 540 + n * 40)] for n in range(FILES)]
+
+
+@pytest.mark.parametrize("file_seconds", [0.0, 1e-5, 1.0])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("values", [_scattered, _clustered, _skewed])
+def test_no_file_with_a_match_is_left_out_whatever_files_cost(make, monkeypatch, reckoning, values, held, file_seconds):
+    monkeypatch.setattr(module, "FILE_SECONDS", file_seconds)
+    one = make(values())
+    if held:
+        one.hold()
+    random_ = random.Random(2)
+    exact = 0
+    for _ in range(ROUNDS):
+        a, b = sorted(random_.choices(range(-5, VALUES + 5), k=2))
+        predicate = random_.choice(PREDICATES).format(
+            a=a, b=b, m=random_.choice([2, 7, 500]), k=random_.randrange(FILES)
+        )
+        among = frozenset(random_.sample(range(FILES), random_.choice([1, 5, FILES])))
+        found, matching = one.find(predicate, among), one.matching(predicate)
+        assert matching & among <= found.files, predicate
+        exact += found.files & among == matching & among
+    assert exact == ROUNDS if file_seconds == 1.0 else exact < ROUNDS
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_nearly_all_values_match_is_not_looked_up(make, reckoning, held):
+    one = make(_scattered())
+    if held:
+        one.hold()
+    for predicate in ("(v <> 17)", "(v > 3)", "(v % 2 = 1)"):
+        assert one.find(predicate).files == one.table.all_files
+    assert (one.index.held is not None) is held
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("values", [_clustered, _skewed])
+def test_what_few_values_match_prunes_where_neighbours_lie_together(make, monkeypatch, reckoning, values, held):
+    monkeypatch.setattr(module, "FILE_SECONDS", 1e-3)
+    one = make(values())
+    if held:
+        one.hold()
+    for predicate in ("(v > 2400)", "(v BETWEEN 600 AND 1400)", "(v IN (700, 2999))", "(v > 5000)"):
+        assert one.find(predicate).files == one.matching(predicate) != one.table.all_files
+
+
+def test_few_files_do_not_pay_for_a_large_index(make, monkeypatch, reckoning):
+    monkeypatch.setattr(indexed, "READ_PAIR", 1e-5)
+    one = make(_scattered())
+    assert one.find("(v = 17)", frozenset({3})).files == one.table.all_files
+    assert one.index.uses == 1
+    assert one.index.seconds == 0
+    monkeypatch.setattr(module, "FILE_SECONDS", 1.0)
+    one.planner.evaluator._lookups._file_seconds.clear()
+    assert one.find("(v = 17)").files == one.matching("(v = 17)")
+
+
+def test_the_report_says_that_an_index_was_not_looked_up(make, monkeypatch, reckoning):
+    monkeypatch.setattr(module, "FILE_SECONDS", 1e-9)
+    monkeypatch.setattr(module, "BYTE_SECONDS", 0.0)
+    one = make(_scattered())
+    assert one.find("(v = 17)") == Found(one.table.all_files, f"not looked up, at most {FILES} files could be left out")
+
+
+# -- making tables of indices ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row_group", [7, 500, VALUES])
+@pytest.mark.parametrize("type_", [pa.int64(), pa.int32(), pa.string()], ids=str)
+def test_an_index_is_held_portion_by_portion(make, monkeypatch, type_, row_group):
+    from kartosql.engines.duckdb import held
+
+    monkeypatch.setattr(held, "BATCH_PAIRS", 300)
+    text = pa.types.is_string(type_)
+    values = [[f"v{v:05}" if text else v for v in found] for found in _scattered(40)]
+    one = make(values, type_, row_group)
+    index, structures_ = one.index, one.planner.evaluator._structures
+    wanted = one.matching("(v = 'v00042')" if text else "(v = 42)")
+    portions = 0
+    while index.held is None and portions < 100:
+        assert one.find("(v = 'v00042')" if text else "(v = 42)").files == wanted
+        structures_.hold(one.table, index, 1e-9)
+        portions += 1
+    assert portions > 1 or row_group == VALUES
+    assert index.plain
+    assert one.find("(v = 'v00042')" if text else "(v = 42)").files == wanted
+    rows = one.planner.rows(f"SELECT v, file FROM {index.name} ORDER BY ALL")
+    assert rows == sorted((v, n) for n, found in enumerate(values) for v in found)
+
+
+LABELS = pa.list_(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("make_index", "plain"),
+    [
+        (lambda labels: {"i": pa.array([3, 1, 2]), "partition": pa.array([[labels[0]], labels[:2], []], LABELS)}, True),
+        (
+            lambda labels: {
+                "i": pa.array([1, 2, 1]),
+                "partition": pa.array([[labels[0]], labels, [labels[1]]], LABELS),
+            },
+            True,
+        ),
+        (
+            lambda labels: {"i": pa.array([1, 3]), "partition": pa.array([[labels[0], "gone"], [labels[1]]], LABELS)},
+            False,
+        ),
+        (lambda labels: {"i": pa.array([1, 3]), "partition": pa.array([[labels[0]], None], LABELS)}, False),
+        (lambda labels: {"partition": pa.array([[labels[0]], [labels[2]]], LABELS), "i": pa.array([1, 3])}, True),
+        (
+            lambda labels: {
+                "i": pa.array([1, 3]),
+                "x": pa.array([1, 2]),
+                "partition": pa.array([labels, labels], LABELS),
+            },
+            False,
+        ),
+    ],
+    ids=["unsorted", "twice", "unknown label", "no labels", "other order", "more columns"],
+)
+def test_unusual_index_files_say_the_same_once_they_are_held(make, local, make_index, plain):
+    one = make([[1], [2], [3]])
+    local.put("d/i.parquet", builders.parquet(pa.table(make_index(one.table.labels))))
+    predicates = ["(v = 1)", "(v = 3)", "(v > 1)", "(v <> 9)"]
+    before = [one.find(p).files for p in predicates]
+    one.hold()
+    assert one.index.plain is plain
+    assert [one.find(p).files for p in predicates] == before
+
+
+def test_text_that_is_none_is_left_to_duckdb(make, local):
+    one = make([["a"], ["b"]], pa.string())
+    values = pa.array([b"a\xff", b"b"]).view(pa.string())
+    index = {"i": values, "partition": pa.array([[label] for label in one.table.labels], LABELS)}
+    local.put("d/i.parquet", builders.parquet(pa.table(index)))
+    one.planner.evaluator._structures.hold(one.table, one.index)
+    assert one.index.held is None
+    assert one.find("(v = 'b')").files >= {1}
