@@ -16,7 +16,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, regime(seed):
         world = make_world(seed, None if seed % 6 == 5 else folder)
         stmt = statement(world, number)
-        print(f"{stmt.text}{stmt.tail}\nparameters {stmt.parameters}, TimeZone {world.zone}\n\nreference:")
+        print(f"{stmt.text}{stmt.tail}\nparameters {stmt.parameters}, settings {world.settings}\n\nreference:")
         try:
             print(run_plain(world.plain, stmt.text, stmt.parameters).to_pylist())
         except Exception as e:  # noqa: BLE001 - shown, whatever it is
@@ -29,7 +29,9 @@ def main() -> int:
             print(e)
         try:
             for cold in (False, True):
-                print("\ncold:" if cold else "\nwarm:", checker.check(number, cold=cold, unpruned=True).status)
+                print(
+                    "\ncold:" if cold else "\nwarm:", checker.check(number, cold=cold, unpruned=True, again=True).status
+                )
         except Mismatch as e:
             print(f"\n{e}")
             return 1

@@ -16,7 +16,7 @@ USED = [
     "using full join", "using join", "using left join", "using right join", "using semi join", "values", "volatile",
     "window", "left join with NULL", "right join with NULL", "full join with NULL", "anti join with NULL",
     "semi join with NULL", "two windows", "grouping asked for NULL", "union asked for its type", "merged beside others",
-    "cte with two conditions", "asof join filtered", "correlated subquery", "literal from outside",
+    "cte with two conditions", "asof join filtered", "correlated subquery", "literal from outside", "zeros",
 ]  # fmt: skip
 
 # Constructs through which, or places at which, some condition has to make an occurrence lose files.

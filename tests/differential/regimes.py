@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import importlib
 from collections.abc import Iterator, Mapping
+from pkgutil import walk_packages
 from typing import Any
 from unittest import mock
+
+import kartosql.engines
+import kartosql.plan
 
 # Values of the planner's constants, by name.
 REGIMES: list[Mapping[str, Any]] = [
     {},
     {"MAX_PROBES": 1_000, "MIN_FOR_STATISTICS": 1, "MIN_FILES": 1, "FILE_BYTES": 10**9, "FOOTER_BYTES": 0,
-     "INDEX_SHARE": 10**9, "LOOKUP_VALUES": 0, "MAX_SHARE": 10**9},
+     "INDEX_SHARE": 10**9, "MAX_SHARE": 10**9, "LEARNED": 1, "FIRST_FILES": 1},
     {"MAX_PROBES": 0, "MIN_FOR_STATISTICS": 1, "MIN_FILES": 1, "FILE_BYTES": 10**9, "FOOTER_BYTES": 10**9,
-     "INDEX_SHARE": 10**9, "MAX_LISTED": 1, "MAX_SHARE": 10**9},
+     "INDEX_SHARE": 10**9, "MAX_LISTED": 1, "MAX_SHARE": 10**9, "LEARNED": 2},
 ]  # fmt: skip
 
 
 @contextlib.contextmanager
 def regime(seed: int) -> Iterator[None]:
     """Give the constants, wherever they were imported to, the values of one of the regimes."""
-    modules = [m for name, m in list(sys.modules.items()) if name.startswith("kartosql.")]
+    names = [m.name for p in (kartosql.plan, kartosql.engines) for m in walk_packages(p.__path__, f"{p.__name__}.")]
+    modules = [importlib.import_module(name) for name in names]
     with contextlib.ExitStack() as stack:
         for name, value in REGIMES[seed % len(REGIMES)].items():
             holders = [m for m in modules if hasattr(m, name)]

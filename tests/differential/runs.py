@@ -18,7 +18,7 @@ MAX_FAILURES = 3  # that are described for one store
 
 
 def run_store(seed: int, numbers: range) -> Tally:
-    """Check statements over one store; every fourth also unpruned, every 25th over a new connection."""
+    """Check statements over one store; every fourth also unpruned, every fifth again."""
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder, regime(seed):
         # Every sixth store stands in memory, where the engine reads through the library.
@@ -26,7 +26,9 @@ def run_store(seed: int, numbers: range) -> Tally:
         try:
             for number in numbers:
                 try:
-                    tally.add(checker.check(number, cold=number % 25 == 7, unpruned=number % 4 == 0))
+                    tally.add(
+                        checker.check(number, cold=number % 25 == 7, unpruned=number % 4 == 0, again=number % 5 == 1)
+                    )
                 except Exception as e:  # noqa: BLE001 - a crash is a finding as well
                     shown = str(e) if isinstance(e, Mismatch) else traceback.format_exc()
                     again = f"PYTHONPATH=tests python -m differential {seed} {number}"

@@ -151,7 +151,7 @@ class Writer(Traps):
 
     def statement(self) -> Statement:
         """Return a statement with its parameters."""
-        way = self.weighted(trap=2, focused=3.5, any=4.5)
+        way = self.weighted(trap=4, focused=3.5, any=4)
         if way == "trap":
             query = self.trap()
         elif way == "focused":

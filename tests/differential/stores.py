@@ -37,10 +37,16 @@ class World:
     seed: int
     store: Store
     pools: dict[str, list[Any]]
-    zone: str
+    settings: dict[str, str]
     tables: list[Table] = field(default_factory=list)
     registered: pa.Table | None = None
     plain: Any = None
+
+    def prepare(self, connection: Any) -> None:
+        """Give a plain DuckDB the settings of this world, and the schema of the cube's datasets."""
+        for name, value in self.settings.items():
+            connection.execute(f"SET {name} = '{value}'")
+        connection.execute("CREATE SCHEMA c")
 
 
 class _Maker:
@@ -114,7 +120,10 @@ def make_world(seed: int, url: str | None = None) -> World:
     """Return the store number ``seed``, in a folder or in memory, with its reference tables."""
     rng = random.Random(f"store {seed}")
     store = Store(url or f"memory://{uuid.uuid4().hex}")
-    world = World(seed, store, pools(rng), rng.choice(ZONES))
+    settings = {"TimeZone": rng.choice(ZONES)}
+    if seed % 8 == 7:
+        settings["default_collation"] = "NOCASE"
+    world = World(seed, store, pools(rng), settings)
     maker = _Maker(world, rng)
     cube = maker.cube()
     pick = rng.choice
@@ -136,7 +145,8 @@ def make_world(seed: int, url: str | None = None) -> World:
 def _reference(world: World, cube: Cube) -> Any:
     """Return DuckDB with the tables that the store holds by definition."""
     plain = duckdb.connect(":memory:", config={"threads": "1"})
-    plain.execute(f"SET TimeZone = '{world.zone}'; CREATE SCHEMA c; SET max_execution_time = 3000")
+    world.prepare(plain)
+    plain.execute("SET max_execution_time = 3000")
     members = ["seed", "one", "two", "sparse"]
     for table in world.tables:
         name = table.name.strip('"')

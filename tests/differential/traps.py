@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from differential.scope import Column, Query, Source
 from differential.selects import Selects
-from differential.values import SQL, related
+from differential.values import FLOATS, SQL, related
 
 
 class Traps(Selects):
@@ -13,8 +13,8 @@ class Traps(Selects):
     def trap(self) -> Query:
         """Return a statement of one of the shapes."""
         shapes = [
-            *[self._outer] * 3, self._nested_outer, self._merged, self._asof_filtered, self._windows_twice,
-            self._grouping, self._mixed_union, self._used_twice, self._exists, self._literal,
+            *[self._outer] * 6, self._nested_outer, self._merged, self._asof_filtered, self._windows_twice,
+            self._grouping, self._mixed_union, self._used_twice, self._exists, self._literal, self._zeros,
         ]  # fmt: skip
         return self.rng.choice(shapes)()
 
@@ -55,18 +55,19 @@ class Traps(Selects):
         """Outer joins, with conditions that their NULLs meet."""
         text, first = self._occurrence("a")
         found = {"a": first}
-        for alias in ("b", "d")[: self.pick(1, 1, 2)]:
-            join = self.pick("LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "JOIN", "ANTI JOIN", "SEMI JOIN")
+        for alias in ("b", "d")[: self.pick(1, 2, 2)]:
+            inner = ["JOIN"] * (3 if alias == "d" else 1)
+            join = self.pick("LEFT JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "ANTI JOIN", "SEMI JOIN", *inner)
             self.tag(f"{join.lower()} with NULL")
             more, source = self._occurrence(alias)
             left = self.rng.choice(list(found))
             on = self._tied(left, found[left], alias, source)
-            if self.chance(0.4):
-                on += f" AND {self.loose(*self.rng.choice([*found.items(), (alias, source)]))}"
+            if self.chance(0.6):
+                on += f" AND {self.loose(*self.rng.choice([*list(found.items())[-2:], (alias, source)]))}"
             text += f" {join} {more} ON {on}"
             if join not in ("ANTI JOIN", "SEMI JOIN"):
                 found[alias] = source
-        conditions = [self.loose(*self.rng.choice(list(found.items()))) for _ in range(self.pick(0, 1, 1, 1, 2))]
+        conditions = [self.loose(*self.rng.choice(list(found.items()))) for _ in range(self.pick(0, 1, 1, 2, 2))]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         columns = [f"{a}.{self._key(s).name} AS {a}{i}" for a, s in found.items() for i in range(2)]
         return Query(f"SELECT {', '.join(columns)} FROM {text}{where}", [])
@@ -182,8 +183,8 @@ class Traps(Selects):
             f"b.{right.name} < {value}", f"b.{right.name} <> {value}", f"b.{right.name} = {value}", self.loose("a", one)
         )
         on = f"a.{left.name} {self.pick('>=', '>', '<=', '<')} b.{right.name}"
-        if self.chance(0.2):
-            on += f" AND {self.loose('b', Source('b', [right])).replace(' OR ', ' AND ')}"
+        if self.chance(0.5):
+            on += f" AND {self.loose(*self.pick(('a', one), ('b', other)))}"
         return Query(
             f"SELECT a.{left.name} AS o0, b.{right.name} AS o1 "
             f"FROM {text} ASOF {self.pick('', 'LEFT ')}JOIN {more} ON {on} WHERE {where}",
@@ -226,5 +227,28 @@ class Traps(Selects):
         literal = self.pick("2.5", "'1'", "1", "NULL", "'2020-02-29'", "TRUE", f"CAST(NULL AS {SQL[key.kind]})")
         inner = f"SELECT a.{key.name} AS o0, {literal} AS o1 FROM {text}"
         where = self.pick("q.o1 IS NULL", "typeof(q.o1) = 'VARCHAR'", "CAST(q.o1 AS VARCHAR) = '1'", "q.o1 IS NOT NULL",
-                          "CAST(q.o1 AS VARCHAR) <> '2.5'", "q.o0::VARCHAR = q.o1::VARCHAR")  # fmt: skip
+                          "CAST(q.o1 AS VARCHAR) <> '2.5'", "q.o0::VARCHAR = q.o1::VARCHAR", "q.o0 = q.o1",
+                          "q.o0 < q.o1", "q.o1 = q.o0")  # fmt: skip
         return Query(f"SELECT * FROM ({inner}) q WHERE {where}", [])
+
+    def _zeros(self) -> Query:
+        """Joins of floats, which tell their zeros apart around it but not in it."""
+        floats = [t for t in self.world.tables if any(t.columns[c] in FLOATS for c in t.pruning)]
+        if not floats:
+            return self._outer()
+        sides = []
+        for alias in "ab":
+            table = self.rng.choice(floats)
+            text, source = self.base(table, alias=alias)
+            column = self.rng.choice([c for c in source.columns if c.kind in FLOATS and c.lineage])
+            sides.append((f"{text} {alias}", f"{alias}.{column.name}"))
+        (one, left), (other, right) = sides
+        self.tag("zeros")
+        told = self.pick(f"{left}::VARCHAR = '-0.0'", f"{left}::VARCHAR = '0.0'", f"1 / {left} < 0", f"1 / {left} > 0")
+        tail = self.pick(
+            f"{one} {self.pick('JOIN', 'LEFT JOIN', 'RIGHT JOIN')} {other} ON {left} = {right} WHERE {told}",
+            f"{one} JOIN {other} ON {left} = {right} AND {told}",
+            f"{one} WHERE {told} AND {left} IN (SELECT {right} FROM {other})",
+            f"{one} WHERE {told} AND EXISTS (SELECT 1 FROM {other} WHERE {left} = {right})",
+        )
+        return Query(f"SELECT {left} AS o0, count(*) AS n FROM {tail} GROUP BY ALL", [])

@@ -54,7 +54,7 @@ def related(one: str, other: str) -> bool:
     """Return whether values of two kinds may be compared; numbers also with texts of digits."""
     if "digits" in (one, other) and one != other:
         other = other if one == "digits" else one
-        return other == "text" or (FAMILY[other] == 0 and other != "dec")
+        return other == "text" or (FAMILY[other] == 0 and other not in ("dec", "big"))
     return FAMILY[one] == FAMILY[other]
 
 

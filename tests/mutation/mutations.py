@@ -57,8 +57,13 @@ MUTATIONS = [
     Mutation("texts with a collation are plain", COLUMNS, "return not self._evaluator.has_collation()", "return True"),
     Mutation("columns of set operations keep their type", PASSING, '''return (inner,) if self._types.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)"),
     Mutation("expressions keep the type of a literal", PASSING, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")'''),
-    Mutation("barriers are passed", EXTRACT, '''                self._note(relation, relation.barrier)
-            conditions = []''', '''                self._note(relation, relation.barrier)'''),
+    Mutation(
+        "barriers are passed",
+        EXTRACT,
+        """            self._note(relation, relation.barrier)
+            conditions = []""",
+        """            self._note(relation, relation.barrier)""",
+    ),
     Mutation("one use of an expression speaks for all", EXTRACT, "if len(pending) == len(relation.uses):", "if len(pending) == 1:"),
     Mutation("uses of an expression are joined by AND", CONDITIONS, "return flat[0] if len(flat) == 1 else Group(\"OR\", tuple(flat))", "return flat[0] if len(flat) == 1 else Group(\"AND\", tuple(flat))"),
     Mutation("an OR loses the alternatives that are not understood", CONDITIONS, '''            items = []
@@ -67,7 +72,12 @@ MUTATIONS = [
     # -- reading predicates
     Mutation("NOT is not pushed down", READER, 'op = "AND" if isinstance(node, exp.And) != negated else "OR"', 'op = "AND" if isinstance(node, exp.And) else "OR"'),
     Mutation("NOT is forgotten", READER, "return self.read(node.this, not negated)", "return self.read(node.this, negated)"),
-    Mutation("impure predicates are evaluated", READER, 'if self._is_pure("".join(pure)) else None', "if True else None"),
+    Mutation(
+        "impure predicates are evaluated",
+        READER,
+        """if self._is_pure(_NUMBER.sub("0", "".join(pure))) else None""",
+        "if True else None",
+    ),
     Mutation("the parsers need not agree", EXTRACT, "if not self._reader.agrees(node):", "if False:"),
     # -- equal columns
     Mutation("values are carried over between all types", COLUMNS, '''        if not (self.is_plain(one) and self.is_plain(other)):
@@ -92,13 +102,29 @@ MUTATIONS = [
     Mutation("statistics of <> are those of =", ENGINE + "bounds.py", 'template = "(low <> {0} OR high <> {0})"', 'template = "(low <> {0} AND high <> {0})"'),
     Mutation("statistics: < looks at the largest value", ENGINE + "bounds.py", "'low' if operator.startswith('<') else 'high'", "'high' if operator.startswith('<') else 'low'"),
     Mutation("statistics: all types keep their order", ENGINE + "bounds.py", "return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS", "return True"),
+    # -- less than all rows
+    Mutation(
+        "a LIMIT counts rows that its condition may drop",
+        "plan/less.py",
+        "if not is_evaluable(condition) or not condition.columns or not all(c in keys for _, c in condition.columns):\n        return frozenset()",
+        "if not is_evaluable(condition) or not all(c in keys for _, c in condition.columns):\n        return frozenset(part.files)",
+    ),
+    Mutation("a LIMIT forgets its OFFSET", "plan/shapes.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]'),
+    Mutation("the first rows of a DISTINCT suffice", "plan/shapes.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",'),
+    Mutation("the first rows of an ORDER BY suffice", "plan/shapes.py", '"qualify", "order", "sample"', '"qualify", "sample"'),
+    Mutation("overlaid files are counted", "plan/less.py", "or scan.parts[0].overlaid or", "or"),
     # -- cubes
     Mutation("left joined datasets are pruned by their payload", DATASETS, 'payload = own if seed or draft.join == "inner" else key', "payload = own"),
     Mutation("every condition makes a dataset inner", DATASETS, '''        if self._is_about(condition, payload):
             return rejects_null(''', '''        if self._is_about(condition, payload):
             return True or rejects_null('''),
     Mutation("files that hide a row are dropped", DATASETS, "        if draft.files != before:", "        if False:"),
-    Mutation("the last row does not win", OVERLAY, "        known = self._writes.pairs\n        if known is not None:", "        return frozenset()\n        known = self._writes.pairs\n        if known is not None:"),
+    Mutation(
+        "the last row does not win",
+        OVERLAY,
+        "        writes = self._writes\n        writes.asked += 1\n",
+        "        return frozenset()\n        writes = self._writes\n        writes.asked += 1\n",
+    ),
     Mutation("overlays: ranges that touch are apart", OVERLAY, "if clusters and low <= end:", "if clusters and low < end:"),
     Mutation("overlays: unknown ranges are apart", OVERLAY, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]"),
     Mutation("overlays: files of one partition are of one write", "plan/writes.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False"),

@@ -28,7 +28,7 @@ TESTS = {
     "plan": ["tests/plan", "tests/engines/test_statistics.py"],
     "differential": ["tests/test_differential.py"],
 }
-STATEMENTS = "12x80"
+STATEMENTS = "12x120"
 TIMEOUT = 900
 
 

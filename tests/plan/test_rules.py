@@ -10,11 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import builders
 import kartosql
 import kartosql.query
+from kartosql.formats.kartothek.cube import Cube
+from kartosql.plan import lookup
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from kartosql.write.build import build_cube, write_dataset
 
 
 @pytest.fixture
@@ -63,6 +66,13 @@ def connection() -> Iterator[Any]:
         "SELECT v FROM t WHERE p = 1 AND v NOT IN (SELECT v + 1 FROM d)",
         "SELECT v FROM t WHERE p IN (SELECT p FROM d LIMIT 2) AND p < 3",
         "SELECT a.v, l.n FROM t a, LATERAL (SELECT count(*) AS n FROM d WHERE d.i = a.i) l WHERE l.n = 0 OR a.p = 3",
+        "SELECT a.v FROM t a WHERE EXISTS (SELECT 1 FROM d b WHERE a.p = b.p LIMIT 1)",
+        "SELECT CAST(NULL AS BOOLEAN) FROM d GROUP BY ALL",
+        "SELECT q.a FROM t AS q(a, b, c) GROUP BY q.a",
+        "SELECT count(*) FROM t q(a, b)",
+        # A name that stands for several things.
+        "SELECT a.v FROM t a ANTI JOIN d z ON a.p = z.p + 2 LEFT JOIN d z ON z.p = a.p WHERE z.v > 10",
+        "SELECT d.v FROM d JOIN t s ON d.p = s.p WHERE EXISTS (SELECT 1 FROM lower x WHERE s.p = 1)",
         "SELECT a.v, l.n FROM t a LEFT JOIN LATERAL (SELECT d.v AS n FROM d WHERE d.i = a.p) l ON l.n > 11",
     ],
 )
@@ -86,3 +96,26 @@ def test_texts_that_a_collation_makes_equal_are_not_the_same(connection):
 def test_what_depends_on_more_than_columns_prunes_nothing(connection, where):
     report = connection.explain(f"SELECT v FROM t WHERE {where}").to_dict()
     assert len(report["scans"][0]["datasets"][0]["files"]) == 4
+
+
+def test_a_lookup_does_not_bring_an_overwritten_row_back(connection, monkeypatch):
+    monkeypatch.setattr(lookup, "MIN_FILES", 1)
+    monkeypatch.setattr(lookup, "MAX_SHARE", 10.0)
+    cube = Cube("c", ["x", "y"], ["p"], index_columns=["i"])
+    rows = pa.table({"x": [1, 2, 3], "y": [1, 2, 3], "p": [0, 0, 0], "i": [9, 9, 9]})
+    build_cube(connection.store, cube, {"seed": rows})
+    for x, i in ((2, 5), (3, 6)):
+        builders.append(connection.store, cube.uuid("seed"), pa.table({"x": [x], "y": [x], "p": [0], "i": [i]}))
+    write_dataset(connection.store, "e", pa.table({"y": [1, 2, 3], "n": [1, 2, 3]}), index_columns=["y"])
+    sql = "SELECT c.x FROM e JOIN c ON e.y = c.y WHERE c.i = 9"
+    assert connection.sql(sql).rows() == [(1,)]
+    with monkeypatch.context() as patch:
+        patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
+        assert connection.sql(sql).rows() == [(1,)]
+
+
+def test_statements_without_stored_tables_do_not_share_their_views(connection):
+    connection.register("reg", pa.table({"x": [1, 2]}))
+    for _ in range(8):
+        assert connection.sql("SELECT 1").rows() == [(1,)]
+        assert connection.sql("SELECT max(x) FROM reg").rows() == [(2,)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kartosql.errors import Span
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import Condition, is_evaluable, parameters_for
+from kartosql.plan.conditions import is_evaluable, parameters_for
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Scan, Step
 from kartosql.plan.shapes import Head, Shapes, Summary
@@ -73,7 +73,7 @@ def _summarised(part: PartScan, summary: Summary, evaluator: Evaluator) -> PartS
 def _first(part: PartScan, head: Head, query: BoundQuery, evaluator: Evaluator) -> PartScan:
     """Return the scan of the first files with rows enough that satisfy the condition of a SELECT."""
     table = part.part.table
-    sure = _sure_files(part, head.condition, query, evaluator)
+    sure = _sure_files(part, head, query, evaluator)
     if not sure:
         return part
     found, at, size = 0, 0, FIRST_FILES
@@ -94,15 +94,15 @@ def _first(part: PartScan, head: Head, query: BoundQuery, evaluator: Evaluator) 
     return replace(part, files=part.files[:at], steps=(*part.steps, step))
 
 
-def _sure_files(
-    part: PartScan, condition: Condition | None, query: BoundQuery, evaluator: Evaluator
-) -> frozenset[int] | set[int]:
+def _sure_files(part: PartScan, head: Head, query: BoundQuery, evaluator: Evaluator) -> frozenset[int] | set[int]:
     """Return the files of whose rows all satisfy a condition."""
-    table = part.part.table
+    table, condition = part.part.table, head.condition
     if condition is None:
         return frozenset(part.files)
     keys = {name: f"k{i}" for i, name in enumerate(table.partition_keys)}
-    if not is_evaluable(condition) or not condition.columns or not all(c in keys for _, c in condition.columns):
+    if not is_evaluable(condition) or not condition.columns:
+        return frozenset()
+    if not all(o == head.occurrence and c in keys for o, c in condition.columns):
         return frozenset()
     predicate = f"({condition.render(lambda ref: keys[ref[1]])}) IS NOT TRUE"
     doubtful = evaluator.partitions(table, predicate, parameters_for(condition, query.parameters))

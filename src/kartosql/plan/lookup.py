@@ -94,6 +94,10 @@ class LookupPlanner:
         )
         known: list[Condition] = [c for c in found if not isinstance(c, Opaque) and is_evaluable(c)]
         own = {**self._query.parameters, **self._parameters}
+        if scan is not None:
+            # Also of rows that are overwritten: the values may come back to this source as a condition, and must
+            # not leave out the file that overwrites a row of one that is kept.
+            scan = replace(scan, parts=tuple(replace(p, overlaid=frozenset()) for p in scan.parts))
         return self._evaluator.values(source, scan, column, conjunction(known) if known else None, own, MAX_VALUES)
 
     def _pays(self, source: OccurrenceScan, target: OccurrenceScan) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import SqlError
@@ -50,20 +51,21 @@ class NameBinder:
         """Bind a reference to the sources of one scope; False if none of them explains it."""
         # alias.column, or cube.dataset.column, possibly followed by struct fields
         for at in range(min(2, len(names) - 1)):
-            for source in scope.sources:
-                if source.alias.lower() != names[at].lower():
-                    continue
-                if at == 1 and (source.occurrence is None or source.occurrence.name[-2:-1] != (names[0],)):
-                    continue
-                found = source.find(names[at + 1])
-                if found is not None:
-                    unique = sum(s.alias.lower() == names[at].lower() for s in scope.sources) == 1
-                    self.use(source, found, parts[at + 1], node if unique and len(names) == at + 2 else None)
-                    if at == 1 and source.occurrence is not None:
-                        self.renamed.append((parts[0], source.occurrence.view[0]))
-                    return True
+            named = [s for s in scope.sources if s.alias.lower() == names[at].lower()]
+            if at == 1:
+                named = [s for s in named if s.occurrence is not None and s.occurrence.name[-2:-1] == (names[0],)]
+            # An alias may be there again after one that SEMI or ANTI hides.
+            meant = [(s, found) for s in named if (found := s.find(names[at + 1])) is not None]
+            for source, found in meant:
+                self.use(source, found, parts[at + 1], node if len(named) == 1 and len(names) == at + 2 else None)
+                if at == 1 and source.occurrence is not None:
+                    self.renamed.append((parts[0], source.occurrence.view[0]))
+            if meant:
+                return True
         # column, possibly followed by struct fields
         hits = [(s, found) for s in scope.sources if (found := s.find(names[0])) is not None]
+        if len(names) > 1:
+            hits = [(s, found) for s, found in hits if _has_fields(s, found)]
         if len(hits) > 1 and any(s.inner(found) != found for s, found in hits):
             # Their names inside of the engine differ, so it would not see that the reference is ambiguous.
             self.refuse(node, f"{names[0]!r} is a column of several tables here", "Name the table of the column.")
@@ -139,3 +141,11 @@ class NameBinder:
                             source.occurrence.use(source.real(found))
                     if source.occurrence is not None and source.alias.lower() in (n.lower() for n in names):
                         source.occurrence.all_used = True
+
+
+def _has_fields(source: Source, column: str) -> bool:
+    """Return whether a column may have fields; the type of an expression is not known here."""
+    if source.occurrence is None:
+        return True
+    type_ = source.occurrence.source.columns[source.real(column)]
+    return pa.types.is_nested(type_) or pa.types.is_null(type_)

@@ -140,7 +140,7 @@ class Shapes:
                 stack += _below(node)
             elif not self._is_pure_by_keys(node, source, keys):
                 return None
-        if not aggregates or not _names_stay(select):
+        if not aggregates or not _names_stay(select) or not _groups(select, bool(counts or extremes)):
             return None
         return Summary(source.occurrence.id, frozenset(extremes) - set(keys), tuple(counts))
 
@@ -153,6 +153,14 @@ class Shapes:
         pieces = self._reader.pieces(node)
         columns = [p for p in pieces or () if isinstance(p, tuple)]
         return pieces is not None and all(c[0] == source.id and source.real(c[1]) in keys for c in columns)
+
+
+def _groups(select: exp.Select, aggregates: bool) -> bool:
+    """Return whether rows become groups: GROUP BY ALL does nothing where there is nothing to group by."""
+    group = select.args.get("group")
+    if group is None or not group.args.get("all") or aggregates:
+        return True
+    return any(e.find(exp.Column) for e in select.expressions)
 
 
 def _names_stay(select: exp.Select) -> bool:
@@ -180,7 +188,9 @@ _SUMMARISED = (
 
 def _only_source(scope: Scope) -> Source | None:
     sources = scope.sources
-    return sources[0] if len(sources) == 1 and sources[0].prunable and sources[0].join is None else None
+    if len(sources) != 1 or not sources[0].prunable or sources[0].join is not None or sources[0].renamed is not None:
+        return None
+    return sources[0]
 
 
 def _star_arguments(node: exp.Expression) -> list[Any]:

@@ -54,7 +54,8 @@ class Statement(Session):
 
     def rest(self) -> None:
         """End the statement, but leave its views for the case that the same scan is asked for again."""
-        if self._closed or not self._unharmed or self._prepared is None or self.instance.filesystem is not None:
+        # Without occurrences there is nothing that tells one scan from another.
+        if self._closed or not self._unharmed or not self._prepared or self.instance.filesystem is not None:
             self.close()
             return
         self._reader = None
