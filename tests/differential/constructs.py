@@ -23,9 +23,9 @@ USED = [
 PRUNES = [
     "WHERE", "ON of join", "ON of left join", "ON of right join", "ON of semi join", "ON of anti join", "HAVING",
     "derived table", "cte", "cte used twice", "cte column list", "column list", "star", "replace", "rename",
-    "expression", "union", "union all", "intersect", "except", "union by name", "union all by name", "coerced",
+    "expression", "union", "union all", "intersect", "except", "coerced",
     "distinct", "distinct on key", "group by", "group by all", "window key", "qualify key", "lateral",
-    "merged by using join", "merged by using left join", "merged by using full join", "merged by natural join",
+    "merged by using join", "merged by using left join", "merged by using full join",
     "over join", "over left join",
     "over semi join", "over WHERE",
 ]  # fmt: skip
