@@ -125,6 +125,10 @@ def check(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str, parameters
         ("SELECT DISTINCT s FROM t LIMIT 2", FILES),
         ("SELECT count(*) OVER () FROM t LIMIT 2", FILES),
         ("SELECT v FROM t LIMIT 10%", FILES),
+        ("SELECT v, p FROM t WHERE CASE WHEN p = 3 THEN NULL ELSE p <> 2 END LIMIT 3 OFFSET 1", None),
+        ("SELECT v, p, q FROM t WHERE q <> '' LIMIT 3 OFFSET 1", None),
+        ("SELECT v, p FROM t WHERE p <> 2 AND v >= 0 ORDER BY s, v LIMIT 3 OFFSET 1", None),
+        ("SELECT x, p, v FROM c WHERE p <> 5 AND v > 0 ORDER BY v LIMIT 2 OFFSET 1", None),
         ("SELECT v FROM c LIMIT 1", None),
     ],
 )

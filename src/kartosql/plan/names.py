@@ -148,4 +148,4 @@ def _has_fields(source: Source, column: str) -> bool:
     if source.occurrence is None:
         return True
     type_ = source.occurrence.source.columns[source.real(column)]
-    return pa.types.is_nested(type_) or pa.types.is_null(type_)
+    return bool(pa.types.is_nested(type_) or pa.types.is_null(type_))

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import StoreFiles
 
 # What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
-OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling")
+# DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
+# looking partition values up by it fails ("Attempted to access index ... within vector of size").
+LATE, NONE = "'late_materialization'", "''"
+OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers")
 SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
 
@@ -44,7 +47,11 @@ class Instance:
         self._allowed: frozenset[str] | None = None
         self._tables: dict[int, weakref.ref[DatasetTable]] = {}
         self._footers: set[str] = set()
-        self._current: dict[str, Any] = {"max_execution_time": 0, "parquet_metadata_cache": False}
+        self._current: dict[str, Any] = {
+            "max_execution_time": 0,
+            "parquet_metadata_cache": False,
+            "disabled_optimizers": NONE,
+        }
         self.worn_out = False
         self.resting: Any = None  # a statement that ended, whose views are still there
         # For the views of a statement's first occurrences.
@@ -90,7 +97,7 @@ class Instance:
         """Return a connection of its own, for one statement."""
         return self._root.cursor()
 
-    def change(self, name: str, value: int | bool) -> None:
+    def change(self, name: str, value: int | bool | str) -> None:
         """Change one of OURS for the statement that comes."""
         if self._current[name] != value:
             self._root.execute(f"SET GLOBAL {name} = {str(value).lower()}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from kartosql.engines.duckdb.evaluator import DuckEvaluator
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.session import Session
 
 SCHEMA = "kartosql_planner"
@@ -19,6 +19,7 @@ class Planner(Session):
         super().__init__(*args)
         self.run(f"CREATE SCHEMA {SCHEMA}")
         self.run(f"USE {SCHEMA}")
+        self.instance.change("disabled_optimizers", LATE)
         self.evaluator = DuckEvaluator(self)
 
     def begin(self, files: FileAccess, timeout: int) -> None:

@@ -31,6 +31,7 @@ class Relations:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._count = 0
+        self.by_position = False  # whether rows are told apart by the position of their file
         self._variables: list[str] = []
         self._tables: list[str] = []
 
@@ -43,6 +44,7 @@ class Relations:
         self._variables.clear()
         self._tables.clear()
         self._count = 0
+        self.by_position = False
 
     # -- views -------------------------------------------------------------------------------
 
@@ -225,6 +227,7 @@ class Relations:
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         items += [f"{found[name]} AS {quote(name)}" for name in codes or ()]
+        self.by_position |= ordered or "r.file_index" in "".join([*found.values(), joined])
         if ordered:
             # Positions ascend in document order, and so does DuckDB's file index.
             items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]

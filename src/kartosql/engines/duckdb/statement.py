@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.instance import LATE, NONE
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.session import Session
 from kartosql.errors import SqlError
@@ -72,6 +73,7 @@ class Statement(Session):
 
     def resume(self, timeout: int) -> None:
         """Start again on the same scan."""
+        self._choose_optimizers()
         self.instance.change("max_execution_time", timeout)
 
     def forget(self) -> None:
@@ -135,6 +137,10 @@ class Statement(Session):
             for occurrence_scan in scan.occurrences:
                 self.relations.create(occurrence_scan)
             self._prepared = scan.occurrences
+            self._choose_optimizers()
+
+    def _choose_optimizers(self) -> None:
+        self.instance.change("disabled_optimizers", LATE if self.relations.by_position else NONE)
 
     # -- the run ---------------------------------------------------------------------------------
 
