@@ -186,7 +186,7 @@ PARAMETERS = [1, 2**40, 2**80, True, 1.5, Decimal("1.50"), "a", b"a", dt.date(20
 @pytest.mark.parametrize("value", PARAMETERS, ids=repr)
 def test_parameters_of_a_stream_have_the_types_of_a_prepared_statement(connection, value):
     sql = "SELECT typeof($1) AS t, CAST($1 AS VARCHAR) AS s"
-    expected = duckdb.execute(sql, [value]).fetchone()
+    expected = duckdb.connect().execute(sql, [value]).fetchall()[0]
     reader = connection.sql(f"{sql} FROM {ENDLESS}", [value]).reader()
     batch = reader.read_next_batch()
     reader.close()

@@ -73,7 +73,7 @@ def test_duckdb_on_the_glob_gives_the_same_answer(questions, connection):
     asked = [q for q in questions if q.on_the_glob]
     assert asked
     for question in asked:
-        assert rows(duckdb.sql(question.on_the_glob).to_arrow_table()) == rows(
+        assert rows(duckdb.connect().sql(question.on_the_glob).to_arrow_table()) == rows(
             connection.sql(question.pairs[0].sql).arrow()
         )
 
@@ -84,7 +84,8 @@ def test_the_ideal_gets_only_files_that_hold_a_value(data):
         held = ideal.holding(files, "l_orderkey", [1, 2])
     for key in (1, 2):
         counts = {
-            f: duckdb.execute(f"SELECT count(*) FROM '{f}' WHERE l_orderkey = {key}").fetchone()[0] for f in files
+            f: duckdb.connect().execute(f"SELECT count(*) FROM '{f}' WHERE l_orderkey = {key}").fetchall()[0][0]
+            for f in files
         }
         assert held[key] == sorted(f for f, n in counts.items() if n)
 

@@ -13,7 +13,11 @@ FUNCTIONS = frozenset({"abs", "list_value", "lower"})
 
 
 def _tree(predicate: str):
-    rows = duckdb.sql("SELECT json_serialize_sql($p)", params={"p": f"SELECT 1 WHERE ({predicate}\n)"}).fetchall()
+    rows = (
+        duckdb.connect()
+        .sql("SELECT json_serialize_sql($p)", params={"p": f"SELECT 1 WHERE ({predicate}\n)"})
+        .fetchall()
+    )
     document = json.loads(rows[0][0])
     assert not document["error"], document
     return without_places(document["statements"][0]["node"]["where_clause"])
