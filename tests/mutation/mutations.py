@@ -106,8 +106,8 @@ MUTATIONS = [
     Mutation(
         "a LIMIT counts rows that its condition may drop",
         "plan/less.py",
-        "if not is_evaluable(condition) or not condition.columns or not all(c in keys for _, c in condition.columns):\n        return frozenset()",
-        "if not is_evaluable(condition) or not all(c in keys for _, c in condition.columns):\n        return frozenset(part.files)",
+        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset()",
+        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset(part.files)",
     ),
     Mutation("a LIMIT forgets its OFFSET", "plan/shapes.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]'),
     Mutation("the first rows of a DISTINCT suffice", "plan/shapes.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",'),
