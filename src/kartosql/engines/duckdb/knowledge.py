@@ -49,7 +49,7 @@ class Knowledge:
 
     def freeze(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for now."""
-        return clock_literal(self._session.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")[0])
+        return clock_literal(self._session, function)
 
     # -- files that are not opened -------------------------------------------------------------
 
@@ -116,6 +116,7 @@ class Knowledge:
         return "FROM kartosql_given"
 
 
-def clock_literal(found: tuple[str, str]) -> str:
-    """Return the literal of a (type, text)."""
-    return f"CAST('{found[1]}' AS {found[0]})"
+def clock_literal(session: Session, function: str) -> str:
+    """Return the literal that a function of the clock stands for in a session's transaction."""
+    ((type_, text),) = session.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
+    return f"CAST('{text}' AS {type_})"

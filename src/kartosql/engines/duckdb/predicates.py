@@ -154,25 +154,3 @@ def _is_unnest(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
 
 def _is_present(part: Any) -> bool:
     return bool(part["map"] if isinstance(part, dict) and "map" in part else part)
-
-
-def base_tables(node: Any) -> set[tuple[str, ...]]:
-    """Return the names of the tables in a parsed query, without its common table expressions."""
-    tables: set[tuple[str, ...]] = set()
-    expressions: set[str] = set()
-
-    def walk(value: Any) -> None:
-        if isinstance(value, list):
-            for item in value:
-                walk(item)
-        elif isinstance(value, dict):
-            if value.get("type") == "BASE_TABLE" and "table_name" in value:
-                names = (value.get("catalog_name"), value.get("schema_name"), value["table_name"])
-                tables.add(tuple(n for n in names if n))
-            for entry in (value.get("cte_map") or {}).get("map", ()):
-                expressions.add(str(entry.get("key")).lower())
-            for item in value.values():
-                walk(item)
-
-    walk(node)
-    return {name for name in tables if len(name) > 1 or name[0].lower() not in expressions}

@@ -109,7 +109,7 @@ class Statement(Session):
 
     def clock(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for in this statement's transaction."""
-        return clock_literal(self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")[0])
+        return clock_literal(self, function)
 
     def describe(self, query: BoundQuery) -> pa.Schema:
         """Return the Arrow schema of a query's output, without opening a file."""
