@@ -291,3 +291,17 @@ def test_unused_datasets_are_not_opened(connection):
     report = connection.explain("SELECT x, v FROM c WHERE p = 0").to_dict()
     assert report["scans"][0]["eliminated"] == ["e"]
     assert [d["dataset"] for d in report["scans"][0]["datasets"]] == ["seed"]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "SELECT b.v FROM range(4) r(n)",
+        "SELECT x FROM range(4) r(n)",
+        "SELECT b.v + n FROM (SELECT 1) q, range(4) r(n)",
+        "SELECT x FROM (PIVOT (SELECT 1 AS n) ON n USING count(*)) r",
+    ],
+)
+def test_columns_of_outer_tables_are_read_beside_items_whose_columns_are_not_known(rows, inner):
+    sql = f"SELECT count(*) FROM c a WHERE EXISTS (SELECT 1 FROM (SELECT b.x FROM c b WHERE b.p IS NOT NULL AND EXISTS ({inner})) q)"
+    assert rows(sql) == rows("SELECT count(*) FROM c")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from sqlglot import exp
@@ -29,11 +29,13 @@ class NameBinder:
         """Find what a column reference means and note that it is used."""
         parts = name_parts(node)
         names = [p.name for p in parts]
-        for level in scope.chain():
+        levels = list(scope.chain())
+        for at, level in enumerate(levels):
             if self.bind_at(node, parts, names, level):
                 return
             if any(s.open for s in level.sources):
-                # It may belong to a source whose columns are not known.
+                # It may belong to a source whose columns are not known, or to a query further out.
+                self._may_use(node, parts, names, levels[at + 1 :])
                 return
             if len(names) == 1 and names[0].lower() in level.aliases:
                 if level is scope:
@@ -82,6 +84,24 @@ class NameBinder:
                 self.whole(source, node)
                 return True
         return False
+
+    def _may_use(
+        self, node: exp.Column, parts: list[exp.Identifier], names: list[str], levels: Sequence[Scope]
+    ) -> None:
+        """Note that a reference may mean a column of one of ``levels``, without saying that it does."""
+        for source in (s for level in levels for s in level.sources):
+            for at, name in enumerate(names[:-1][:2]):
+                column = source.find(names[at + 1]) if source.alias.lower() == name.lower() else None
+                if column is not None:
+                    self.use(source, column, parts[at + 1])
+            column = source.find(names[0])
+            if column is not None:
+                if source.inner(column) != column:
+                    self.refuse(node, f"what {names[0]!r} means cannot be told here", "Name the table of the column.")
+                if source.occurrence is not None:
+                    source.occurrence.use(source.real(column))
+            elif len(names) == 1 and source.alias.lower() == names[0].lower():
+                self.whole(source, node)
 
     def whole(self, source: Source, node: exp.Expression) -> None:
         """Note that a reference needs all columns of ``source`` under the names that they have."""
