@@ -102,3 +102,25 @@ def test_unknown_settings_without_a_near_name_list_all():
         Settings({"zzz": 1})
     assert "Did you mean" not in e.value.hint
     assert all(name in e.value.hint for name in SETTINGS)
+
+
+def test_the_settings_of_writing_are_parsed():
+    assert [SETTINGS[name].default for name in ("single_writer", "write_memory", "grace_period")] == [
+        False,
+        512_000_000,
+        7 * 24 * 3600,
+    ]
+    settings = Settings({"single_writer": "true", "write_memory": "1GiB", "grace_period": "3600"})
+    assert settings["single_writer"] is True
+    assert settings["write_memory"] == 1 << 30
+    assert settings["grace_period"] == 3600.0
+    for value in ("yes", 1, "on"):
+        with pytest.raises(UsageError) as e:
+            settings.set("single_writer", value)
+        assert "true or false" in e.value.hint
+
+
+def test_the_grace_period_is_an_hour_at_least():
+    with pytest.raises(UsageError) as e:
+        Settings({"grace_period": 3599})
+    assert e.value.code == "invalid-setting"

@@ -45,6 +45,13 @@ def _seconds(value: Any) -> float:
     return number
 
 
+def _grace(value: Any) -> float:
+    number = _seconds(value)
+    if number < 3600:
+        raise _Expected("3600 seconds or more: readers and writers that are at work need that")
+    return number
+
+
 def _count(value: Any) -> int:
     try:
         number = int(value)
@@ -65,6 +72,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise _Expected("a non-empty text")
     return value
+
+
+def _yes_or_no(value: Any) -> bool:
+    found = {"true": True, "false": False}.get(str(value).lower())
+    if found is None:
+        raise _Expected("true or false")
+    return found
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,9 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("threads", None, _count, "threads of the engine", "threads"),
         Setting("temp_directory", None, _text, "folder for spilling", "temp_directory", in_sql=False),
         Setting("TimeZone", "UTC", _text, "time zone of the session", "TimeZone"),
+        Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
+        Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
+        Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
         Setting("default_collation", None, _text, "collation of text comparisons", "default_collation"),
     )
 }

@@ -1,6 +1,17 @@
 """Where bytes live: fsspec filesystems behind safe keys, with every call counted."""
 
+from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version
 from kartosql.store.keys import check_key
 from kartosql.store.store import Entry, Stamp, Store, StoreCounter
 
-__all__ = ["Entry", "Stamp", "Store", "StoreCounter", "check_key"]
+__all__ = [
+    "Detail",
+    "Entry",
+    "OutcomeUnknown",
+    "PreconditionFailed",
+    "Stamp",
+    "Store",
+    "StoreCounter",
+    "Version",
+    "check_key",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kartosql.errors import FormatError
 
 MAX_KEY_LENGTH = 4096
+SIDE_FOLDER = ".commit"
 MAX_COMPONENT_LENGTH = 255  # the limit of the common local filesystems
 
 
@@ -52,3 +53,11 @@ def check_key(key: object, prefix: str = "", *, source: str) -> str:
             hint="The metadata points outside its own dataset; it may be damaged or hostile.",
         )
     return key
+
+
+def side_folder(key: str) -> str:
+    """Return the folder of temporary files of the dataset that ``key`` belongs to; empty when it names none."""
+    for i, character in enumerate(key):
+        if character in "./" and i:
+            return f"{key[:i]}/{SIDE_FOLDER}"
+    return ""

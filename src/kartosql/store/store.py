@@ -6,7 +6,6 @@ import contextlib
 import os
 import stat
 import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from kartosql.errors import FormatError, StoreError
 from kartosql.store.keys import check_key
 from kartosql.store.local import LocalFiles
+from kartosql.store.writing import StoreWriting
 
 MAX_WORKERS = 32
 MAX_METADATA_BYTES = 1 << 30
@@ -66,7 +66,7 @@ class StoreCounter:
         return {name: getattr(self, name) for name in names}
 
 
-class Store:
+class Store(StoreWriting):
     """A folder or bucket prefix that holds datasets.
 
     ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem
@@ -85,6 +85,7 @@ class Store:
         self.is_local = isinstance(self.fs, LocalFiles)
         self.counter = StoreCounter()
         self._real_root = ""
+        self._probe_lock = threading.Lock()
         self._safe_dirs: set[str] = set()
         if self.is_local:
             if create:
@@ -149,6 +150,8 @@ class Store:
             rows = self.fs.ls(path, detail=True, refresh=True) if self._refreshable else self.fs.ls(path, detail=True)
         except FileNotFoundError:
             return []  # object stores have no empty folders
+        except KeyError:
+            return self._list(prefix)  # in memory, of an object that was deleted during the listing
         except PermissionError as e:
             raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from e
         except Exception as e:
@@ -271,36 +274,6 @@ class Store:
             raise
         except Exception as e:
             raise StoreError(f"Cannot read {key!r} in {self.url!r}: {e}") from e
-
-    # -- writing -------------------------------------------------------------------------
-
-    def put(self, key: str, data: bytes) -> None:
-        """Write ``data`` under ``key``; readers see all of it or nothing."""
-        check_key(key, source="write")
-        self.counter.add("writes", key)
-        try:
-            if self.is_local:
-                path = self.local_path(key)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                # A file of its own name in the same folder, so that the rename is atomic.
-                part = f"{os.path.dirname(path)}/.{uuid.uuid4().hex}.part"
-                try:
-                    with open(part, "wb") as f:
-                        f.write(data)
-                        f.flush()
-                        os.fsync(f.fileno())
-                    os.replace(part, path)
-                finally:
-                    if os.path.exists(part):
-                        os.unlink(part)
-            else:
-                self.fs.pipe_file(self.path(key), data)
-        except PermissionError as e:
-            raise StoreError(f"No permission to write {key!r} in {self.url!r}.", code="access-denied") from e
-        except FormatError:
-            raise
-        except Exception as e:
-            raise StoreError(f"Cannot write {key!r} in {self.url!r}: {e}") from e
 
 
 def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:

@@ -1,0 +1,50 @@
+"""Versions of what a store holds, and how a conditional write can end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What stood under a key when it was read or written; equal versions are the same content.
+
+    The token is a digest of the content on local disks and in memory, the etag on S3 and
+    Azure, the generation on Google Cloud Storage.
+    """
+
+    token: str
+
+
+class Detail(NamedTuple):
+    """The size of an object and when it was last written, by the clock of the store."""
+
+    size: int
+    modified: dt.datetime
+
+
+class PreconditionFailed(Exception):
+    """The key does not hold the expected version.
+
+    Somebody else won, or our own answer was lost and a library sent the request again: the
+    caller reads once more and looks for what it wrote. Never shown to users.
+    """
+
+
+class OutcomeUnknown(Exception):
+    """No answer came: the write may have happened, may not, or may happen later.
+
+    Nothing that the written content refers to may be deleted. Never shown to users.
+    """
+
+
+class Unsupported(Exception):
+    """The store knows no such conditional write; nothing was written."""
+
+
+def version_of(data: bytes) -> Version:
+    """Return the version of a content where the store itself knows none."""
+    return Version(hashlib.blake2b(data, digest_size=20).hexdigest())

@@ -1,0 +1,365 @@
+"""Writing to local folders: durable files, and a compare-and-swap of one of them.
+
+A commit writes a temporary file into the side folder ``<uuid>/.commit/`` and then gives it
+its name in one step: a link where nothing may stand, else a rename while the inode that it
+replaces is locked and holds the expected content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import errno
+import io
+import os
+import random
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, cast
+
+from kartosql.errors import StoreError
+from kartosql.store import steps
+from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version, version_of
+from kartosql.store.keys import SIDE_FOLDER, side_folder
+
+LOCK_SECONDS = 60.0
+BUFFER_BYTES = 1 << 20
+_ATTEMPTS = 100  # of making a folder that others keep removing while it is empty
+
+
+class LocalWriter:
+    """The writing side of a store in a local folder.
+
+    ``locate`` returns the path of a key, and refuses links out of its dataset.
+    """
+
+    def __init__(self, root: str, locate: Callable[[str], str]) -> None:
+        self.root = root
+        self.locate = locate
+        self.checks_by_reading = False
+
+    # -- whole files -----------------------------------------------------------------------
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write a file; readers see all of it, what stood there before, or nothing."""
+        path = self.locate(key)
+        with self._temporary(key, data) as temp:
+            self._name(steps.rename, temp, path)
+        self.sync([key])
+
+    @contextlib.contextmanager
+    def output(self, key: str, *, sync_folders: bool = True, sync_content: bool = True) -> Iterator[IO[bytes]]:
+        """Write a new file bit by bit; it is durable at the end, and removed after an error."""
+        path = self.locate(key)
+        fd = self._create(path)
+        raw = _Descriptor(fd)
+        try:
+            try:
+                with io.BufferedWriter(raw, BUFFER_BYTES) as file:
+                    try:
+                        yield cast("IO[bytes]", file)
+                        file.flush()
+                        if sync_content:
+                            steps.fsync(fd)
+                    finally:
+                        raw.ended = True
+            finally:
+                os.close(fd)
+            if sync_folders:
+                self.sync([key])
+        except BaseException:
+            with contextlib.suppress(OSError):
+                steps.unlink(path)
+            raise
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """Make the names of ``keys`` durable: each folder up to the root, the innermost first.
+
+        Also those that stood already: whoever made them may not have come that far.
+        """
+        folders: set[str] = {self.root}
+        for key in keys:
+            folder = os.path.dirname(self.locate(key))
+            while folder.startswith(self.root) and folder not in folders:
+                folders.add(folder)
+                folder = os.path.dirname(folder)
+        for folder in sorted(folders, key=len, reverse=True):
+            steps.fsync_folder(folder)
+
+    def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
+        """Remove files, those that are not there silently, and the folders that are empty then."""
+        call_all(self._delete_some, [keys[i : i + 1000] for i in range(0, len(keys), 1000)])
+        folders = {os.path.dirname(self.locate(key)) for key in keys}
+        while folders:
+            outer = set()
+            for folder in folders:
+                if folder != self.root and self._remove_folder(folder):
+                    outer.add(os.path.dirname(folder))
+            folders = outer
+
+    def _delete_some(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                steps.unlink(self.locate(key))
+
+    def _remove_folder(self, folder: str) -> bool:
+        if os.path.dirname(folder) == self.root:
+            with contextlib.suppress(OSError):
+                steps.rmdir(f"{folder}/{SIDE_FOLDER}")
+        try:
+            steps.rmdir(folder)
+        except OSError:
+            return False  # not empty, or somebody else was faster
+        return True
+
+    # -- compare and swap ------------------------------------------------------------------
+
+    def put_if(self, key: str, data: bytes, expected: Version | None) -> Version:
+        """Write ``data`` where the expected version stands, or nothing where it is None."""
+        path = self.locate(key)
+        # A look before the work; what counts is looked at again under the lock.
+        if self._version(path) != expected:
+            raise PreconditionFailed(key)
+        if self.checks_by_reading:
+            self.put(key, data)
+            return version_of(data)
+        with self._temporary(key, data) as temp:
+            if expected is None:
+                try:
+                    self._name(steps.link, temp, path)
+                except FileExistsError:
+                    raise PreconditionFailed(key) from None
+                self._sync_committed(key)
+            else:
+                with self._locked(key, path) as fd:
+                    if _content_version(fd) != expected:
+                        raise PreconditionFailed(key)
+                    steps.rename(temp, path)
+                    self._sync_committed(key)
+        return version_of(data)
+
+    def delete_if(self, key: str, expected: Version) -> None:
+        """Remove the file if it has the expected version; silent when there is none."""
+        path = self.locate(key)
+        if not os.path.lexists(path):
+            return
+        try:
+            with self._locked(key, path) as fd:
+                if _content_version(fd) != expected:
+                    raise PreconditionFailed(key)
+                steps.unlink(path)
+                self._sync_committed(key)
+        except PreconditionFailed:
+            if os.path.lexists(path):
+                raise
+
+    def delete_checked(self, key: str, expected: Version) -> None:
+        """Remove the file after a look at its version; only for a single writer."""
+        path = self.locate(key)
+        version = self._version(path)
+        if version is None:
+            return
+        if version != expected:
+            raise PreconditionFailed(key)
+        steps.unlink(path)
+        self._sync_committed(key)
+
+    def read_versioned(self, key: str) -> tuple[bytes, Version]:
+        """Return a file and its version."""
+        with open(self.locate(key), "rb") as f:
+            data = f.read()
+        return data, version_of(data)
+
+    def _version(self, path: str) -> Version | None:
+        try:
+            with open(path, "rb") as f:
+                return version_of(f.read())
+        except FileNotFoundError:
+            return None
+
+    def _sync_committed(self, key: str) -> None:
+        try:
+            self.sync([key])
+        except OSError as e:
+            raise OutcomeUnknown(f"{key} is written, but may not outlast a power loss: {e}") from e
+
+    @contextlib.contextmanager
+    def _locked(self, key: str, path: str) -> Iterator[int]:
+        """Hold the lock of the inode that stands at ``path``."""
+        until = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fd = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise PreconditionFailed(key) from None
+            try:
+                if not _lock(fd, until):
+                    raise _lock_error(key)
+                try:
+                    if _stands_at(fd, path):
+                        yield fd
+                        return
+                finally:
+                    steps.unlock(fd)
+            finally:
+                os.close(fd)
+
+    # -- files and folders -----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _temporary(self, key: str, data: bytes) -> Iterator[str]:
+        """Yield the path of a durable file with ``data`` in the side folder of the dataset."""
+        folder = side_folder(key)
+        path = f"{self.root}/{folder}{'/' if folder else '.'}{uuid.uuid4().hex}.tmp"
+        fd = self._create(path)
+        try:
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[steps.write(fd, rest) :]
+                steps.fsync(fd)
+            finally:
+                os.close(fd)
+            yield path
+        finally:
+            with contextlib.suppress(OSError):
+                if os.path.lexists(path):
+                    steps.unlink(path)
+
+    def _create(self, path: str) -> int:
+        for _ in range(_ATTEMPTS):
+            self._make_folders(path)
+            try:
+                return steps.create(path)
+            except FileNotFoundError:
+                continue  # the folder was empty and somebody removed it
+        raise StoreError(f"The folder of {path!r} is removed again and again.")
+
+    def _name(self, step: Callable[[str, str], None], temp: str, path: str) -> None:
+        """Link or rename ``temp`` to ``path``, whose folder somebody else may remove while it is empty."""
+        for _ in range(_ATTEMPTS):
+            self._make_folders(path)
+            try:
+                return step(temp, path)
+            except FileNotFoundError:
+                if not os.path.lexists(temp):
+                    raise
+        raise StoreError(f"The folder of {path!r} is removed again and again.")
+
+    def _make_folders(self, path: str) -> None:
+        folder = os.path.dirname(path)
+        if os.path.isdir(folder):
+            return
+        for _ in range(_ATTEMPTS):
+            try:
+                steps.mkdir(folder)
+                return
+            except FileExistsError:
+                if os.path.isdir(folder):
+                    return
+                if not os.path.lexists(folder):
+                    continue
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+            except FileNotFoundError:
+                self._make_folders(folder)
+
+    # -- what stands there -----------------------------------------------------------------
+
+    def details(self, prefix: str) -> dict[str, Detail]:
+        """Return size and time of every regular file whose key starts with ``prefix``."""
+        found: dict[str, Detail] = {}
+        pending = [os.path.dirname(self.locate(f"{prefix}x"))]
+        while pending:
+            try:
+                entries = list(os.scandir(pending.pop()))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for entry in entries:
+                key = entry.path[len(self.root) + 1 :]
+                if entry.is_dir(follow_symlinks=False):
+                    if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
+                        pending.append(entry.path)
+                elif key.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):
+                        info = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(info.st_mode):
+                            found[key] = Detail(info.st_size, _time(info))
+        return dict(sorted(found.items()))
+
+    def now(self) -> dt.datetime:
+        """Return the time by the clock of the disk, which may be that of a file server."""
+        with tempfile.TemporaryFile(dir=self.root) as f:
+            f.write(b"x")
+            f.flush()
+            return _time(os.fstat(f.fileno()))
+
+    def probe(self, key: str) -> tuple[bool, bool]:
+        """Return whether the folder has the links and locks that commits need, for puts and deletes."""
+        with self._temporary(key, b"x") as temp:
+            try:
+                os.link(temp, f"{temp}.link")
+                os.unlink(f"{temp}.link")
+                fd = os.open(temp, os.O_RDONLY)
+                try:
+                    steps.try_lock(fd)
+                finally:
+                    os.close(fd)
+            except (OSError, AttributeError):
+                return False, False
+        return True, True
+
+
+class _Descriptor(io.RawIOBase):
+    """A descriptor to write to; closing it is left to its owner."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.ended = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        # A buffer writes what it still holds when it is closed after an error; by then the
+        # number of the descriptor may be that of another file.
+        return len(data) if self.ended else steps.write(self._fd, data)
+
+
+def _lock(fd: int, until: float) -> bool:
+    while not steps.try_lock(fd):
+        if time.monotonic() > until:
+            return False
+        time.sleep(random.uniform(0.0005, 0.003))
+    return True
+
+
+def _stands_at(fd: int, path: str) -> bool:
+    # Opened, not looked at: network filesystems ask the server for names only then.
+    try:
+        other = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return os.path.samestat(os.fstat(fd), os.fstat(other))
+    finally:
+        os.close(other)
+
+
+def _content_version(fd: int) -> Version:
+    with open(fd, "rb", closefd=False) as f:
+        return version_of(f.read())
+
+
+def _time(info: os.stat_result) -> dt.datetime:
+    return dt.datetime.fromtimestamp(info.st_mtime, dt.timezone.utc)
+
+
+def _lock_error(key: str) -> StoreError:
+    return StoreError(
+        f"{key}: another process has held the lock of this file for {LOCK_SECONDS:.0f} seconds.",
+        code="store-locked",
+        hint="A writer may be stopped or hang; end it, then try again. Nothing was changed.",
+    )

@@ -1,0 +1,138 @@
+"""Conditional writes on S3: careless stores, refusals, failures."""
+
+from __future__ import annotations
+
+import pytest
+
+from kartosql.errors import StoreError
+from kartosql.store import OutcomeUnknown, PreconditionFailed, Store, Version
+from s3_server import BUCKET, serve
+
+DOC = "u.by-dataset-metadata.json"
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def open_store(server) -> Store:
+    return Store(f"s3://{BUCKET}/x", server.storage_options)
+
+
+def test_a_store_that_ignores_the_condition_of_puts_is_refused():
+    with serve(ignore_put_conditions=True, ignore_delete_conditions=True) as server:
+        store = open_store(server)
+        for _ in range(2):
+            with pytest.raises(StoreError) as e:
+                store.require_conditional_put("u/.commit")
+            assert e.value.code == "no-conditional-put"
+            assert "single_writer" in e.value.hint
+            assert store.url in e.value.message
+        assert server.keys() == []
+
+
+def test_a_single_writer_may_use_a_store_that_ignores_conditions():
+    with serve(ignore_put_conditions=True, ignore_delete_conditions=True) as server:
+        store = open_store(server)
+        store.single_writer = True
+        store.require_conditional_put("u/.commit")
+        first = store.put_if(DOC, b"one", None)
+        second = store.put_if(DOC, b"two", first)
+        for expected in (None, first):
+            with pytest.raises(PreconditionFailed):
+                store.put_if(DOC, b"three", expected)
+        with pytest.raises(PreconditionFailed):
+            store.delete_if(DOC, first)
+        assert store.read_versioned(DOC) == (b"two", second)
+        store.delete_if(DOC, second)
+        assert server.keys() == []
+
+
+def test_a_store_that_ignores_the_condition_of_deletes_is_refused_only_for_them():
+    with serve(ignore_delete_conditions=True) as server:
+        store = open_store(server)
+        store.require_conditional_put()
+        version = store.put_if(DOC, b"one", None)
+        with pytest.raises(StoreError) as e:
+            store.delete_if(DOC, version)
+        assert e.value.code == "no-conditional-delete"
+        assert DOC in e.value.message
+        assert store.read(DOC) == b"one"
+        store.single_writer = True
+        with pytest.raises(PreconditionFailed):
+            store.delete_if(DOC, Version('"other"'))
+        store.delete_if(DOC, version)
+        assert server.keys() == []
+
+
+def test_the_probe_asks_once_and_survives_lost_answers():
+    with serve(lose=0.4, seed=1) as server:
+        store = open_store(server)
+        store.require_conditional_put("u/.commit")
+        before = server.requests.total()
+        store.require_conditional_put("u/.commit")
+        assert server.requests.total() == before
+        assert server.lost
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(403, "access-denied"), (400, "store-failed"), (501, "no-conditional-put")]
+)
+def test_a_refused_put_is_a_named_error(s3, s3_server, status, code):
+    version = s3.put_if(DOC, b"old", None)
+    s3_server.refuse = {"PUT": status}
+    with pytest.raises(StoreError) as e:
+        s3.put_if(DOC, b"new", version)
+    assert e.value.code == code
+    s3_server.refuse = {}
+    assert s3.read_versioned(DOC) == (b"old", version)
+
+
+@pytest.mark.parametrize(("status", "error"), [(500, OutcomeUnknown), (503, OutcomeUnknown), (409, PreconditionFailed)])
+def test_what_a_server_in_trouble_says_is_not_taken_for_certain(s3, s3_server, status, error):
+    version = s3.put_if(DOC, b"old", None)
+    s3_server.refuse = {"PUT": status, "DELETE": status}
+    with pytest.raises(error):
+        s3.put_if(DOC, b"new", version)
+    s3_server.refuse = {}
+
+
+def test_a_server_that_is_gone_is_an_unknown_outcome():
+    with serve() as server:
+        store = open_store(server)
+        version = store.put_if(DOC, b"old", None)
+    with pytest.raises(OutcomeUnknown):
+        store.put_if(DOC, b"new", version)
+
+
+def test_a_bucket_that_is_not_there_is_a_named_error(s3_server):
+    store = Store("s3://another-bucket/x", s3_server.storage_options)
+    for write in (
+        lambda: store.put_if(DOC, b"1", None),
+        lambda: store.put_if(DOC, b"1", Version('"x"')),
+        lambda: store.put("u/x", b"1"),
+        store.require_conditional_put,
+    ):
+        with pytest.raises(StoreError) as e:
+            write()
+        assert e.value.code == "store-failed"
+
+
+def test_deletes_that_the_server_refuses_are_named(s3, s3_server):
+    s3.put("u/a", b"1")
+    s3_server.refuse = {"POST": 403}
+    with pytest.raises(StoreError) as e:
+        s3.delete(["u/a"])
+    assert e.value.code == "access-denied"
+
+
+def test_a_thousand_objects_are_deleted_with_one_request(s3, s3_server):
+    keys = [f"u/t/{i:04}" for i in range(1001)]
+    s3.put(keys[0], b"1")
+    s3.delete(keys)
+    assert s3_server.requests["POST"] == 2
+    assert s3_server.keys() == []
+
+
+def test_versions_are_those_of_listings(s3):
+    version = s3.put_if(DOC, b"one", None)
+    (entry,) = s3.list_root()
+    assert Version(f'"{entry.etag}"') == version
