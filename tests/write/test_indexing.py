@@ -1,20 +1,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import random
+import uuid
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from kartosql.write.indexing import index_key, index_table
+import builders
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.store import Store
+from kartosql.write.build import write_dataset
+from kartosql.write.indexing import index_key, merge, pairs_of_files, unique_values
+from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.split import split
+from kartosql.write.rows import write_rows
 
 
-def index_of(values, partitions, **changes):
+def index_of(values, partitions):
     table = pa.table({"i": values, "p": partitions, "x": range(len(partitions))})
-    made = split(table, Layout("u", "u", ("p",), index_columns=("i",), not_null=("p",), **changes))
-    names = {label: label.split("/")[0] for label in made.labels}
-    index = index_table(made, "i")
+    layout = Layout("u", "u", ("p",), index_columns=("i",), not_null=("p",))
+    written = write_rows(Store(f"memory://{uuid.uuid4().hex}"), open_rows(table, "u"), layout)
+    names = {label: label.split("/")[0] for label in written.labels}
+    index = merge(None, frozenset(), written.pairs["i"], "i")
     return index, [(v, [names[n] for n in labels]) for v, labels in zip(*index.to_pydict().values(), strict=True)]
 
 
@@ -60,3 +71,156 @@ def test_key():
     assert index_key("u", "a/b", "2026-11-20T08:38:09.108658") == (
         "u/indices/a%2Fb/2026-11-20T08%3A38%3A09.108658.by-dataset-index.parquet"
     )
+
+
+# -- pairs and merging ---------------------------------------------------------------------------
+
+
+def pairs(values, labels, type_=None):
+    return pa.table({"value": pa.array(values, type_), "label": pa.array(labels, pa.string())})
+
+
+def listed(index):
+    return dict(zip(*index.to_pydict().values(), strict=True))
+
+
+def test_a_new_index_is_sorted_and_keeps_the_order_of_labels():
+    index = merge(None, frozenset(), pairs([3, 1, 3, 2], ["b", "b", "a", "a"]), "i")
+    assert index.schema == pa.schema({"i": pa.int64(), "partition": pa.list_(pa.string())})
+    assert list(listed(index).items()) == [(1, ["b"]), (2, ["a"]), (3, ["b", "a"])]
+
+
+def test_merging_adds_and_removes_labels_and_values_without_any_go():
+    old = merge(None, frozenset(), pairs([1, 1, 2, 3], ["a", "b", "a", "b"]), "i")
+    index = merge(old, {"a", "unknown"}, pairs([3, 4], ["c", "c"]), "i")
+    assert listed(index) == {1: ["b"], 3: ["b", "c"], 4: ["c"]}
+    assert merge(old, {"a", "b"}, pairs([], [], pa.int64()), "i").equals(index.schema.empty_table())
+    assert merge(old, frozenset(), pairs([], [], pa.int64()), "i").equals(old)
+
+
+def test_labels_that_are_removed_go_wherever_they_stand():
+    old = merge(None, frozenset(), pairs([1, 2], ["a", "a"]), "i")
+    assert listed(merge(old, {"a"}, pairs([2, 3], ["b", "a"]), "i")) == {2: ["b"]}
+
+
+def test_pairs_that_stand_there_already_are_not_doubled():
+    old = pa.table({"i": [2, 1, 2], "partition": [["b", "b"], ["a"], ["b", "c"]]})
+    assert listed(merge(old, frozenset(), pairs([2, 1], ["c", "a"]), "i")) == {1: ["a"], 2: ["b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "added"),
+    [
+        (pa.array(["b", "a"], pa.large_string()), pa.array(["a", "c"])),
+        (pa.array(["b", "a"]).dictionary_encode(), pa.array(["a", "c"])),
+        (pa.array([2, 1], pa.timestamp("us")).cast(pa.timestamp("ns")), pa.array([1, 3], pa.timestamp("us"))),
+        (pa.array([2, 1], pa.int32()), pa.array([1, 3], pa.int64())),
+        (pa.array([b"\0b", b""]), pa.array([b"", b"c"])),
+        (pa.array([True, False]), pa.array([False, False])),
+        (pa.array([2.5, -0.0]), pa.array([0.0, math.inf])),
+        (pa.array([2, 1], pa.date32()), pa.array([1, 3], pa.date32())),
+        (pa.array([2**63, 1], pa.uint64()), pa.array([1, 2**64 - 1], pa.uint64())),
+    ],
+    ids=lambda a: str(a.type),
+)
+def test_indices_of_other_writers_are_merged(old, added):
+    lists = pa.array([["x"], ["y"]], pa.large_list(pa.large_string()))
+    index = merge(
+        pa.table({"i": old, "partition": lists}), frozenset(), pa.table({"value": added, "label": ["z", "z"]}), "i"
+    )
+    assert index.schema.field("i").type == added.type
+    expected: dict = {}
+    for value, label in [*zip(old.to_pylist(), "xy", strict=True), *zip(added.to_pylist(), "zz", strict=True)]:
+        expected.setdefault(value, {})[label] = None
+    assert listed(index) == {value: list(labels) for value, labels in expected.items()}
+    if not pa.types.is_binary(added.type):
+        assert index["i"].to_pylist() == sorted(expected)
+
+
+def test_nulls_of_a_foreign_index_are_dropped():
+    old = pa.table({"i": [None, 1, 2], "partition": [["a"], [None, "b"], None]})
+    assert listed(merge(old, frozenset(), pairs([], [], pa.int64()), "i")) == {1: ["b"]}
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        pa.table({"i": ["x"], "partition": [["a"]]}),
+        pa.table({"other": [1], "partition": [["a"]]}),
+        pa.table({"i": [1], "partition": ["a"]}),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(old):
+    with pytest.raises(FormatError, match="'i'") as e:
+        merge(old, frozenset(), pairs([1], ["b"]), "i")
+    assert e.value.code == "invalid-index"
+
+
+def test_nan_is_one_value_of_an_index():
+    nan = math.nan
+    index = merge(None, frozenset(), pairs([nan, 1.0, nan], ["a", "a", "b"]), "i")
+    assert index["partition"].to_pylist() == [["a"], ["a", "b"]]
+    assert math.isnan(index["i"][1].as_py())
+
+
+def test_many_pairs_against_a_plain_dictionary():
+    rng = random.Random(11)
+    model: dict = {}
+    index = None
+    for turn in range(6):
+        labels = [f"{turn}/{n}" for n in range(5)]
+        given = {(rng.randrange(25_000), rng.choice(labels)) for _ in range(20_000)}
+        removed = {f"{turn - 2}/{n}" for n in range(3)}
+        index = merge(index, removed, pairs(*zip(*sorted(given), strict=True)), "i")
+        model = {v: kept for v, found in model.items() if (kept := found - removed)}
+        for value, label in given:
+            model.setdefault(value, set()).add(label)
+        assert {v: set(found) for v, found in listed(index).items()} == model
+        assert index["i"].to_pylist() == sorted(model)
+        assert all(len(found) == len(set(found)) for found in index["partition"].to_pylist())
+
+
+def test_unique_values():
+    values = pa.chunked_array([pa.array([3, None, 1], pa.int8()), pa.array([3], pa.int8())])
+    assert unique_values(values).equals(pa.array([1, 3]))
+    assert unique_values(pa.chunked_array([[0.0, -0.0, None]])).to_pylist() == [0.0]
+    assert unique_values(pa.chunked_array([pa.nulls(2)])).equals(pa.nulls(0))
+
+
+@pytest.mark.parametrize("values", [["a", None, "b"], [1.5, -0.0, 0.0], [1, 2, 1]])
+def test_pairs_are_read_from_files(store, values):
+    table = pa.table({"i": values, "p": [1, 1, 2]})
+    write_dataset(store, "d", table, partition_on="p", index_columns=["i"])
+    dataset = Snapshot(store).dataset("d").tables["table"]
+    found = pairs_of_files(store, dataset, dataset.labels, "i")
+    index = pq.read_table(pa.BufferReader(store.read(dataset.indices["i"].key)))
+    assert listed(merge(None, frozenset(), found, "i")) == listed(index)
+    assert pairs_of_files(store, dataset, (), "i").num_rows == 0
+    assert set(pairs_of_files(store, dataset, dataset.labels[:1], "i")["label"].to_pylist()) <= {dataset.labels[0]}
+
+
+def test_files_of_other_types_and_without_the_column_are_read(store):
+    builders.write_dataset(store, "d", {"i": pa.int64(), "x": pa.int64()}, ["n=1", "n=2", "n=3"])
+    for n, table in enumerate([{"i": pa.array([7, None], pa.int8())}, {"x": [1]}, {"i": pa.nulls(1)}], 1):
+        store.put(f"d/table/n={n}/{builders.WRITE_ID}.parquet", builders.parquet(pa.table(table)))
+    dataset = Snapshot(store).dataset("d").tables["table"]
+    found = pairs_of_files(store, dataset, dataset.labels, "i")
+    assert found.to_pydict() == {"value": [7], "label": [f"n=1/{builders.WRITE_ID}"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "missing-file"),
+        (b"PAR1 torn", "corrupt-file"),
+        (builders.parquet({"i": ["text"]}), "schema-mismatch"),
+    ],
+)
+def test_files_that_cannot_be_indexed_are_named(store, content, code):
+    builders.write_dataset(store, "d", {"i": pa.int64()}, [""])
+    if content is not None:
+        store.put(f"d/table/{builders.WRITE_ID}.parquet", content)
+    dataset = Snapshot(store).dataset("d").tables["table"]
+    with pytest.raises(FormatError, match=builders.WRITE_ID) as e:
+        pairs_of_files(store, dataset, dataset.labels, "i")
+    assert e.value.code == code

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek import naming
+from kartosql.store import Store
+from kartosql.write.layout import Layout
 
-ROW_GROUP_ROWS = 100_000
+# Small enough that a point query reads little, and a multiple of DuckDB's vectors.
+ROW_GROUP_ROWS = 24_576
+BLOOM_FALSE_POSITIVES = 0.01
+
+_HAS_BLOOM_FILTERS = "bloom_filter_options" in inspect.signature(pq.ParquetWriter.__init__).parameters
+_OPTIONS: dict[str, Any] = {
+    "version": "2.6",
+    "compression": "zstd",
+    "coerce_timestamps": "us",
+    "use_compliant_nested_type": False,
+    "write_page_checksum": True,
+}
 
 
-def file_key(uuid: str, label: str) -> str:
+def file_key(uuid: str, label: str, table: str = naming.DEFAULT_TABLE) -> str:
     """Return the storage key of the data file of a partition."""
-    return f"{uuid}/{naming.DEFAULT_TABLE}/{label}.parquet"
+    return f"{uuid}/{table}/{label}.parquet"
 
 
 def value_texts(column: pa.ChunkedArray) -> list[str]:
@@ -32,27 +49,93 @@ def _text(value: Any) -> str:
     return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)
 
 
+def open_key(store: Store, key: str) -> Any:
+    """Return a file object to read ``key`` by ranges; reading it raises as ``Store.read`` does."""
+    return pa.OSFile(store.local_path(key)) if store.is_local else pa.PythonFile(_RemoteFile(store, key), "r")
+
+
+class _RemoteFile(io.RawIOBase):
+    """The part of a file that pyarrow needs to read Parquet, over ranged reads."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key, self._at = store, key, 0
+        size = store.size(key)
+        self._size = len(store.read(key)) if size is None else size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        if end <= self._at:
+            return b""
+        data = self._store.read(self._key, start=self._at, end=end)
+        self._at += len(data)
+        return data
+
+
 def file_columns(schema: pa.Schema, partition_on: tuple[str, ...]) -> list[str]:
-    """Return the columns that stand in the data files, structs last.
+    """Return the columns that stand in the data files, those with structs last.
 
     Kartothek counts leaves where it should count columns, so a struct in front of a column
     would make it filter by the wrong one.
     """
     names = [f.name for f in schema if f.name not in partition_on]
-    return sorted(names, key=lambda n: pa.types.is_struct(schema.field(n).type))
+    return sorted(names, key=lambda n: _has_struct(schema.field(n).type))
+
+
+def _has_struct(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(type_)) or (bool(pa.types.is_list(type_)) and _has_struct(type_.value_type))
 
 
 def parquet_bytes(rows: pa.Table, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
     """Return ``rows`` as a Parquet file: ZSTD, format 2.6, checksummed pages."""
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows,
-        sink,
-        row_group_size=row_group_rows,
-        version="2.6",
-        compression="zstd",
-        coerce_timestamps="us",
-        use_compliant_nested_type=False,
-        write_page_checksum=True,
-    )
+    pq.write_table(rows, sink, row_group_size=row_group_rows, **_OPTIONS)
     return bytes(sink.getvalue().to_pybytes())
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How the data files of a layout are written, so that a query for one cell or value reads little.
+
+    Rows stand in small row groups with a page index; where a file has several of them, the
+    columns with an inverted index get bloom filters, as their values stand in any order.
+    """
+
+    layout: Layout
+    row_group_rows: int = ROW_GROUP_ROWS
+
+    def encode(self, rows: pa.Table, distinct: Mapping[str, int]) -> bytes:
+        """Return ``rows`` as a file; ``distinct`` is the number of values of each index column."""
+        if rows.num_rows <= self.row_group_rows:
+            distinct = {}
+        sink = pa.BufferOutputStream()
+        with self.writer(sink, rows.schema, distinct) as writer:
+            writer.write_table(rows, row_group_size=self.row_group_rows)
+        return bytes(sink.getvalue().to_pybytes())
+
+    def writer(self, sink: Any, schema: pa.Schema, distinct: Mapping[str, int]) -> pq.ParquetWriter:
+        """Return a writer of row groups; ``distinct`` as for ``encode``, not more than the rows of a row group."""
+        options = _OPTIONS | {"write_page_index": True}
+        order = [c for c in self.layout.order if c in schema.names] if self.layout.cell else []
+        if order:
+            options["sorting_columns"] = pq.SortingColumn.from_ordering(schema, [(c, "ascending") for c in order])
+        if _HAS_BLOOM_FILTERS:
+            # Values of the first column that rows are sorted by are found by the bounds of row groups.
+            options["bloom_filter_options"] = {
+                column: {"ndv": min(count, self.row_group_rows), "fpp": BLOOM_FALSE_POSITIVES}
+                for column, count in distinct.items()
+                if count and column not in order[:1] and not pa.types.is_boolean(schema.field(column).type)
+            } or None
+        return pq.ParquetWriter(sink, schema, **options)

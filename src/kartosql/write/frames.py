@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +27,13 @@ def to_table(data: Any, name: str) -> pa.Table:
     index is left out. Raises ``invalid-data`` for other objects, for torn Arrow data and for
     column names or types that the format has no place for.
     """
-    if not hasattr(data, "__arrow_c_stream__") and not hasattr(data, "__arrow_c_array__"):
+    table = arrow_table(data, name)
+    return to_storage(table, storage_schema(table.schema, name), name)
+
+
+def arrow_table(data: Any, name: str) -> pa.Table:
+    """Return ``data`` as a table whose types may be any; raises ``invalid-data`` for what carries no Arrow data."""
+    if not carries_arrow(data):
         raise invalid_data(
             name,
             f"{type(data).__name__} carries no Arrow data",
@@ -34,19 +42,49 @@ def to_table(data: Any, name: str) -> pa.Table:
     is_pandas = type(data).__module__.split(".")[0] == "pandas"
     if is_pandas and not all(isinstance(label, str) for label in getattr(data, "columns", ())):
         raise invalid_data(name, "a column label is not text", "Rename the columns of the frame.")
-    try:
+    with reading(name):
         # A table is taken as it is: on the way through the C interface names would end at a NUL.
         table = data if isinstance(data, pa.Table) else pa.table(data)
-        table.validate(full=True)
+    if is_pandas:
+        table = table.select([c for c in table.column_names if not _UNNAMED_INDEX.fullmatch(c)])
+    return table
+
+
+def carries_arrow(data: Any) -> bool:
+    """Return whether ``data`` hands out Arrow data by the protocol for it."""
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Report what a foreign producer of data raises as an error of ours."""
+    try:
+        yield
     except KartosqlError:
         raise
     except Exception as e:  # the producer is foreign code and may raise anything
         raise invalid_data(name, f"its Arrow data cannot be read: {e}") from e
-    if is_pandas:
-        table = table.select([c for c in table.column_names if not _UNNAMED_INDEX.fullmatch(c)])
-    _check_names(table.column_names, name)
-    columns = [_to_storage(table.column(i), field.name, name) for i, field in enumerate(table.schema)]
-    return pa.table(columns, schema=pa.schema([(c, a.type) for c, a in zip(table.column_names, columns, strict=True)]))
+
+
+def storage_schema(schema: pa.Schema, name: str) -> pa.Schema:
+    """Return the columns of ``schema`` with the types they are stored in; raises ``invalid-data``."""
+    _check_names(schema.names, name)
+    fields = []
+    for field in schema:
+        type_ = storage_type(field.type)
+        if type_ is None:
+            raise invalid_data(
+                name, f"the column {field.name!r} is {field.type}, which cannot be stored", "Cast it to another type."
+            )
+        fields.append(pa.field(field.name, type_))
+    return pa.schema(fields)
+
+
+def to_storage(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Return the columns of ``schema`` in its types; raises ``invalid-data`` for values that do not fit or are torn."""
+    with reading(name):
+        table.validate(full=True)
+    return pa.table([_to_storage(table[f.name], f, name) for f in schema], schema=schema)
 
 
 def _check_names(names: list[str], dataset: str) -> None:
@@ -61,12 +99,8 @@ def _check_names(names: list[str], dataset: str) -> None:
         seen.add(name)
 
 
-def _to_storage(column: pa.ChunkedArray, name: str, dataset: str) -> pa.ChunkedArray:
-    target = storage_type(column.type)
-    if target is None:
-        raise invalid_data(
-            dataset, f"the column {name!r} is {column.type}, which cannot be stored", "Cast it to another type."
-        )
+def _to_storage(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
+    target = field.type
     try:
         if pa.types.is_dictionary(column.type):
             # Decoded by way of a plain layout: dictionaries of views cannot be decoded directly.
@@ -75,7 +109,7 @@ def _to_storage(column: pa.ChunkedArray, name: str, dataset: str) -> pa.ChunkedA
         return column.cast(target)
     except pa.ArrowException as e:
         raise invalid_data(
-            dataset, f"the column {name!r} does not fit into {target}: {e}", "Round or cast it first."
+            dataset, f"the column {field.name!r} does not fit into {target}: {e}", "Round or cast it first."
         ) from None
 
 

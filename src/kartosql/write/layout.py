@@ -31,6 +31,16 @@ class Layout:
     not_null: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that rows are sorted by: partition columns, then the others of the cell."""
+        return tuple(dict.fromkeys(self.partition_on + self.cell))
+
+    @property
+    def cells_stay_together(self) -> bool:
+        """Whether rows of the same cell always have the same partition."""
+        return set(self.partition_on) <= set(self.cell)
+
     def role(self, column: str) -> str:
         """Return what ``column`` is in this dataset, for messages."""
         if column in self.partition_on:

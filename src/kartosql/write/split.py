@@ -42,21 +42,31 @@ def split(table: pa.Table, layout: Layout) -> Split:
     Rows are sorted by partition columns, then dimension columns; text by code point. Raises
     ``invalid-data``, ``null-in-key`` and ``duplicate-cells``; nothing is written.
     """
-    _check_columns(table, layout)
-    _check_nulls(table, layout)
-    if layout.cell:
-        table = _sorted(table, layout.cell)
-        _check_unique(table, layout)
-    if layout.cell[: len(layout.partition_on)] != layout.partition_on:
-        table = _sorted(table, layout.partition_on)  # stable, so cells stay in order
+    check_columns(table.schema, layout)
+    check_nulls(table, layout)
+    table = arranged(table, layout)
     starts = run_starts(table, layout.partition_on)
     if not table.num_rows and not layout.partition_on:
         starts = [0]  # an empty dataset without partition columns is one file without rows
-    labels = _labels(table, layout, starts)
+    tail = uuid.uuid4().hex
+    labels = tuple("/".join((*folder, tail)) for folder in folders(table, layout, starts))
+    for label in labels:
+        check_label(label, layout)
     return Split(layout, table, (*starts, table.num_rows) if starts else (), labels)
 
 
-def _check_columns(table: pa.Table, layout: Layout) -> None:
+def arranged(table: pa.Table, layout: Layout) -> pa.Table:
+    """Return the rows in the order of ``layout``, in which cells are unique; raises ``duplicate-cells``."""
+    if layout.cell and not layout.cells_stay_together:
+        check_unique(sorted_by(table.select(list(layout.cell)), layout.cell), layout)
+    table = sorted_by(table, layout.order)
+    if layout.cell and layout.cells_stay_together:
+        check_unique(table, layout)
+    return table
+
+
+def check_columns(schema: pa.Schema, layout: Layout) -> None:
+    """Raise ``invalid-data`` for columns that are missing or cannot play their role."""
     checks: tuple[tuple[tuple[str, ...], Callable[[pa.DataType], bool], str], ...] = (
         (layout.partition_on, _is_partition_type, "partition"),
         (layout.cell, _is_ordered, "dimension"),
@@ -64,9 +74,9 @@ def _check_columns(table: pa.Table, layout: Layout) -> None:
     )
     for columns, fits, what in checks:
         for column in columns:
-            if column not in table.column_names:
+            if column not in schema.names:
                 raise invalid_data(layout.name, f"the {what} column {column!r} is missing")
-            type_ = table.schema.field(column).type
+            type_ = schema.field(column).type
             if not fits(type_) and not (pa.types.is_null(type_) and column in layout.not_null):
                 also = " (dimensions of the seed are indexed)" if what == "index" and column in layout.cell else ""
                 raise invalid_data(
@@ -77,7 +87,7 @@ def _check_columns(table: pa.Table, layout: Layout) -> None:
                 )
     if "partition" in layout.index_columns:
         raise invalid_data(layout.name, "a column named 'partition' cannot be indexed", "Rename it.")
-    if set(table.column_names) == set(layout.partition_on):
+    if set(schema.names) == set(layout.partition_on):
         raise invalid_data(layout.name, "all its columns are partition columns, so its files would be empty")
 
 
@@ -97,7 +107,11 @@ def _is_ordered(type_: pa.DataType) -> bool:
     return is_index_type(type_) or bool(pa.types.is_decimal(type_) or pa.types.is_time(type_))
 
 
-def _check_nulls(table: pa.Table, layout: Layout) -> None:
+def check_nulls(table: pa.Table, layout: Layout, before: int | None = None) -> None:
+    """Raise ``null-in-key`` for NULL and NaN where values are needed.
+
+    ``before`` is the number of rows that stand before ``table``, if it is one piece of several.
+    """
     for name in dict.fromkeys(layout.partition_on + layout.cell + layout.index_columns):
         column = table[name]
         what = "NULL"
@@ -109,16 +123,18 @@ def _check_nulls(table: pa.Table, layout: Layout) -> None:
             empty = pc.fill_null(pc.is_nan(column), False)
         count = pc.sum(empty).as_py()
         if count:
-            row = pc.index(empty, True).as_py()
+            row = pc.index(empty, True).as_py() + (before or 0)
+            many = "" if before is not None else f" in {_rows(count)}"
             raise invalid_data(
                 layout.name,
-                f"the {layout.role(name)} {name!r} holds {what} in {_rows(count)}, first in row {row}",
+                f"the {layout.role(name)} {name!r} holds {what}{many}, first in row {row:,}",
                 "Drop these rows or fill in a value such as 'unknown'.",
                 "null-in-key",
             )
 
 
-def _check_unique(table: pa.Table, layout: Layout) -> None:
+def check_unique(table: pa.Table, layout: Layout) -> None:
+    """Raise ``duplicate-cells`` if a cell occurs in two neighbouring rows."""
     changed = _changed(table, layout.cell)
     count = len(changed) - (pc.sum(changed).as_py() or 0)
     if count:
@@ -136,15 +152,33 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count:,} rows"
 
 
-def _sorted(table: pa.Table, columns: tuple[str, ...]) -> pa.Table:
+def sorted_by(table: pa.Table, columns: tuple[str, ...]) -> pa.Table:
+    """Return the rows ascending by ``columns``, text by code point; equal ones stay in their order."""
+    if is_sorted(table, columns):
+        return table
     order = pc.sort_indices(table.select(list(columns)), sort_keys=[(c, "ascending") for c in columns])
     return table.take(order)
+
+
+def is_sorted(table: pa.Table, columns: tuple[str, ...]) -> bool:
+    """Return whether no row is smaller in ``columns`` than the row before it."""
+    count = table.num_rows - 1
+    if count < 1 or not columns:
+        return True
+    ascends = None
+    for name in reversed(columns):
+        before, after = table[name].slice(0, count), table[name].slice(1)
+        if ascends is None:
+            ascends = pc.less_equal(before, after)
+        else:
+            ascends = pc.or_(pc.less(before, after), pc.and_(pc.equal(before, after), ascends))
+    return bool(pc.all(ascends).as_py())
 
 
 def _changed(table: pa.Table, columns: tuple[str, ...]) -> pa.ChunkedArray:
     """Return for each row but the first whether ``columns`` differ from the row before."""
     changed = pa.chunked_array([pa.repeat(False, max(0, table.num_rows - 1))])
-    for name in columns:
+    for name in columns if table.num_rows > 1 else ():
         column = table[name]
         changed = pc.or_(changed, pc.not_equal(column.slice(1), column.slice(0, table.num_rows - 1)))
     return changed
@@ -157,25 +191,41 @@ def run_starts(table: pa.Table, columns: tuple[str, ...]) -> list[int]:
     return [0, *(i + 1 for i in pc.indices_nonzero(_changed(table, columns)).to_pylist())]
 
 
-def _labels(table: pa.Table, layout: Layout, starts: list[int]) -> tuple[str, ...]:
-    # One id per written frame, as the original does: it tells which files cannot overlay each other.
-    tail = uuid.uuid4().hex
+def folders(table: pa.Table, layout: Layout, starts: list[int]) -> list[tuple[str, ...]]:
+    """Return the quoted ``column=value`` of each partition column in some rows; raises ``invalid-data``."""
     firsts = table.select(list(layout.partition_on)).take(pa.array(starts, pa.int64()))
-    folders: list[tuple[str, ...]] = [()] * len(starts)
+    found: list[tuple[str, ...]] = [()] * len(starts)
     for name in layout.partition_on:
         try:
             texts = files.value_texts(firsts[name])
         except (ValueError, OverflowError) as e:
             raise invalid_data(layout.name, f"a value of {name!r} has no text form: {e}") from None
+        if pa.types.is_floating(firsts[name].type):
+            texts = ["0.0" if t == "-0.0" else t for t in texts]  # they are equal, so they are one partition
+        for text in texts:
+            problem = _value_problem(text)
+            if problem:
+                raise invalid_data(layout.name, f"the value {text[:60]!r} of the partition column {name!r} {problem}")
         column = naming.quote(name)
-        folders = [(*f, f"{column}={naming.quote(t)}") for f, t in zip(folders, texts, strict=True)]
-    labels = tuple("/".join((*folder, tail)) for folder in folders)
-    for label in labels:
-        problem = key_problem(files.file_key(layout.uuid, label))
-        if problem:
-            raise invalid_data(
-                layout.name,
-                f"the partition {label[:120]!r} gives no usable file name: {problem}",
-                "Partition by a column with shorter values.",
-            )
-    return labels
+        found = [(*f, f"{column}={naming.quote(t)}") for f, t in zip(found, texts, strict=True)]
+    return found
+
+
+def _value_problem(text: str) -> str | None:
+    # Quoted they would do no harm here, but other programs unquote paths.
+    if "\0" in text:
+        return "holds a NUL character"
+    if "." in text and not {".", ".."}.isdisjoint(text.split("/")):
+        return "is a path of its own: it has a segment '.' or '..'"
+    return None
+
+
+def check_label(label: str, layout: Layout) -> None:
+    """Raise ``invalid-data`` for a partition whose file could have no name."""
+    problem = key_problem(files.file_key(layout.uuid, label))
+    if problem:
+        raise invalid_data(
+            layout.name,
+            f"the partition {label[:120]!r} gives no usable file name: {problem}",
+            "Partition by a column with shorter values.",
+        )

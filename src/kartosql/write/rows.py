@@ -1,0 +1,317 @@
+"""Rows -> data files of one table, written by several threads, and the values of its indices."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import IO, Any, Self
+
+import pyarrow as pa
+
+from kartosql.formats.kartothek import naming
+from kartosql.store import Store
+from kartosql.write import files, indexing
+from kartosql.write.inputs import Rows
+from kartosql.write.layout import Layout
+from kartosql.write.sorting import Sorter, ordered
+from kartosql.write.split import check_columns, check_label, folders, run_starts
+
+DEFAULT_MEMORY = 512_000_000
+REMOTE_WRITERS = 16
+MIN_FLUSH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the writing of a dataset has come: what stands in the store already."""
+
+    dataset: str
+    rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """Data files that nothing refers to yet, in the order of their partitions.
+
+    ``schema`` has the types that columns are stored in, partition columns included. ``pairs``
+    has for each index column a table of ``value`` (in its normalised type) and ``label``, each
+    pair once and none with NULL.
+    """
+
+    layout: Layout
+    table: str
+    schema: pa.Schema
+    labels: tuple[str, ...]
+    keys: tuple[str, ...]
+    pairs: Mapping[str, pa.Table]
+    rows: int
+    bytes: int
+
+
+def write_rows(
+    store: Store,
+    rows: Rows,
+    layout: Layout,
+    *,
+    sorter: Sorter | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: Callable[[Progress], object] | None = None,
+    table: str = naming.DEFAULT_TABLE,
+    row_group_rows: int = files.ROW_GROUP_ROWS,
+) -> Written:
+    """Write the data files of one table, sorted, one for each partition, and return what they are.
+
+    Takes about ``memory`` bytes, and more only for the pairs of indices; rows that do not fit
+    into it are sorted by ``sorter``. Raises ``invalid-data``, ``null-in-key``,
+    ``duplicate-cells`` and ``store-failed``; the files that were written by then are deleted.
+    """
+    check_columns(rows.schema, layout)
+    with _Files(store, layout, rows.schema, table, row_group_rows, memory, progress) as out:
+        with contextlib.closing(ordered(rows, layout, sorter, memory)) as pieces:
+            for piece in pieces:
+                out.add(piece)
+        return out.finish()
+
+
+def discard(store: Store, written: Written) -> None:
+    """Delete files that will not be committed, as far as the store lets us."""
+    _delete(store, written.keys)
+
+
+def _delete(store: Store, keys: Sequence[str]) -> None:
+    # The error that led here is what the caller needs to hear of; what stays behind is an orphan.
+    with contextlib.suppress(Exception):
+        store.delete(keys)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that was written; ``uniques`` are the different values of each index column."""
+
+    rows: int
+    bytes: int
+    uniques: Sequence[pa.Array]
+
+
+class _Files:
+    """The files of one call: takes rows in order and hands each partition to a thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        schema: pa.Schema,
+        table: str,
+        row_group_rows: int,
+        memory: int,
+        progress: Callable[[Progress], object] | None,
+    ) -> None:
+        self._store, self._layout, self._schema, self._table = store, layout, schema, table
+        self._progress = progress
+        self._columns = files.file_columns(schema, layout.partition_on)
+        self._format = files.FileFormat(layout, row_group_rows)
+        # One id per call, as the original does: it tells which files cannot overlay each other.
+        self._tail = uuid.uuid4().hex
+        self._labels: list[str] = []
+        self._known: set[str] = set()
+        self._files: list[Future[_File]] = []
+        self._waiting: deque[tuple[Future[_File], int]] = deque()
+        self._waiting_bytes, self._rows, self._bytes = 0, 0, 0
+        self._max_waiting = memory // 8
+        self._flush_bytes = max(MIN_FLUSH_BYTES, memory // 16)
+        self._parts: list[pa.Table] = []
+        self._parts_bytes = 0
+        self._large: _LargeFile | None = None
+        self._large_files: list[_LargeFile] = []
+        workers = max(2, os.cpu_count() or 1) if store.is_local else REMOTE_WRITERS
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="kartosql-write")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=error is not None)
+        if error is not None:
+            for large in self._large_files:
+                large.abort()
+            _delete(self._store, [self._key(label) for label in self._labels])
+
+    def _key(self, label: str) -> str:
+        return files.file_key(self._layout.uuid, label, self._table)
+
+    def add(self, piece: pa.Table) -> None:
+        """Take rows that come behind all rows taken before."""
+        starts = run_starts(piece, self._layout.partition_on)
+        names = folders(piece, self._layout, starts)
+        rows = piece.select(self._columns)
+        for folder, (start, end) in zip(names, pairwise([*starts, piece.num_rows]), strict=True):
+            label = "/".join((*folder, self._tail))
+            if not self._labels or label != self._labels[-1]:
+                self._end_file()
+                self._begin_file(label)
+            self._parts.append(rows.slice(start, end - start))
+            self._parts_bytes += self._parts[-1].nbytes
+        if self._parts_bytes >= self._flush_bytes:
+            self._flush()
+
+    def _begin_file(self, label: str) -> None:
+        # Were rows of a partition to come twice, the second file would replace the first.
+        assert label not in self._known, label
+        check_label(label, self._layout)
+        self._known.add(label)
+        self._labels.append(label)
+
+    def _end_file(self) -> None:
+        parts, size = self._parts, self._parts_bytes
+        self._parts, self._parts_bytes = [], 0
+        if self._large is not None:
+            large, self._large = self._large, None
+            self._submit(large.end, parts, size)
+        elif parts:
+            self._submit(self._small_file(self._key(self._labels[-1])), parts, size)
+
+    def _flush(self) -> None:
+        """Write the row groups that are full of a partition that goes on."""
+        if self._large is None:
+            self._large = _LargeFile(self._store, self._key(self._labels[-1]), self._format)
+            self._large_files.append(self._large)
+        # One at a time: the row groups of a file stand one behind the other.
+        parts, self._parts = self._parts, []
+        rest = self._large.add(self._pool, pa.concat_tables(parts))
+        self._parts, self._parts_bytes = [rest], rest.nbytes
+
+    def _small_file(self, key: str) -> Callable[[list[pa.Table]], _File]:
+        def write(parts: list[pa.Table]) -> _File:
+            rows = pa.concat_tables(parts)
+            uniques = [indexing.unique_values(rows[c]) for c in self._layout.index_columns]
+            data = self._format.encode(rows, dict(zip(self._layout.index_columns, map(len, uniques), strict=True)))
+            with self._store.output(key, sync_folders=False) as out:
+                out.write(data)
+            return _File(rows.num_rows, len(data), uniques)
+
+        return write
+
+    def _submit(self, write: Callable[[list[pa.Table]], _File], parts: list[pa.Table], size: int) -> None:
+        future = self._pool.submit(write, parts)
+        self._files.append(future)
+        self._waiting.append((future, size))
+        self._waiting_bytes += size
+        while self._waiting and (self._waiting_bytes > self._max_waiting or self._waiting[0][0].done()):
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        future, size = self._waiting.popleft()
+        file = future.result()
+        self._waiting_bytes -= size
+        self._rows += file.rows
+        self._bytes += file.bytes
+        if self._progress is not None:
+            done = len(self._files) - len(self._waiting)
+            self._progress(Progress(self._layout.name, self._rows, done, self._bytes))
+
+    def finish(self) -> Written:
+        """Wait for all files and return what was written."""
+        self._end_file()
+        if not self._labels and not self._layout.partition_on:
+            # An empty dataset without partition columns is one file without rows.
+            self._begin_file(self._tail)
+            self._submit(self._small_file(self._key(self._tail)), [self._schema.empty_table().select(self._columns)], 0)
+        while self._waiting:
+            self._await_oldest()
+        self._store.sync([self._key(label) for label in self._labels])
+        found = [future.result() for future in self._files]
+        pairs = {
+            column: indexing.pairs_of(
+                self._schema.field(column).type, self._labels, [file.uniques[i] for file in found]
+            )
+            for i, column in enumerate(self._layout.index_columns)
+        }
+        keys = tuple(self._key(label) for label in self._labels)
+        return Written(
+            self._layout, self._table, self._schema, tuple(self._labels), keys, pairs, self._rows, self._bytes
+        )
+
+
+class _LargeFile:
+    """A file that is written while its rows come in, one run of row groups after the other."""
+
+    def __init__(self, store: Store, key: str, format_: files.FileFormat) -> None:
+        self._format = format_
+        self._context = contextlib.ExitStack()
+        self._out = _Counted(self._context.enter_context(store.output(key, sync_folders=False)))
+        self._writer: Any = None
+        self._uniques: list[list[pa.Array]] = []
+        self._rows = 0
+        self._before: Future[None] | None = None
+
+    def add(self, pool: ThreadPoolExecutor, rows: pa.Table) -> pa.Table:
+        """Let ``pool`` write the row groups that ``rows`` fill, and return what is left over."""
+        full = rows.num_rows - rows.num_rows % self._format.row_group_rows
+        if full:
+            self._wait()
+            self._before = pool.submit(self._write, rows.slice(0, full))
+        return rows.slice(full)
+
+    def _wait(self) -> None:
+        if self._before is not None:
+            self._before.result()
+
+    def _write(self, rows: pa.Table) -> None:
+        columns = self._format.layout.index_columns
+        if self._writer is None:
+            distinct = dict.fromkeys(columns, self._format.row_group_rows)
+            self._writer = self._format.writer(self._out, rows.schema, distinct)
+        self._writer.write_table(rows, row_group_size=self._format.row_group_rows)
+        self._uniques.append([indexing.unique_values(rows[c]) for c in columns])
+        self._rows += rows.num_rows
+
+    def end(self, parts: list[pa.Table]) -> _File:
+        """Write the rest and close the file."""
+        # What was submitted before runs already, so threads never wait for one another in a circle.
+        self._wait()
+        rows = pa.concat_tables(parts)
+        if rows.num_rows:
+            self._write(rows)
+        self._writer.close()
+        self._context.close()
+        uniques = [
+            indexing.unique_values(pa.chunked_array(list(arrays))) for arrays in zip(*self._uniques, strict=True)
+        ]
+        return _File(self._rows, self._out.count, uniques)
+
+    def abort(self) -> None:
+        """Drop the file, if it is not written to its end."""
+        aborted = RuntimeError("the write failed")
+        with contextlib.suppress(Exception):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(Exception):
+            self._context.__exit__(RuntimeError, aborted, None)
+
+
+class _Counted(io.RawIOBase):
+    """A file object that counts what is written to it."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self.count = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._out.write(data)
+        self.count += len(data)
+        return len(data)

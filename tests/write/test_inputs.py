@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kartosql.errors import LimitError, UsageError
+from kartosql.write.inputs import PIECE_BYTES, open_rows
+
+TABLE = pa.table({"x": [1, 2, 3], "v": ["a", None, "c"]})
+
+
+def read(rows) -> pa.Table:
+    return pa.concat_tables([rows.schema.empty_table(), *rows.pieces()])
+
+
+@pytest.fixture
+def path(tmp_path):
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    return tmp_path / "a.parquet"
+
+
+class Stream:
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TABLE,
+        TABLE.to_batches()[0],
+        TABLE.to_reader(),
+        Stream(TABLE),
+        [TABLE.slice(0, 1), TABLE.slice(1)],
+        (TABLE,),
+        iter(TABLE.to_batches(max_chunksize=2)),
+        (t for t in [TABLE.slice(0, 2), TABLE.slice(2)]),
+        [TABLE.slice(0, 1).to_reader(), [TABLE.slice(1, 1)], iter([TABLE.slice(2)])],
+    ],
+    ids=["table", "batch", "reader", "stream", "list", "tuple", "batches", "generator", "nested"],
+)
+def test_every_source_gives_the_same_rows(data):
+    rows = open_rows(data, "seed")
+    assert rows.schema == TABLE.schema
+    assert read(rows).equals(TABLE)
+
+
+def test_duckdb_relations_pandas_and_polars_are_read():
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    with duckdb.connect() as con:
+        relation = con.sql("SELECT * FROM (VALUES (1, 'a'), (2, NULL), (3, 'c')) t(x, v)")
+        assert read(open_rows(relation, "s")).to_pydict() == TABLE.to_pydict()
+    assert read(open_rows(pl.from_arrow(TABLE), "s")).equals(TABLE)
+    frame = pd.DataFrame({"x": [1, 2, 3], "v": ["a", None, "c"]}, index=[7, 8, 9])
+    assert read(open_rows(frame, "s")).equals(TABLE)
+
+
+@pytest.mark.parametrize("given", [str, lambda p: p, lambda p: [p, str(p)]], ids=["text", "Path", "list"])
+def test_parquet_files_are_read_by_their_path(path, given):
+    data = given(path)
+    assert read(open_rows(data, "seed")).num_rows == (6 if isinstance(data, list) else 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "carries no Arrow data"),
+        (3, "carries no Arrow data"),
+        (b"x", "carries no Arrow data"),
+        ({"x": [1]}, "carries no Arrow data"),
+        ([], "empty list"),
+        ([TABLE, 3], "carries no Arrow data"),
+        (iter([]), "yields nothing"),
+        (iter([3]), "carries no Arrow data"),
+        ("/no/such.parquet", "cannot be read as a Parquet file"),
+        (pa.table({"x": pa.array([1], pa.duration("s"))}), "cannot be stored"),
+        (pa.table({"x": pa.array([1], pa.duration("s"))}).to_reader(), "cannot be stored"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_once(data, message):
+    with pytest.raises(UsageError, match=f"'seed': .*{message}") as e:
+        open_rows(data, "seed")
+    assert e.value.code == "invalid-data"
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(UsageError) as e:
+        open_rows(tmp_path, "seed")
+    assert "as a list" in e.value.hint
+
+
+def test_a_file_that_is_no_parquet_file_is_named(tmp_path):
+    (tmp_path / "b").write_bytes(b"PAR1 or not")
+    with pytest.raises(UsageError, match=r"/b' cannot be read"):
+        open_rows(tmp_path / "b", "seed")
+
+
+def test_parts_of_a_list_may_differ_in_order_and_width():
+    parts = [
+        pa.table({"x": pa.array([1], pa.int8()), "v": pa.nulls(1), "w": pa.array([1.5], pa.float32())}),
+        pa.table({"v": ["a"], "w": [0.1], "x": pa.array([2**40], pa.int64())}),
+    ]
+    rows = open_rows(parts, "seed")
+    assert rows.schema == pa.schema({"x": pa.int64(), "v": pa.string(), "w": pa.float64()})
+    assert read(rows).to_pydict() == {"x": [1, 2**40], "v": [None, "a"], "w": [1.5, 0.1]}
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (pa.table({"x": [1]}), "'v' is missing in a later part"),
+        (pa.table({"x": [1], "v": ["a"], "w": [1]}), "'w' is missing in an earlier part"),
+        (pa.table({"x": [1.5], "v": ["a"]}), "'x' is double, but int64 in an earlier part"),
+        (pa.table({"x": pa.array([1], pa.uint64()), "v": ["a"]}), "'x' is uint64, but int64"),
+    ],
+)
+@pytest.mark.parametrize("kind", [list, iter])
+def test_parts_that_do_not_fit_together_are_refused(second, message, kind):
+    with pytest.raises(UsageError, match=message) as e:
+        read(open_rows(kind([TABLE, second]), "seed"))
+    assert e.value.code == "invalid-data"
+
+
+def test_later_pieces_of_a_stream_have_to_fit_the_first():
+    tables = [pa.table({"x": pa.array([1], pa.int8())}), pa.table({"x": [300]})]
+    with pytest.raises(UsageError, match="'x' does not fit into int8"):
+        read(open_rows(iter(tables), "seed"))
+    with pytest.raises(UsageError, match="'x' is int64, but null"):
+        read(open_rows(iter([pa.table({"x": pa.nulls(1)}), tables[1]]), "seed"))
+    assert read(open_rows(iter([tables[1], pa.table({"x": pa.nulls(1)})]), "seed")).to_pydict() == {"x": [300, None]}
+
+
+@pytest.mark.parametrize(("raised", "expected"), [(RuntimeError("boom"), UsageError), (LimitError("late"), LimitError)])
+def test_errors_in_the_middle_of_a_stream_are_ours(raised, expected):
+    def batches():
+        yield TABLE.to_batches()[0]
+        raise raised
+
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, batches())
+    for data in (reader, batches()):
+        with pytest.raises(expected) as e:
+            read(open_rows(data, "seed"))
+        assert expected is LimitError or "its Arrow data cannot be read: boom" in str(e.value)
+
+
+def test_a_stream_is_read_piece_by_piece():
+    seen = []
+
+    def batches():
+        for i in range(8):
+            seen.append(i)
+            yield pa.record_batch({"x": pa.array([i] * (PIECE_BYTES // 16), pa.int64())})
+
+    pieces = open_rows(batches(), "seed").pieces()
+    assert seen == [0]
+    next(pieces)
+    assert len(seen) <= 3
+    reader = open_rows(pa.RecordBatchReader.from_batches(pa.schema({"x": pa.int64()}), batches()), "seed").pieces()
+    assert next(reader).nbytes >= PIECE_BYTES
+
+
+def test_a_large_table_is_cut_without_a_copy():
+    table = pa.table({"x": pa.array(range(3 * PIECE_BYTES // 8), pa.int64())})
+    pieces = list(open_rows(table, "seed").pieces())
+    assert [p.num_rows for p in pieces] == [PIECE_BYTES // 8] * 3
+    assert pieces[0]["x"].chunk(0).buffers()[1].address == table["x"].chunk(0).buffers()[1].address
+
+
+def test_rows_in_memory_know_their_size_and_streams_do_not():
+    rows = open_rows([TABLE, TABLE], "seed")
+    assert rows.num_rows == 6
+    assert rows.nbytes == 2 * TABLE.nbytes
+    assert rows.columns(["v"]).to_pydict() == {"v": ["a", None, "c"] * 2}
+    stream = open_rows([TABLE, TABLE.to_reader()], "seed")
+    assert (stream.num_rows, stream.nbytes, stream.columns(["x"])) == (None, None, None)
+
+
+def test_columns_without_values_take_the_type_of_the_table_they_join():
+    known = pa.schema({"i": pa.int64(), "x": pa.string()})
+    rows = open_rows(pa.table({"i": pa.nulls(2), "x": pa.array([1, 2], pa.int8())}), "seed").typed(known)
+    assert rows.schema == pa.schema({"i": pa.int64(), "x": pa.int8()})
+    assert read(rows).to_pydict() == {"i": [None, None], "x": [1, 2]}
+
+
+def test_torn_values_are_refused_before_they_are_used():
+    torn = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xff"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(open_rows(pa.table({"x": torn}), "seed"))
+    with pytest.raises(UsageError, match="cannot be read"):
+        open_rows(pa.table({"x": torn}), "seed").columns(["x"])

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import random
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kartosql.errors import StoreError, UsageError
+from kartosql.formats.kartothek.naming import write_id
+from kartosql.write import rows as rows_module
+from kartosql.write.inputs import open_rows
+from kartosql.write.layout import Layout
+from kartosql.write.rows import Progress, discard, write_rows
+from kartosql.write.spill import SpillingSorter
+
+CUBE = Layout("c++seed", "seed", ("p",), ("p", "x"), ("x", "i"), ("p", "x", "i"))
+PLAIN = Layout("d", "d", ("p",), (), ("i",), ("p",))
+SMALL = 3_000_000  # memory with which some megabytes are sorted outside and written in several runs
+
+
+def shuffled(count: int, partitions: int = 3) -> pa.Table:
+    order = list(range(count))
+    random.Random(5).shuffle(order)
+    return pa.table(
+        {
+            "x": order,
+            "i": pa.array([k % 10 for k in order], pa.int16()),
+            "p": [f"p{k % partitions}" for k in order],
+            "v": [f"text {k}" for k in order],
+        }
+    )
+
+
+def contents(store, written) -> dict[str, list[dict]]:
+    """Rows of each partition folder, as its one file holds them."""
+    found = {}
+    for label, key in zip(written.labels, written.keys, strict=True):
+        folder = label.rpartition("/")[0]
+        assert folder not in found
+        found[folder] = pq.read_table(pa.BufferReader(store.read(key))).to_pylist()
+    return found
+
+
+def stored(store, uuid="c++seed") -> set[str]:
+    return set(store.list_below(uuid))
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    """Let partitions count as large, and streams as larger than memory, from few rows on."""
+    monkeypatch.setattr(rows_module, "MIN_FLUSH_BYTES", 20_000)
+    monkeypatch.setattr("kartosql.write.sorting.MIN_MEMORY", 100_000)
+    monkeypatch.setattr("kartosql.write.inputs.PIECE_BYTES", 50_000)
+
+
+def test_files_are_sorted_and_what_was_written_is_told(store):
+    table = pa.table({"x": [3, 1, 2], "i": pa.array([7, 8, 7], pa.int8()), "p": ["b", "a", "b"], "v": [1.5, None, 2.5]})
+    written = write_rows(store, open_rows(table, "seed"), CUBE)
+    assert contents(store, written) == {
+        "p=a": [{"x": 1, "i": 8, "v": None}],
+        "p=b": [{"x": 2, "i": 7, "v": 2.5}, {"x": 3, "i": 7, "v": 1.5}],
+    }
+    assert written.keys == tuple(f"c++seed/table/{label}.parquet" for label in written.labels)
+    assert len({write_id(key) for key in written.keys} - {None}) == 1
+    assert (written.rows, written.table, written.schema) == (3, "table", table.schema)
+    assert written.bytes == sum(len(store.read(key)) for key in written.keys)
+    a, b = written.labels
+    assert written.pairs["i"].schema == pa.schema({"value": pa.int64(), "label": pa.string()})
+    assert sorted(zip(*written.pairs["i"].to_pydict().values(), strict=True)) == [(7, b), (8, a)]
+    assert sorted(zip(*written.pairs["x"].to_pydict().values(), strict=True)) == [(1, a), (2, b), (3, b)]
+    assert stored(store) == set(written.keys)
+
+
+@pytest.mark.parametrize("source", ["table", "reader", "sorted"])
+@pytest.mark.parametrize("layout", [CUBE, PLAIN], ids=["cube", "plain"])
+def test_rows_larger_than_memory_become_the_same_files(store, streamed, source, layout):
+    table = shuffled(60_000)
+    if source == "sorted":
+        table = table.sort_by([("p", "ascending"), ("x", "ascending")])
+    given = table.to_reader() if source == "reader" else table
+    written = write_rows(
+        store, open_rows(given, "seed"), layout, sorter=SpillingSorter(), memory=400_000, row_group_rows=1000
+    )
+    at_once = write_rows(store, open_rows(table, "seed"), layout, row_group_rows=1000)
+    assert contents(store, written) == contents(store, at_once)
+    assert written.bytes == sum(len(store.read(key)) for key in written.keys)
+    for key in written.keys:
+        metadata = pq.read_metadata(pa.BufferReader(store.read(key)))
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        assert set(sizes[:-1]) == {1000}
+    for column in layout.index_columns:
+        ours, theirs = (
+            {(v, label.split("/")[0]) for v, label in zip(*w.pairs[column].to_pydict().values(), strict=True)}
+            for w in (written, at_once)
+        )
+        assert ours == theirs
+        assert written.pairs[column].num_rows == len(ours)
+
+
+def test_plain_rows_keep_their_order_within_a_partition_when_sorted_outside(store, streamed):
+    rng = random.Random(1)
+    table = pa.table({"p": [rng.randrange(3) for _ in range(50_000)], "n": range(50_000), "i": [1] * 50_000})
+    written = write_rows(store, open_rows(table.to_reader(), "d"), PLAIN, sorter=SpillingSorter(), memory=300_000)
+    for rows in contents(store, written).values():
+        numbers = [row["n"] for row in rows]
+        assert numbers == sorted(numbers)
+    assert written.rows == 50_000
+
+
+def test_an_unpartitioned_dataset_is_one_file_in_the_order_given(store, streamed):
+    layout = Layout("d", "d", index_columns=("i",))
+    table = shuffled(30_000)
+    written = write_rows(store, open_rows(table.to_reader(), "d"), layout, memory=100_000, row_group_rows=500)
+    assert contents(store, written) == {"": table.to_pylist()}
+    assert len(written.labels[0]) == 32
+    assert written.pairs["i"].num_rows == 10
+
+
+@pytest.mark.parametrize(("layout", "files"), [(Layout("d", "d"), 1), (PLAIN, 0)])
+def test_a_plain_dataset_without_rows(store, layout, files):
+    written = write_rows(
+        store, open_rows(pa.table({"p": pa.array([], pa.int64()), "i": pa.array([], pa.string())}), "d"), layout
+    )
+    assert (len(written.keys), written.rows) == (files, 0)
+    assert stored(store, "d") == set(written.keys)
+    assert all(
+        pairs.num_rows == 0 and pairs.schema.field("value").type == pa.string() for pairs in written.pairs.values()
+    )
+
+
+def test_a_member_of_a_cube_needs_rows(store):
+    with pytest.raises(UsageError, match="no rows"):
+        write_rows(store, open_rows(shuffled(0), "seed"), CUBE)
+
+
+def test_tables_of_other_names_have_folders_of_their_own(store):
+    written = write_rows(store, open_rows(shuffled(3), "d"), PLAIN, table="t2")
+    assert all(key.startswith("d/t2/p=p") for key in written.keys)
+
+
+def later(table: pa.Table, change: pa.Table):
+    yield from table.to_batches(max_chunksize=1000)
+    yield from change.cast(table.schema).to_batches()
+
+
+@pytest.mark.parametrize("memory", [400_000, 512_000_000], ids=["outside", "in memory"])
+@pytest.mark.parametrize(
+    ("bad", "code", "message"),
+    [
+        ({"x": [0], "i": [1], "p": ["p0"], "v": ["again"]}, "duplicate-cells", "a cell occurs again .*p = p0, x = 0"),
+        ({"x": [None], "i": [1], "p": ["p0"], "v": [""]}, "null-in-key", "'x' holds NULL, first in row 20,000"),
+        ({"x": [-1], "i": [None], "p": ["p0"], "v": [""]}, "null-in-key", "index column 'i' holds NULL"),
+        ({"x": [-1], "i": [1], "p": ["a/../b"], "v": [""]}, "invalid-data", "segment"),
+        ({"x": [-1], "i": [1], "p": [".."], "v": [""]}, "invalid-data", "segment"),
+        ({"x": [-1], "i": [1], "p": ["zz\0"], "v": [""]}, "invalid-data", "NUL"),
+        ({"x": [-1], "i": [1], "p": ["z" * 254], "v": [""]}, "invalid-data", "255 bytes"),
+        ({"x": [-1], "i": [1], "p": ["ü" * 50], "v": [""]}, "invalid-data", "255 bytes"),
+    ],
+)
+def test_bad_rows_late_in_a_stream_leave_nothing_behind(store, streamed, memory, bad, code, message):
+    table = shuffled(20_000)
+    rows = open_rows(later(table, pa.table(bad)), "seed")
+    with pytest.raises(UsageError, match=message) as e:
+        write_rows(store, rows, CUBE, sorter=SpillingSorter(), memory=memory, row_group_rows=500)
+    assert e.value.code == code
+    assert stored(store) == set()
+
+
+@pytest.mark.parametrize("memory", [400_000, 512_000_000], ids=["outside", "in memory"])
+def test_cells_repeat_across_partitions_that_are_not_of_the_cube(store, streamed, memory):
+    layout = Layout("c++e", "e", ("r",), ("x",), (), ("r", "x"))
+    table = pa.table({"x": range(20_000), "r": [k % 5 for k in range(20_000)]})
+    again = pa.table({"x": [7], "r": [0]})
+    written = write_rows(store, open_rows(table.to_reader(), "e"), layout, sorter=SpillingSorter(), memory=memory)
+    assert sorted(row["x"] for rows in contents(store, written).values() for row in rows) == list(range(20_000))
+    assert all(rows == sorted(rows, key=lambda r: r["x"]) for rows in contents(store, written).values())
+    with pytest.raises(UsageError, match="x = 7") as e:
+        write_rows(store, open_rows(later(table, again), "e"), layout, sorter=SpillingSorter(), memory=memory)
+    assert e.value.code == "duplicate-cells"
+
+
+def test_minus_zero_and_zero_are_one_partition_wherever_they_stand(store):
+    layout = Layout("d", "d", ("p",), (), (), ("p",))
+    pieces = iter([pa.table({"p": [-0.0], "v": [1]}), pa.table({"p": [0.0], "v": [2]})])
+    written = write_rows(store, open_rows(pieces, "d"), layout)
+    assert contents(store, written) == {"p=0.0": [{"v": 1}, {"v": 2}]}
+
+
+class Failing:
+    """Lets the n-th file fail."""
+
+    def __init__(self, store, monkeypatch, at: int) -> None:
+        self.count, self.lock = 0, threading.Lock()
+        output = store.output
+
+        def fragile(key, **options):
+            with self.lock:
+                self.count += 1
+                if self.count == at:
+                    raise StoreError("no space", code="disk-full")
+            return output(key, **options)
+
+        monkeypatch.setattr(store, "output", fragile)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("memory", [400_000, 512_000_000], ids=["outside", "in memory"])
+def test_a_store_that_fails_keeps_no_files(store, streamed, monkeypatch, at, memory):
+    Failing(store, monkeypatch, at)
+    with pytest.raises(StoreError) as e:
+        write_rows(
+            store,
+            open_rows(shuffled(20_000).to_reader(), "seed"),
+            CUBE,
+            sorter=SpillingSorter(),
+            memory=memory,
+            row_group_rows=500,
+        )
+    assert e.value.code == "disk-full"
+    assert stored(store) == set()
+
+
+def test_an_error_of_the_producer_keeps_its_kind_through_the_sort(store, streamed):
+    def batches():
+        yield from shuffled(20_000).to_batches(max_chunksize=1000)
+        raise StoreError("gone away")
+
+    with pytest.raises(StoreError, match="gone away"):
+        write_rows(store, open_rows(batches(), "seed"), CUBE, sorter=SpillingSorter(), memory=400_000)
+    assert stored(store) == set()
+
+
+def test_an_interrupt_leaves_nothing_behind(store, streamed):
+    def stop(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rows(store, open_rows(shuffled(20_000), "seed"), CUBE, progress=stop, row_group_rows=500)
+    assert stored(store) == set()
+
+
+def test_progress_counts_up_to_everything(store):
+    seen: list[Progress] = []
+    written = write_rows(store, open_rows(shuffled(100, 20), "seed"), CUBE, progress=seen.append)
+    assert [p.files for p in seen] == list(range(1, 21))
+    assert seen[-1] == Progress("seed", 100, 20, written.bytes)
+    assert [p.rows for p in seen] == sorted(p.rows for p in seen)
+
+
+def test_files_that_will_not_be_committed_can_be_discarded(store):
+    written = write_rows(store, open_rows(shuffled(9), "seed"), CUBE)
+    discard(store, written)
+    assert stored(store) == set()
+
+
+def test_columns_are_checked_before_rows_are_read(store):
+    def never():
+        yield pa.table({"x": [1]})
+        raise AssertionError
+
+    with pytest.raises(UsageError, match="'p' is missing"):
+        write_rows(store, open_rows(never(), "seed"), CUBE)
+
+
+def test_files_for_point_queries(store):
+    table = shuffled(5000, 1)
+    written = write_rows(store, open_rows(table, "seed"), CUBE, row_group_rows=1000)
+    file = pq.ParquetFile(pa.BufferReader(store.read(written.keys[0])))
+    group = file.metadata.row_group(0)
+    names = [group.column(i).path_in_schema for i in range(group.num_columns)]
+    assert [(c.column_index, c.descending) for c in group.sorting_columns] == [(names.index("x"), False)]
+    assert all(group.column(i).has_offset_index and group.column(i).has_column_index for i in range(3))
+    assert file.metadata.num_row_groups == 5
