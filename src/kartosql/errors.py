@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 Span = tuple[int, int]
@@ -96,6 +97,35 @@ class StoreError(KartosqlError):
     """The store cannot be reached, read or written."""
 
     default_code = "store-failed"
+
+
+class CommitError(KartosqlError):
+    """A change that could not be committed; what stood in the store still does."""
+
+    default_code = "commit-failed"
+
+
+class ConcurrentCommit(CommitError):
+    """Somebody else committed something that this change does not go together with.
+
+    ``winner`` tells who: the ``operation``, ``id`` and ``time`` of the other commit, where known.
+    """
+
+    default_code = "concurrent-commit"
+
+    def __init__(self, message: str, *, winner: Mapping[str, Any] | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.winner = dict(winner or {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error and who won."""
+        return {**super().to_dict(), "winner": self.winner}
+
+
+class CommitUnknown(CommitError):
+    """The store gave no answer: the change may be committed or not; nothing was deleted."""
+
+    default_code = "commit-unknown"
 
 
 class FormatError(KartosqlError):

@@ -46,13 +46,19 @@ def _metadata(*names: str) -> list[str]:
 MEMBERS = ("c++e", "c++g", "c++seed")
 
 
+def _opened(connection: Any) -> list[str]:
+    """What is read to open the cube; in memory only reading shows that no document was written meanwhile."""
+    again = [] if connection.store.is_local else [f"{n}.by-dataset-metadata.json" for n in MEMBERS]
+    return sorted([*_metadata(*MEMBERS), *again])
+
+
 def test_a_cube_is_opened_with_one_listing_and_two_reads_per_dataset(connection):
-    assert _calls(connection, lambda: connection.sql("SELECT x FROM c").schema) == (1, _metadata(*MEMBERS))
+    assert _calls(connection, lambda: connection.sql("SELECT x FROM c").schema) == (1, _opened(connection))
 
 
 @pytest.mark.parametrize("sql", ["SELECT x FROM c WHERE p = 1", "SELECT w, k FROM c WHERE p IN (1, 2) AND v > 1"])
 def test_partition_keys_are_pruned_without_an_index_file(connection, sql):
-    assert _calls(connection, lambda: connection.explain(sql)) == (1, _metadata(*MEMBERS))
+    assert _calls(connection, lambda: connection.explain(sql)) == (1, _opened(connection))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +77,7 @@ def test_index_files_are_read_only_where_a_condition_needs_them(connection, wher
     extra = sorted(k.rpartition("/")[0] for k in keys if k not in _metadata(*MEMBERS))
     assert lists == 1
     assert extra == indices
-    assert len(keys) == 6 + len(indices)
+    assert len(keys) == len(_opened(connection)) + len(indices)
 
 
 def test_a_dataset_beside_a_cube_is_opened_by_itself(connection):
@@ -82,7 +88,7 @@ def test_a_cube_named_twice_is_read_once(connection):
     sql = "SELECT 1 FROM c a JOIN c b USING (x) JOIN c.e USING (x) WHERE a.i1 = 4 AND b.p = 1"
     lists, keys = _calls(connection, lambda: connection.explain(sql))
     assert lists == 1
-    assert [k for k in keys if "indices" not in k] == _metadata(*MEMBERS)
+    assert [k for k in keys if "indices" not in k] == _opened(connection)
 
 
 def test_a_statement_over_nothing_asks_for_nothing(connection):

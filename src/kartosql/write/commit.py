@@ -1,75 +1,229 @@
-"""Splits -> puts, in the order that shows nothing before all of it is there."""
+"""A change -> one compare-and-swap of the metadata document."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import json
-from collections.abc import Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from kartosql.formats.kartothek import naming
+from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
 from kartosql.store import Store
-from kartosql.write import files, indexing
-from kartosql.write.layout import Layout
-from kartosql.write.schema import common_schema, schema_bytes
-from kartosql.write.split import Split
+from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.write.change import Change
+from kartosql.write.document import Head, remove, swap
+from kartosql.write.evolve import HeadMoved
+from kartosql.write.identity import new_id
+from kartosql.write.journal import record
+from kartosql.write.outcome import Attempt, Fate
+from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
+from kartosql.write.race import Patience, Race
+from kartosql.write.settle import complete_schemas, open_head, read_head
+
+__all__ = ["Committed", "Patience", "commit", "read_head"]
+
+Clock = Callable[[], dt.datetime]
 
 
-def publish(
-    store: Store, splits: Sequence[Split], *, row_group_rows: int = files.ROW_GROUP_ROWS
-) -> list[dict[str, int]]:
-    """Write data files, schemas and indices of all ``splits``, then their metadata documents.
+@dataclass(frozen=True)
+class Committed:
+    """What a commit did.
 
-    Documents are put in the order given, so the dataset that makes the others visible stands
-    last. Returns number of files, rows and bytes of data files per split. When a put fails,
-    documents not yet put are not written; files without a document are orphans nobody reads.
+    ``rebased`` counts the rounds that were lost to others; ``foreign`` tells whether another
+    program had written the dataset since the last commit of kartosql.
     """
-    created = dt.datetime.now(dt.timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds")
-    sizes = [_put_files(store, s, row_group_rows) for s in splits]
-    for s in splits:
-        schema = common_schema(s.rows.schema, s.layout.partition_on)
-        store.put(naming.schema_key(s.layout.uuid, naming.DEFAULT_TABLE), schema_bytes(schema))
-    indices = [_put_indices(store, s, created) for s in splits]
-    for s, keys in zip(splits, indices, strict=True):
-        store.put(f"{s.layout.uuid}{naming.METADATA_JSON}", document_bytes(s.layout, s.labels, keys, created))
-    return [
-        {"files": len(s.labels), "rows": s.rows.num_rows, "bytes": size} for s, size in zip(splits, sizes, strict=True)
-    ]
+
+    uuid: str
+    sequence: int
+    id: str
+    labels_added: tuple[str, ...]
+    labels_removed: tuple[str, ...]
+    rebased: int = 0
+    foreign: bool = False
 
 
-def document_bytes(layout: Layout, labels: Sequence[str], indices: dict[str, str], created: str) -> bytes:
-    """Return the metadata document of a dataset as JSON.
+def utc_now() -> dt.datetime:
+    """Return the time by the clock of this machine."""
+    return dt.datetime.now(dt.timezone.utc)
 
-    ``created`` is the naive UTC time that is recorded unless the user's metadata have one.
+
+def commit(
+    store: Store,
+    change: Change,
+    *,
+    base: Head | None = None,
+    single_writer: bool = False,
+    patience: Patience | None = None,
+    clock: Clock = utc_now,
+    grace: dt.timedelta = GRACE,
+) -> Committed:
+    """Commit ``change``, which was planned on the head ``base``, and return what it did.
+
+    What others committed since is kept; raises ConcurrentCommit where that is not possible, and
+    CommitUnknown where the store does not say how it ended: then nothing may be deleted that the
+    change refers to. After any other error it is not committed.
     """
-    document: dict[str, Any] = {
-        "dataset_metadata_version": naming.FORMAT_VERSION,
-        "dataset_uuid": layout.uuid,
-    }
-    if indices:
-        document["indices"] = indices
-    document["metadata"] = {"creation_time": created} | dict(layout.metadata)
-    document["partitions"] = {
-        label: {"files": {naming.DEFAULT_TABLE: files.file_key(layout.uuid, label)}} for label in labels
-    }
-    document["partition_keys"] = list(layout.partition_on)
-    return json.dumps(document).encode()
+    store.single_writer = store.single_writer or single_writer
+    store.require_conditional_put(f"{change.uuid}/.commit")
+    one = _Dropping if change.drop else _Committing
+    return one(store, change, base, patience or Patience(), clock, grace).run()
 
 
-def _put_files(store: Store, split: Split, row_group_rows: int) -> int:
-    def put(partition: tuple[str, Any]) -> int:
-        label, rows = partition
-        data = files.parquet_bytes(rows, row_group_rows)
-        store.put(files.file_key(split.layout.uuid, label), data)
-        return len(data)
+class _Committing:
+    """The rounds of one commit."""
 
-    return sum(store.map(put, list(split.partitions())))
+    is_primary = False
+
+    def __init__(
+        self, store: Store, change: Change, base: Head | None, patience: Patience, clock: Clock, grace: dt.timedelta
+    ) -> None:
+        self.store = store
+        self.change = change
+        self.base = base
+        self.patience = patience
+        self.clock = clock
+        self.grace = grace
+        self.id = new_id()
+        self.race = Race(patience.race)
+        self.attempts: list[Attempt] = []  # puts that may have happened, or may happen yet
+        self.winner: Head | None = None
+
+    def run(self) -> Committed:
+        """Go on until the change is committed, or cannot be."""
+        while True:
+            try:
+                with self.store.turn(self.change.uuid):
+                    done = self._round()
+            except HeadMoved:
+                done = None
+            except StoreError as e:
+                if not self.attempts:
+                    raise
+                self._check_time(e)  # only the document can tell, and it cannot be read now
+                done = None
+            except KartosqlError as e:
+                if self.attempts:
+                    raise self._unknown() from e
+                raise
+            if done is not None:
+                return done
+            self._check_time()
+            self.race.wait()
+
+    def _round(self) -> Committed | None:
+        head = open_head(self.store, self.change.uuid, self.patience, is_primary=self.is_primary)
+        done = self._judge(head)
+        if done is not None:
+            return done
+        if self.base is None and not self.change.create:
+            self.base = head
+        return self._try(head)
+
+    def _judge(self, head: Head | None) -> Committed | None:
+        """Find out what became of the attempts before."""
+        for attempt in list(self.attempts):
+            fate = attempt.fate(head, self.id, self.change.added)
+            if fate is Fate.LANDED:
+                return self._landed(head, attempt)
+            if fate is Fate.UNKNOWN:
+                raise self._unknown()
+            if fate is Fate.LOST:
+                self.attempts.remove(attempt)
+                attempt.discard(self.store)
+        return None
+
+    def _try(self, head: Head | None) -> Committed | None:
+        prepared = prepare(
+            self.store, self.change, head, self.base, commit_id=self.id, now=self.clock(), grace=self.grace
+        )
+        try:
+            after = swap(self.store, prepared.document, head)
+        except (PreconditionFailed, OutcomeUnknown) as e:
+            self._doubt(head, prepared, e)
+            return None
+        except KartosqlError:
+            Attempt(head, prepared, True).discard(self.store)
+            raise
+        return self._committed(head, after, prepared)
+
+    def _doubt(self, head: Head | None, prepared: Prepared | None, error: Exception) -> None:
+        self.attempts.append(Attempt(head, prepared, isinstance(error, PreconditionFailed)))
+        self.winner = head
+
+    def _landed(self, head: Head | None, attempt: Attempt) -> Committed:
+        return self._committed(attempt.head, head, attempt.prepared)
+
+    def _committed(self, before: Head | None, after: Head | None, prepared: Prepared | None) -> Committed:
+        if prepared is not None and prepared.has_pending:
+            # The document says what is left to do; others do it where this fails.
+            with contextlib.suppress(KartosqlError):
+                complete_schemas(self.store, self.change.uuid)
+        identity = after.identity if after is not None else None
+        if prepared is not None:
+            record(self.store, self.change, prepared.document, prepared.removed)
+        return Committed(
+            uuid=self.change.uuid,
+            sequence=identity.sequence if identity is not None else 0,
+            id=self.id,
+            labels_added=tuple(self.change.added),
+            labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
+            rebased=self.race.rounds,
+            foreign=tell_foreign(before, self.base),
+        )
+
+    def _check_time(self, error: Exception | None = None) -> None:
+        if self.race.is_over():
+            if self.attempts:
+                raise self._unknown() from error
+            raise conflict(self.change, self.winner, "others commit to it all the time")
+
+    def _unknown(self) -> CommitUnknown:
+        return unknown(self.change.uuid, self.change.operation, self.id)
 
 
-def _put_indices(store: Store, split: Split, created: str) -> dict[str, str]:
-    keys = {}
-    for column in split.layout.index_columns:
-        keys[column] = indexing.index_key(split.layout.uuid, column, created)
-        table = indexing.index_table(split, column)
-        store.put(keys[column], files.parquet_bytes(table, indexing.VALUES_PER_ROW_GROUP))
-    return keys
+class _Dropping(_Committing):
+    """The rounds of removing a dataset."""
+
+    is_primary = True
+
+    def _judge(self, head: Head | None) -> Committed | None:
+        if self.attempts and (head is None or head.is_absent):
+            return self._committed(self.attempts[-1].head, None, None)
+        if self.attempts and head is not None and head.version != self.attempts[-1].version:
+            self.attempts = []
+        return None
+
+    def _try(self, head: Head | None) -> Committed | None:
+        check_conflicts(self.change, head, self.base)
+        assert head is not None
+        try:
+            remove(self.store, head)
+        except (PreconditionFailed, OutcomeUnknown) as e:
+            self._doubt(head, None, e)
+            return None
+        return self._committed(head, None, None)
+
+
+def unknown(uuid: str, operation: str, commit_id: str) -> CommitUnknown:
+    """Return the error for a commit of which the store does not say how it ended."""
+    return CommitUnknown(
+        f"Dataset {uuid!r}: the store does not say whether {operation} {commit_id} was committed",
+        hint="Look for this id in the metadata of the dataset before you try again. Nothing was deleted.",
+    )
+
+
+def tell_foreign(before: Head | None, base: Head | None) -> bool:
+    """Return whether another program wrote the dataset that a commit met, and warn of it."""
+    if before is None or before.is_absent:
+        return False
+    known = before.identity or (base.identity if base is not None else None)
+    if known is None or not (before.is_foreign or before.identity is None):
+        return False
+    warnings.warn(
+        f"Dataset {before.uuid!r}: another program wrote it after {known.operation} {known.id} of {known.time}. "
+        "What it dropped unseen is brought back by CHECK ... REPAIR.",
+        KartosqlWarning,
+        stacklevel=2,
+    )
+    return True

@@ -158,10 +158,12 @@ def test_a_change_between_stamp_and_read_is_not_taken_for_the_old_file(local, ca
     put(local, ["p=1"])
     old()
     plain = local.read_metadata
+    changes = iter([["p=2"]])
 
     def replaced(key):
         if key == JSON:
-            put(local, ["p=2"])
+            for folders in changes:
+                put(local, folders)
         return plain(key)
 
     monkeypatch.setattr(local, "read_metadata", replaced)

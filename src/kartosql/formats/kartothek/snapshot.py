@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, StoreError
-from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek import naming, resolve
 from kartosql.formats.kartothek.cache import Failure, MetadataCache, Wanted
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents, cube_state, is_seed
 from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.schema import read_schema
-from kartosql.store import Store
+from kartosql.store import Stamp, Store
+
+PATIENT_ROUNDS = 10
 
 
 class Snapshot:
@@ -32,6 +35,9 @@ class Snapshot:
         self._documents: dict[str, DatasetDocument | Failure] = {}
         self._datasets: dict[str, Dataset | Failure] = {}
         self._cubes: dict[str, CubeState] = {}
+        self._raw: resolve.Found = {}  # documents as they stand in the store
+        self._states: dict[str, object] = {}  # and what tells whether they still do
+        self._settled: set[str] = set()
 
     @cached_property
     def keys(self) -> dict[str, list[str]]:
@@ -60,6 +66,17 @@ class Snapshot:
         """Return the document of each uuid, or the error that reading it gave."""
         uuids = list(uuids)
         wanted = [u for u in uuids if u not in self._documents]
+        found = self._read(wanted)
+        if any(map(resolve.is_marked, found.values())):
+            found = resolve.resolved(self.store, found, self._read_again)
+        self._documents.update(found)
+        return {u: self._documents[u] for u in uuids}
+
+    def _read(self, wanted: Sequence[str]) -> resolve.Found:
+        """Read documents as they stand in the store."""
+        # What was used before is compared with what it was made of.
+        self._states.update({u: self._state(u) for u in wanted if u not in self._documents})
+        read: resolve.Found = {}
         choice = {u: list(self.keys.get(u, ())) for u in wanted}
         while wanted:
             given = [u for u in wanted if choice[u]]
@@ -73,16 +90,78 @@ class Snapshot:
                     choice[uuid].pop(0)  # the JSON went away; the original then takes the msgpack
                     again.append(uuid)
                 else:
-                    self._documents[uuid] = found
+                    read[uuid] = found
             wanted = again
-        return {u: self._documents[u] for u in uuids}
+        self._raw.update({u: d for u, d in read.items() if u not in self._documents})
+        return read
+
+    def _read_again(self, uuids: Sequence[str]) -> resolve.Found:
+        self._list_again(uuids)
+        return self._read(uuids)
+
+    def _list_again(self, uuids: Sequence[str]) -> None:
+        """List the store anew where only that shows what changed: ETags, and documents not known yet."""
+        if any(self._etags.values()) or any(u not in self.keys for u in uuids):
+            self._etags = {}
+            for name in ("keys", "members"):
+                self.__dict__.pop(name, None)
+
+    def _state(self, uuid: str) -> object:
+        """Return what tells without reading whether a document was written since, None if nothing does."""
+        keys = self.keys.get(uuid, [])
+        if self.store.is_local:
+            return [_stamp(self.store, key) for key in keys]
+        etags = [self._etags.get(key) for key in keys]
+        return etags if etags and all(etags) else None
 
     def _wanted(self, uuid: str, key: str) -> Wanted:
         return Wanted(uuid, key, lambda data: parse_document(data, key, uuid), self._etags.get(key))
 
     def datasets(self, uuids: Iterable[str]) -> dict[str, Dataset | Failure]:
-        """Return the dataset of each uuid, or the error that reading it gave."""
+        """Return the dataset of each uuid, or the error that reading it gave.
+
+        Datasets of one cube are as they were at one moment.
+        """
         uuids = list(uuids)
+        rounds: list[tuple[dict[str, Dataset | Failure], object]] = []
+        for number in resolve.rounds(uuids):
+            found = self._read_datasets(uuids)
+            moved = self._moved(uuids)
+            if not moved:
+                break
+            rounds = [*rounds[-2:], (found, [resolve.transaction_of(self._raw.get(u))[0] for u in uuids])]
+            if number > PATIENT_ROUNDS and resolve.is_between_transactions(rounds):
+                # Single datasets are written all the time, but no change of several of them came in between.
+                found = rounds[1][0]
+                self._documents.update({u: d.document for u, d in found.items() if isinstance(d, Dataset)})
+                self._datasets.update(found)
+                break
+            for uuid in moved:
+                self._documents.pop(uuid, None)
+                self._datasets.pop(uuid, None)
+        self._settled.update(uuids)
+        return found
+
+    def _moved(self, uuids: Sequence[str]) -> Sequence[str]:
+        """Return the datasets to read again, as they may not go together with each other or with their schema."""
+        new = [u for u in uuids if u not in self._settled]
+        sizes = Counter(split[0] for split in map(naming.split_member, new) if split)
+        watched = []
+        for uuid in new:
+            split = naming.split_member(uuid)
+            if (split and sizes[split[0]] > 1) or not resolve.is_proven(self._datasets[uuid]):
+                watched.append(uuid)
+        if not watched:
+            return ()
+        self._list_again(watched)
+        states = {u: self._state(u) for u in watched}
+        again = self._read([u for u in watched if states[u] is None or self._states[u] is None])
+        same = all(again[u] is self._raw[u] if u in again else states[u] == self._states[u] for u in watched)
+        if same:
+            resolve.prove(self._datasets[u] for u in watched)
+        return () if same else watched
+
+    def _read_datasets(self, uuids: Sequence[str]) -> dict[str, Dataset | Failure]:
         wanted = {u: d for u, d in self.documents(uuids).items() if u not in self._datasets}
         listed: dict[str, Listed] = {}
         tables: dict[str, Sequence[str]] = {}
@@ -100,6 +179,8 @@ class Snapshot:
             document = wanted[uuid]
             assert isinstance(document, DatasetDocument)
             found = {t: schemas[uuid, t] for t in names}
+            if resolve.SCHEMA in document.metadata:
+                found |= resolve.schemas_of(document)
             if not document.tables and isinstance(found.get(naming.DEFAULT_TABLE), KeyError):
                 # Emptied, and its table has another name: only a listing can tell which.
                 others = _tables_by_schema(list(self.store.list_below(f"{uuid}/")))
@@ -148,13 +229,14 @@ class Snapshot:
         original does; invalid ones are errors. Raises ``invalid-cube`` and ``missing-metadata``.
         """
         if prefix not in self._cubes:
-            names = self.members.get(prefix, [])
-            datasets = self.datasets([f"{prefix}{naming.CUBE_SEPARATOR}{n}" for n in names])
+            names, datasets = self._members(prefix)
             good: dict[str, Dataset] = {}
             for name in names:
                 found = datasets[f"{prefix}{naming.CUBE_SEPARATOR}{name}"]
                 if isinstance(found, Dataset):
                     good[name] = found
+                elif isinstance(found, resolve.Absent):
+                    continue
                 elif isinstance(found, KeyError):
                     warnings.warn(
                         f"Dataset {name!r} of cube {prefix!r} is left out: {found.args[0]} is missing.",
@@ -166,6 +248,19 @@ class Snapshot:
             uuid = next(iter(good.values())).uuid if good else ""
             self._cubes[prefix] = self._cache.cube(prefix, uuid, list(good.values()), lambda: _state(prefix, good))
         return self._cubes[prefix]
+
+    def _members(self, prefix: str) -> tuple[list[str], dict[str, Dataset | Failure]]:
+        """Return the names of a cube's datasets, and the datasets by uuid."""
+        names = self.members.get(prefix, [])
+        datasets = self.datasets([f"{prefix}{naming.CUBE_SEPARATOR}{n}" for n in names])
+        made = {u for uuid in datasets for u in resolve.transaction_of(self._raw.get(uuid))[1]}
+        if not made.issubset(self.keys):
+            # The seed knows of datasets that were made after the listing, or have gone since.
+            self._list_again(list(made))
+            if self.members.get(prefix, []) != names:
+                self._settled.clear()
+                return self._members(prefix)
+        return names, datasets
 
     def cubes(self) -> dict[str, Cube]:
         """Return every cube of the store by prefix; broken ones are left out with a warning."""
@@ -194,6 +289,13 @@ class Snapshot:
         return any(isinstance(d, DatasetDocument) and is_seed(d.metadata) for d in found) or any(
             isinstance(d, (FormatError, StoreError)) for d in found
         )
+
+
+def _stamp(store: Store, key: str) -> Stamp | None:
+    try:
+        return store.stamp(key)
+    except (KeyError, KartosqlError):
+        return None  # which reading it will say
 
 
 def missing_metadata(uuid: str, error: KeyError) -> FormatError:

@@ -1,0 +1,208 @@
+"""Metadata documents as a writer sees them: read with their version, changed, encoded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from kartosql.errors import FormatError, StoreError
+from kartosql.formats.bulk import many_objects
+from kartosql.formats.kartothek import naming, resolve
+from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
+from kartosql.store import Store
+from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
+from kartosql.write.identity import Identity, digest, read_identity, touched_identity
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The document of a dataset as it stands in the store, and the version it had."""
+
+    document: DatasetDocument
+    version: Version
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the dataset."""
+        return self.document.uuid
+
+    @property
+    def key(self) -> str:
+        """The key that the document stands under."""
+        return self.document.key
+
+    @cached_property
+    def identity(self) -> Identity | None:
+        """Who committed it; None if kartosql never did."""
+        return read_identity(self.document.metadata)
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of what it lists."""
+        return digest(self.document)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another program wrote it after the last commit of kartosql."""
+        return self.identity is not None and self.identity.digest != self.digest
+
+    @cached_property
+    def intent(self) -> resolve.Intent | None:
+        """The change of several datasets that is under way."""
+        return resolve.intent_of(self.document)
+
+    @cached_property
+    def unfinished(self) -> Mapping[str, list[str]]:
+        """Committed changes of several datasets that may not be carried out everywhere: id -> uuids."""
+        return resolve.unfinished_of(self.document)
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is no dataset, only the mark that one is coming or going."""
+        return resolve.ABSENT in self.document.metadata
+
+    @property
+    def pending_schemas(self) -> Mapping[str, bytes]:
+        """The schema files by table that count instead of those in the store."""
+        return resolve.pending_schemas(self.document)
+
+
+def read_raw(store: Store, uuid: str) -> Head | None:
+    """Return the head of a dataset with all marks in it, None if there is no document.
+
+    Raises what reading and checking the document raises.
+    """
+    for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
+        key = f"{uuid}{suffix}"
+        try:
+            data, version = store.read_versioned(key)
+        except KeyError:
+            continue
+        return Head(parse_document(data, key, uuid), version)
+    return None
+
+
+def check_writable(document: DatasetDocument) -> None:
+    """Raise ``implicit-partitions`` for a document that leaves its files to be found by listing."""
+    if document.labels is None:
+        raise FormatError(
+            f"{document.key}: it lists no partitions, so whatever file lies in its folder belongs to the dataset",
+            code="implicit-partitions",
+            hint="Such a dataset cannot be changed in one step. Copy its rows into a new dataset.",
+        )
+
+
+def encode(document: DatasetDocument) -> bytes:
+    """Return a document as the bytes that stand under its key: JSON, or msgpack in zstd.
+
+    Keys come in the order in which the originals write them.
+    """
+    made: dict[str, Any] = {
+        "dataset_metadata_version": naming.FORMAT_VERSION,
+        "dataset_uuid": document.uuid,
+    }
+    if document.indices:
+        made["indices"] = dict(document.indices)
+    made["metadata"] = dict(document.metadata)
+    with many_objects():
+        if document.labels is not None:
+            made["partitions"] = _partitions(document.labels, document.files)
+        if document.partition_keys is not None:
+            made["partition_keys"] = list(document.partition_keys)
+        if document.key.endswith(naming.METADATA_MSGPACK):
+            import msgpack
+            import zstandard
+
+            packed: bytes = zstandard.ZstdCompressor().compress(msgpack.packb(made))
+            return packed
+        return json.dumps(made).encode()
+
+
+def _partitions(labels: tuple[str, ...], files: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:
+    if len(files) == 1:
+        ((table, keys),) = files.items()
+        return {
+            label: {"files": {table: key} if key is not None else {}} for label, key in zip(labels, keys, strict=True)
+        }
+    return {
+        label: {"files": {table: keys[i] for table, keys in files.items() if keys[i] is not None}}
+        for i, label in enumerate(labels)
+    }
+
+
+def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
+    """Return a document with some marks of kartosql set, or taken away where they are None or empty.
+
+    ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged`` and
+    ``identity``.
+    """
+    names = {
+        "intent": resolve.INTENT,
+        "unfinished": resolve.UNFINISHED,
+        "absent": resolve.ABSENT,
+        "schema": resolve.SCHEMA,
+        "staged": resolve.STAGED,
+        "identity": resolve.IDENTITY,
+    }
+    metadata = dict(document.metadata)
+    for name, value in marks.items():
+        metadata.pop(names[name], None)
+        if value:
+            metadata[names[name]] = value
+    return replace(document, metadata=metadata)
+
+
+def tombstone(document: DatasetDocument) -> DatasetDocument:
+    """Return the document that says that there is no dataset, with the marks and the identity of ``document``."""
+    marks = {k: v for k, v in document.metadata.items() if k in resolve.OWN_KEYS} | {resolve.ABSENT: True}
+    return replace(document, labels=(), files={}, indices={}, metadata=marks)
+
+
+def touched(document: DatasetDocument, **marks: Any) -> DatasetDocument:
+    """Return a document with other marks and the same content, unlike any document before it."""
+    return with_marks(document, **marks, identity=touched_identity(document).to_dict())
+
+
+def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head:
+    """Put ``document`` in the place of ``expected``, None for no document; return the new head.
+
+    Raises PreconditionFailed and OutcomeUnknown.
+    """
+    version = store.put_if(document.key, encode(document), expected.version if expected is not None else None)
+    if document.key.endswith(naming.METADATA_MSGPACK):
+        try:
+            is_hidden = has_json(store, document.uuid)
+        except StoreError as e:
+            raise OutcomeUnknown(document.key) from e
+        if is_hidden:
+            # The originals change such a dataset by writing a JSON document.
+            raise PreconditionFailed(document.key)
+    return Head(document, version)
+
+
+def has_json(store: Store, uuid: str) -> bool:
+    """Return whether there is a document in JSON."""
+    try:
+        store.size(f"{uuid}{naming.METADATA_JSON}")
+    except KeyError:
+        return False
+    return True
+
+
+def remove(store: Store, head: Head) -> None:
+    """Remove the document of a dataset; where the store cannot do that safely, say in it that there is none.
+
+    Raises PreconditionFailed and OutcomeUnknown.
+    """
+    if head.key.endswith(naming.METADATA_JSON):
+        # Hidden by the JSON, it would come to light.
+        store.delete([f"{head.uuid}{naming.METADATA_MSGPACK}"])
+    try:
+        store.delete_if(head.key, head.version)
+    except StoreError as e:
+        if e.code != "no-conditional-delete":
+            raise
+        swap(store, touched(tombstone(head.document), intent=None, unfinished=None), head)
