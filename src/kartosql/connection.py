@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
@@ -26,7 +26,12 @@ from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, Statement, parse
+from kartosql.sql.statements import Write
 from kartosql.store import Store
+from kartosql.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from kartosql.write_sql import WriteStatements
 
 MAX_PARSED = 64
 LONG_TEXT = 20_000  # characters; the trees of longer texts are not kept
@@ -50,7 +55,7 @@ def connect(
     return Connection(Store(url, storage_options), values, read_only=read_only)
 
 
-class Connection:
+class Connection(Upkeep):
     """A store, the session's settings and the data registered by the user.
 
     Each statement lists the store and reads a snapshot of its own, so it sees all that was
@@ -68,6 +73,7 @@ class Connection:
         self._plans = PlanCache()
         self._parsed = lru_cache(MAX_PARSED)(parse)  # trees are only read
         self._closed = False
+        self._writes: set[WriteStatements] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +128,8 @@ class Connection:
             return self._select(statement, parameters, engine, started)
         if isinstance(statement, Explain):
             return self._explain(statement, parameters, engine, started)
+        if isinstance(statement, Write):
+            return self._write(statement, parameters, engine)
         # Imported late, as a SELECT is answered sooner without it.
         from kartosql import catalog
 
@@ -154,6 +162,30 @@ class Connection:
         return SelectQuery(
             select, self._tables(), self._runtime, settings, parameters, plans=self._plans, parse_seconds=parsed
         )
+
+    def _write(self, statement: Write, parameters: Parameters, engine: str | None) -> Query:
+        from kartosql.write_sql import WriteStatements
+
+        if self.read_only:
+            raise UsageError(
+                "The connection is read-only.",
+                code="read-only",
+                hint="Connect without read_only, on the command line with --write.",
+            )
+        write = WriteStatements(self, self._runtime, self.settings, self._tables)
+        self._writes.add(write)
+        try:
+            return write.run(statement, parameters, engine=engine)
+        finally:
+            self._writes.discard(write)
+
+    def interrupt(self) -> None:
+        """Stop the queries of statements that write, from any thread; a commit is not stopped.
+
+        What such a statement has written by then is deleted, and nothing of it becomes visible.
+        """
+        for write in list(self._writes):
+            write.interrupt()
 
     def _explain(self, statement: Explain, parameters: Parameters, engine: str | None, started: float) -> Query:
         query = self._select(statement.query, parameters, engine, started)
@@ -264,30 +296,6 @@ class Connection:
         if len(set(table.column_names)) < table.num_columns:
             raise UsageError(f"{name!r} has a column name twice.")
         self._registered[name] = registered_source(name, table)
-
-    # -- writing -------------------------------------------------------------------------------
-
-    def build_cube(
-        self,
-        cube: Cube,
-        data: Any,
-        *,
-        metadata: Mapping[str, Mapping[str, Any]] | None = None,
-        overwrite: bool = False,
-        partition_on: Mapping[str, Iterable[str]] | None = None,
-    ) -> dict[str, Any]:
-        """Build a cube from Arrow data by dataset, and return files, rows and bytes per dataset.
-
-        ``data`` maps dataset names to tables; a single table is the seed. Everything is
-        checked before the first file is written. Raises ``read-only``, ``dataset-exists``,
-        ``invalid-data``, ``duplicate-cells``, ``null-in-key`` and ``invalid-cube``.
-        """
-        from kartosql.write.build import build_cube
-
-        self._open()
-        if self.read_only:
-            raise UsageError("The connection is read-only.", code="read-only")
-        return build_cube(self.store, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
 
 
 def analyze(query: SelectQuery) -> ScanReport:

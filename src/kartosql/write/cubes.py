@@ -1,0 +1,390 @@
+"""Building, extending, changing and deleting cubes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import UsageError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state, is_seed
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.resolve import Absent
+from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
+from kartosql.write import members
+from kartosql.write.change import Change
+from kartosql.write.deletion import delete_datasets
+from kartosql.write.inputs import Rows, open_rows
+from kartosql.write.layout import Layout, columns_of
+from kartosql.write.operation import Operation, report
+from kartosql.write.remove import Removal, Select, same_partitions
+from kartosql.write.rows import Written
+from kartosql.write.schema import common_schema, widen
+
+Report = dict[str, dict[str, Any]]
+PartitionOn = Mapping[str, str | Iterable[str]] | None
+Metadata = Mapping[str, Mapping[str, Any]] | None
+
+
+# -- new datasets ------------------------------------------------------------------------------
+
+
+def build_cube(
+    operation: Operation,
+    cube: Cube,
+    data: Any,
+    *,
+    metadata: Metadata = None,
+    overwrite: bool = False,
+    partition_on: PartitionOn = None,
+) -> Report:
+    """Write the datasets of a new cube; see Connection.build_cube."""
+    if not isinstance(cube, Cube):
+        raise UsageError(f"{cube!r} is no Cube; a new cube has to be specified.", hint="kartosql.Cube(name, ...)")
+    given = by_dataset(data, cube.seed_dataset)
+    if cube.seed_dataset not in given:
+        raise UsageError(
+            f"Cube {cube.uuid_prefix!r}: the data lack the seed dataset {cube.seed_dataset!r}.",
+            code="invalid-cube",
+            hint=f"Datasets given: {', '.join(given) or 'none'}.",
+        )
+    existing = set(begin(operation, cube))
+    clash = sorted(existing & set(given))
+    if clash and not overwrite:
+        raise _exists(cube, clash[0], "Pass overwrite=True to replace the cube, or choose another prefix.")
+    others = sorted(existing - set(given))
+    if others:
+        raise UsageError(
+            f"Cube {cube.uuid_prefix!r}: the existing dataset {others[0]!r} would stay beside the new ones.",
+            code="dataset-exists",
+            hint="A cube is built as a whole: give all of its datasets, or choose another prefix.",
+        )
+    return _write_new(operation, cube, given, {}, existing, metadata, partition_on)
+
+
+def extend_cube(
+    operation: Operation,
+    cube: Cube | str,
+    data: Any,
+    *,
+    metadata: Metadata = None,
+    overwrite: bool = False,
+    partition_on: PartitionOn = None,
+) -> Report:
+    """Add datasets to a cube; see Connection.extend_cube."""
+    known = begin(operation, cube)
+    state = find_cube(operation.snapshot, cube)
+    cube = state.cube
+    given = by_dataset(data, None)
+    if not given:
+        raise UsageError(f"Cube {cube.uuid_prefix!r}: there are no data to extend it by.")
+    if cube.seed_dataset in given:
+        raise UsageError(
+            f"Cube {cube.uuid_prefix!r}: the seed {cube.seed_dataset!r} cannot be an extension.",
+            code="invalid-cube",
+            hint="Append to it, or build the cube anew with overwrite=True.",
+        )
+    existing = set(known) & set(given)
+    if existing and not overwrite:
+        raise _exists(cube, min(existing), "Pass overwrite=True to replace it, or append to it.")
+    kept = {name: m.table.schema for name, m in state.members.items() if name not in given}
+    kept = {name: kept[name] for name in sorted(kept, key=lambda n: n != cube.seed_dataset)}
+    return _write_new(operation, cube, given, kept, existing, metadata, partition_on)
+
+
+def _write_new(
+    operation: Operation,
+    cube: Cube,
+    given: Mapping[str, list[Any]],
+    kept: Mapping[str, pa.Schema],
+    existing: Collection[str],
+    metadata: Metadata,
+    partition_on: PartitionOn,
+) -> Report:
+    """Write whole datasets beside those that are ``kept``, in place of the ``existing`` ones."""
+    keys_of = members.options_of(partition_on, "partition_on", given)
+    metadata_of = members.options_of(metadata, "metadata", given)
+    # The seed comes last: it is the largest as a rule, and others fail sooner.
+    order = sorted(given, key=lambda name: (name == cube.seed_dataset, name))
+    rows = {name: open_rows(given[name], name) for name in order}
+    layouts = {}
+    for name in order:
+        keys = columns_of(keys_of.get(name, cube.partition_columns), f"partition_on of {name!r}")
+        layouts[name] = members.member_layout(cube, name, rows[name].schema, keys, metadata_of.get(name, {}))
+    seed_first = sorted(order, key=lambda name: name != cube.seed_dataset)
+    members.check_together(cube, {**kept, **{name: rows[name].schema for name in seed_first}})
+    written = operation.write(rows, layouts)
+    changes = [new_dataset(operation, written[name], replaces=name in existing) for name in order]
+    done = operation.commit(changes, written.values(), cube.uuid(cube.seed_dataset))
+    return {name: report(written[name], done[cube.uuid(name)]) for name in given}
+
+
+def new_dataset(operation: Operation, written: Written, *, replaces: bool) -> Change:
+    """Return the change that makes a dataset of what was written of its only table."""
+    layout = written.layout
+    return Change(
+        uuid=layout.uuid,
+        operation=operation.name,
+        added=added(written),
+        schemas={written.table: common_schema(written.schema, layout.partition_on)},
+        partition_keys=layout.partition_on,
+        metadata=layout.metadata,
+        create=not replaces,
+        replace_all=replaces,
+        pairs=written.pairs,
+    )
+
+
+def added(written: Written) -> dict[str, dict[str, str]]:
+    """Return the partitions that were written, as they stand in a document."""
+    return {label: {written.table: key} for label, key in zip(written.labels, written.keys, strict=True)}
+
+
+# -- changes -----------------------------------------------------------------------------------
+
+
+def update_cube(
+    operation: Operation,
+    cube: Cube | str,
+    data: Any,
+    *,
+    removal: Removal | None = None,
+    datasets: str | Iterable[str] | None = None,
+    metadata: Metadata = None,
+) -> Report:
+    """Remove partitions and append rows in one commit; see Connection.update_cube."""
+    begin(operation, cube)
+    state = find_cube(operation.snapshot, cube)
+    given = by_dataset(data, state.cube.seed_dataset)
+    named = None if datasets is None else columns_of(datasets, "datasets")
+    targets = tuple(dict.fromkeys([*given, *(named or ())]))
+    if not targets or (removal is None and not given):
+        raise UsageError(f"Cube {state.cube.uuid_prefix!r}: there are no data to append to it.")
+    removals = {}
+    for name in targets if removal is not None and named is None else named or ():
+        selected = removal.of(_member(state, name).partition_keys, named=named is not None) if removal else None
+        if selected is not None:
+            removals[name] = selected
+    return change_members(operation, state, given, removals, targets, metadata)
+
+
+def remove_partitions(
+    operation: Operation, cube: Cube | str, removal: Removal, datasets: str | Iterable[str] | None = None
+) -> Report:
+    """Remove partitions from datasets of a cube; see Connection.remove_partitions."""
+    begin(operation, cube)
+    state = find_cube(operation.snapshot, cube)
+    targets = tuple(state.members) if datasets is None else columns_of(datasets, "datasets")
+    removals = {}
+    for name in targets:
+        selected = removal.of(_member(state, name).partition_keys, named=datasets is not None)
+        if selected is not None:
+            removals[name] = selected
+    return change_members(operation, state, {}, removals, targets, None)
+
+
+def change_members(
+    operation: Operation,
+    state: CubeState,
+    given: Mapping[str, list[Any]],
+    removals: Mapping[str, Select],
+    targets: Collection[str],
+    metadata: Metadata,
+    *,
+    replace_partitions: bool = False,
+) -> Report:
+    """Append the ``given`` rows to datasets of a cube and remove partitions, all in one commit.
+
+    With ``replace_partitions`` those are removed that rows are appended to.
+    """
+    cube = state.cube
+    tables = {name: _member(state, name) for name in targets}
+    metadata_of = members.options_of(metadata, "metadata", tables)
+    rows: dict[str, Rows] = {}
+    layouts: dict[str, Layout] = {}
+    for name in given:
+        rows[name], layouts[name] = _to_append(operation, cube, tables[name], name, given[name], metadata_of)
+    written = operation.write(rows, layouts)
+    changes = []
+    for name in targets:
+        if name in written or name in removals:
+            flags = members.flags(cube, name)
+            removed = removals.get(name)
+            if replace_partitions:
+                removed = same_partitions(written[name].keys, written[name].table)
+            plain = Change(cube.uuid(name), operation.name, metadata=flags, removed=removed)
+            changes.append(_with_rows(plain, written[name]) if name in written else plain)
+    done = operation.commit(changes, written.values(), cube.uuid(cube.seed_dataset)) if changes else {}
+    return {name: report(written.get(name), done.get(cube.uuid(name))) for name in targets}
+
+
+def _to_append(
+    operation: Operation,
+    cube: Cube,
+    table: DatasetTable,
+    name: str,
+    parts: list[Any],
+    metadata_of: Mapping[str, Any],
+) -> tuple[Rows, Layout]:
+    rows = open_rows(parts, name).typed(table.schema)
+    widen(table.schema, common_schema(rows.schema, table.partition_keys))
+    indexed = operation.snapshot.dataset(table.uuid).document.indices
+    for column in members.wanted_indices(cube, name, table.schema.names, table.partition_keys):
+        if column not in indexed:
+            raise UsageError(
+                f"Cube {cube.uuid_prefix!r}, dataset {name!r}: {column!r} has no index, which the cube asks for.",
+                code="invalid-cube",
+                hint=f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
+            )
+    there = [c for c in indexed if c in rows.schema.names and c not in table.partition_keys]
+    layout = members.appended_layout(
+        cube, name, rows.schema.names, table.partition_keys, there, metadata_of.get(name, {})
+    )
+    return rows, layout
+
+
+def _with_rows(change: Change, written: Written) -> Change:
+    layout = written.layout
+    return replace(
+        change,
+        added=added(written),
+        pairs=written.pairs,
+        schemas={written.table: common_schema(written.schema, layout.partition_on)},
+        partition_keys=layout.partition_on,
+        metadata=layout.metadata,
+    )
+
+
+# -- deletion ----------------------------------------------------------------------------------
+
+
+def delete_cube(operation: Operation, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> Report:
+    """Delete datasets of a cube; see Connection.delete_cube."""
+    prefix = cube.uuid_prefix if isinstance(cube, Cube) else cube
+    known = begin(operation, cube)
+    if not known:
+        raise unknown_cube(prefix)
+    names = tuple(known) if datasets is None else columns_of(datasets, "datasets")
+    for name in names:
+        if name not in known:
+            raise _unknown_dataset(prefix, name, known)
+    done = delete_datasets(operation, [_uuid(prefix, n) for n in names], _seed_of(operation, prefix, known))
+    return {name: done[_uuid(prefix, name)] for name in names}
+
+
+def _seed_of(operation: Operation, prefix: str, names: Collection[str]) -> str:
+    """Return the uuid of the dataset by which changes of several datasets of a cube are committed."""
+    found = operation.snapshot.documents([_uuid(prefix, n) for n in names])
+    seeds = [u for u, d in found.items() if isinstance(d, DatasetDocument) and is_seed(d.metadata)]
+    return seeds[0] if seeds else min(found)
+
+
+def _uuid(prefix: str, name: str) -> str:
+    return f"{prefix}{naming.CUBE_SEPARATOR}{name}"
+
+
+# -- what there is -------------------------------------------------------------------------------
+
+
+def begin(operation: Operation, cube: Cube | str) -> list[str]:
+    """Note how far the datasets of a cube are, before anything is concluded from them, and return their names."""
+    prefix = cube.uuid_prefix if isinstance(cube, Cube) else cube
+    names = operation.snapshot.members.get(prefix, ()) if isinstance(prefix, str) else ()
+    there = operation.existing([_uuid(prefix, name) for name in names])
+    return [name for name in names if _uuid(prefix, name) in there]
+
+
+def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
+    """Return a cube as it stands in the store; ``cube`` is its name or what it should be.
+
+    Raises ``unknown-table``, ``invalid-argument`` and ``invalid-cube``.
+    """
+    if isinstance(cube, str):
+        if cube not in snapshot.members:
+            raise unknown_cube(cube)
+        return snapshot.cube(cube)
+    if not isinstance(cube, Cube):
+        raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
+    names = snapshot.members.get(cube.uuid_prefix, ())
+    if cube.seed_dataset not in names:
+        raise unknown_cube(cube.uuid_prefix, f"There is no seed dataset {cube.uuid(cube.seed_dataset)!r}.")
+    found = snapshot.datasets([cube.uuid(n) for n in names])
+    good: dict[str, Dataset] = {}
+    for name in names:
+        dataset = found[cube.uuid(name)]
+        if isinstance(dataset, Dataset):
+            good[name] = dataset
+        elif not isinstance(dataset, KeyError):
+            raise dataset
+        elif name == cube.seed_dataset and isinstance(dataset, Absent):
+            raise unknown_cube(cube.uuid_prefix)
+        elif name == cube.seed_dataset:
+            raise missing_metadata(cube.uuid(name), dataset)
+    state = cube_state(cube, good)
+    _check_same(cube, good[cube.seed_dataset].document)
+    return state
+
+
+def _check_same(cube: Cube, seed: DatasetDocument) -> None:
+    if seed.metadata.get("ktk_cube_is_seed", True) is not True:
+        raise UsageError(
+            f"The dataset {cube.seed_dataset!r} of cube {cube.uuid_prefix!r} is not its seed.", code="invalid-cube"
+        )
+    # A Cube that differs would be written into the metadata, and change what the rows there mean.
+    for what, given in (("dimension", cube.dimension_columns), ("partition", cube.partition_columns)):
+        stored = seed.metadata.get(f"ktk_cube_{what}_columns")
+        if isinstance(stored, list) and set(map(str, stored)) != set(given):
+            raise UsageError(
+                f"Cube {cube.uuid_prefix!r} was built with the {what} columns {', '.join(map(str, stored))}, "
+                f"not {', '.join(given)}.",
+                code="invalid-cube",
+            )
+
+
+def unknown_cube(name: Any, hint: str = "con.cubes() lists the cubes.") -> UsageError:
+    """Return the error about a cube that does not exist."""
+    return UsageError(f"There is no cube {name!r}.", code="unknown-table", hint=hint)
+
+
+def _member(state: CubeState, name: str) -> DatasetTable:
+    if name not in state.members:
+        raise _unknown_dataset(state.cube.uuid_prefix, name, state.members)
+    return state.members[name].table
+
+
+def _unknown_dataset(prefix: str, name: str, known: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"Cube {prefix!r} has no dataset {name!r}.", code="unknown-dataset", hint=f"Datasets: {', '.join(known)}."
+    )
+
+
+def _exists(cube: Cube, name: str, hint: str) -> UsageError:
+    return UsageError(
+        f"Cube {cube.uuid_prefix!r}: the dataset {name!r} already exists.", code="dataset-exists", hint=hint
+    )
+
+
+def by_dataset(data: Any, seed: str | None) -> dict[str, list[Any]]:
+    """Return the parts of the data of each dataset.
+
+    ``data`` maps names to Arrow data, or is a list of such maps; anything else are data of the
+    ``seed``, where there may be some. Entries that are None are left out.
+    """
+    found: dict[str, list[Any]] = {}
+    several = isinstance(data, (list, tuple)) and any(isinstance(item, Mapping) for item in data)
+    for part in data if several else [data]:
+        if part is None:
+            continue
+        if not isinstance(part, Mapping):
+            if seed is None:
+                raise UsageError("The data have to say which dataset they are.", hint="Pass {name: data}.")
+            part = {seed: part}
+        for name, frame in part.items():
+            members.check_member_name(name)
+            if frame is not None:
+                found.setdefault(name, []).append(frame)
+    return found

@@ -1,0 +1,83 @@
+"""Deleting whole datasets: first their documents at once, then the files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from kartosql.errors import KartosqlError, UsageError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.store import Store
+from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.write import journal
+from kartosql.write.change import Change
+from kartosql.write.operation import Operation, report
+
+
+def delete_datasets(
+    operation: Operation, uuids: Sequence[str], primary: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Delete datasets with their files, all or none, and tell by uuid how many files were theirs.
+
+    ``primary`` is the uuid of the seed of their cube. A file that cannot be deleted stays
+    behind without meaning, for a cleanup to find.
+    """
+    if not uuids:
+        return {}
+    operation.begin_at(uuids)
+    documents = []
+    for uuid in uuids:
+        document = operation.document(uuid)
+        if document is None:
+            raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
+        documents.append(document)
+    done = operation.commit([Change(uuid, operation.name, drop=True) for uuid in uuids], primary=primary)
+    reports = {}
+    for uuid, document in zip(uuids, documents, strict=True):
+        with contextlib.suppress(KartosqlError):
+            _delete_files(operation.store, document)
+        files = [key for column in document.files.values() for key in column if key is not None]
+        reports[uuid] = {**report(None, done.get(uuid)), "removed": len(document.labels or ()), "files": len(files)}
+    return reports
+
+
+def _delete_files(store: Store, document: DatasetDocument) -> None:
+    tables = document.tables or (naming.DEFAULT_TABLE,)
+    keys = [key for column in document.files.values() for key in column if key is not None]
+    if document.labels is None:
+        below = store.list_below(f"{document.uuid}/")
+        keys = [key for key in below if not key.endswith(f"/{naming.COMMON_METADATA}")]
+        tables = tuple({key.split("/")[1] for key in keys})
+    keys += [key for key in document.indices.values() if isinstance(key, str)]
+    keys += journal.keys(store, document.uuid)
+    store.delete(keys)
+    for table in tables:
+        delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
+
+
+def delete_schema(store: Store, uuid: str, key: str) -> None:
+    """Delete a schema file, unless somebody makes the dataset anew.
+
+    Its name is the only one that a new dataset shares with the old one. Who makes it looks for
+    the file after the commit and we look for the document after the deletion, so that one of
+    the two puts it back.
+    """
+    try:
+        data, version = store.read_versioned(key)
+        store.delete_if(key, version)
+        if _exists(store, uuid):
+            store.put_if(key, data, None)
+    except (KeyError, PreconditionFailed, OutcomeUnknown):
+        pass
+
+
+def _exists(store: Store, uuid: str) -> bool:
+    for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
+        try:
+            store.size(f"{uuid}{suffix}")
+        except KeyError:
+            continue
+        return True
+    return False

@@ -1,0 +1,232 @@
+"""One call that writes: its data files, and the commit that makes them visible."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cache import MetadataCache
+from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.store import Store
+from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import key_problem
+from kartosql.write import files, indexing
+from kartosql.write.change import Change
+from kartosql.write.commit import Committed, commit, utc_now
+from kartosql.write.document import Head
+from kartosql.write.frames import invalid_data
+from kartosql.write.inputs import Rows
+from kartosql.write.layout import Layout
+from kartosql.write.prepare import GRACE
+from kartosql.write.race import Patience
+from kartosql.write.rows import DEFAULT_MEMORY, Progress, Written, discard, write_rows
+from kartosql.write.schema import schema_bytes
+from kartosql.write.settle import read_head
+from kartosql.write.sorting import Sorter, ordered
+from kartosql.write.transaction import commit_all
+
+_LONGEST_TIME = f"0000-00-00T00:00:00.000000-{'0' * 32}"
+
+
+class Operation:
+    """A call that writes to ``store``; ``name`` is what other writers read if they lose against it.
+
+    Rows that are larger than ``memory`` bytes are sorted by ``sorter``. Files that nothing refers
+    to are left alone by cleanups for the time ``grace``; who commits late looks whether his are there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        cache: MetadataCache | None = None,
+        memory: int = DEFAULT_MEMORY,
+        sorter: Sorter | None = None,
+        single_writer: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        row_group_rows: int = files.ROW_GROUP_ROWS,
+        patience: Patience | None = None,
+        grace: dt.timedelta = GRACE,
+    ) -> None:
+        if not isinstance(row_group_rows, int) or isinstance(row_group_rows, bool) or row_group_rows < 1:
+            raise UsageError(f"row_group_rows: {row_group_rows!r} is no positive whole number.")
+        self.store = store
+        self.name = name
+        self._cache = cache
+        self._memory = memory
+        self._sorter = sorter
+        self._single_writer = single_writer
+        self._progress = progress
+        self._row_group_rows = row_group_rows
+        self._patience = patience or Patience()
+        self._heads: dict[str, Head | FormatError | None] = {}
+        self._grace = grace
+        self.started = utc_now()
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """What the store held when the operation began."""
+        return Snapshot(self.store, self._cache)
+
+    def begin_at(self, uuids: Iterable[str]) -> None:
+        """Note what stands in the store now: later commits of others are rivals.
+
+        To be called before anything is concluded from the snapshot about these datasets. What
+        crashed changes left in them is carried out or taken back. Raises what is wrong with them.
+        """
+        for uuid in self.existing(uuids):
+            self._head(uuid)
+
+    def existing(self, uuids: Iterable[str]) -> list[str]:
+        """Begin at some datasets and return those that exist, also if they cannot be read."""
+        uuids = list(dict.fromkeys(uuids))
+        new = [uuid for uuid in uuids if uuid not in self._heads]
+        self._heads.update(zip(new, self.store.map(self._read_head, new), strict=True))
+        if any(self._heads[uuid] is None for uuid in new):
+            self.__dict__.pop("snapshot", None)  # whose listing has seen what was no dataset
+        return [uuid for uuid in uuids if self._heads[uuid] is not None]
+
+    def _read_head(self, uuid: str) -> Head | FormatError | None:
+        try:
+            return read_head(self.store, uuid, self._patience)
+        except FormatError as e:
+            return e
+
+    def _head(self, uuid: str) -> Head | None:
+        head = self._heads[uuid]
+        if isinstance(head, FormatError):
+            raise head
+        return head
+
+    def document(self, uuid: str) -> DatasetDocument | None:
+        """Return the document of a dataset that the operation began at, None if it does not exist."""
+        head = self._head(uuid)
+        return None if head is None else head.document
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def write(self, rows: Mapping[str, Rows], layouts: Mapping[str, Layout]) -> dict[str, Written]:
+        """Write the data files of some datasets; if one of them fails, none stays.
+
+        Data without rows are ``invalid-data``.
+        """
+        for name, layout in layouts.items():
+            check_index_keys(layout)
+            if rows[name].num_rows == 0:
+                raise no_rows(name)
+        written: dict[str, Written] = {}
+        try:
+            for name, layout in layouts.items():
+                written[name] = self.write_table(rows[name], layout)
+                if not written[name].rows:
+                    raise no_rows(name)
+        except BaseException:
+            self.discard(written.values())
+            raise
+        return written
+
+    def write_table(self, rows: Rows, layout: Layout, table: str = naming.DEFAULT_TABLE) -> Written:
+        """Write the data files of one table of a dataset."""
+        return write_rows(
+            self.store,
+            rows,
+            layout,
+            sorter=self._sorter,
+            memory=self._memory,
+            progress=self._progress,
+            table=table,
+            row_group_rows=self._row_group_rows,
+        )
+
+    def ordered(self, rows: Rows, layout: Layout) -> Generator[pa.Table]:
+        """Yield rows, checked and in the order of ``layout``, within the memory of the operation."""
+        return ordered(rows, layout, self._sorter, self._memory)
+
+    def discard(self, written: Iterable[Written]) -> None:
+        """Delete files that nothing refers to; what cannot be deleted now is found by a cleanup."""
+        for one in written:
+            discard(self.store, one)
+
+    # -- commit ----------------------------------------------------------------------------------
+
+    def commit(
+        self, changes: Sequence[Change], written: Iterable[Written] = (), primary: str | None = None
+    ) -> dict[str, Committed]:
+        """Make all changes visible at once and return what was committed, by uuid.
+
+        ``primary`` is the uuid of the cube's seed, which several changes need. The files
+        ``written`` are deleted if the changes are refused.
+        """
+        # What is to be new must not stand there, whoever made it meanwhile.
+        self._heads.update({c.uuid: None for c in changes if c.create})
+        self.begin_at([c.uuid for c in changes])
+        changes = [replace(c, started=self.started) for c in changes]
+        try:
+            done = self._commit(changes, primary)
+        except CommitUnknown:
+            raise
+        except KartosqlError:
+            self.discard(written)
+            raise
+        for change in changes:
+            if change.starts_anew:
+                self._check_schemas(change)
+        return {c.uuid: c for c in done}
+
+    def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:
+        how: dict[str, Any] = {
+            "single_writer": self._single_writer,
+            "patience": self._patience,
+            "grace": self._grace,
+        }
+        if len(changes) == 1:
+            return [commit(self.store, changes[0], base=self._head(changes[0].uuid), **how)]
+        assert primary is not None
+        self.begin_at([primary])
+        bases = {uuid: self._head(uuid) for uuid in [*(c.uuid for c in changes), primary]}
+        return commit_all(self.store, primary, changes, bases=bases, **how)
+
+    def _check_schemas(self, change: Change) -> None:
+        """Put back the schema of a new dataset if it was deleted with an older dataset of the name."""
+        for table, schema in change.schemas.items():
+            key = naming.schema_key(change.uuid, table)
+            try:
+                self.store.size(key)
+            except KeyError:
+                with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+                    self.store.put_if(key, schema_bytes(schema), None)
+
+
+def check_index_keys(layout: Layout) -> None:
+    """Raise ``invalid-data`` for index columns whose names give no file names."""
+    for column in layout.index_columns:
+        problem = key_problem(indexing.index_key(layout.uuid, column, _LONGEST_TIME))
+        if problem:
+            raise invalid_data(layout.name, f"the index of {column[:40]!r} gets no usable file name: {problem}")
+
+
+def no_rows(name: str) -> UsageError:
+    """Return the error about data without rows."""
+    return invalid_data(name, "it has no rows", "Leave the dataset out.")
+
+
+def report(written: Written | None, committed: Committed | None) -> dict[str, Any]:
+    """Return what was done to one dataset, for the user."""
+    return {
+        "files": len(written.keys) if written else 0,
+        "rows": written.rows if written else 0,
+        "bytes": written.bytes if written else 0,
+        "removed": len(committed.labels_removed) if committed else 0,
+        "sequence": committed.sequence if committed else None,
+        "id": committed.id if committed else None,
+    }
