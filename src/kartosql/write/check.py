@@ -1,0 +1,362 @@
+"""Looking for what is wrong with datasets: files, schemas, partition values, indices, lost commits."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kartosql.errors import FormatError, KartosqlError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cube import Cube
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.partitions import parse_partitions
+from kartosql.formats.kartothek.schema import merge_types, normalise
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.store import Store
+from kartosql.write import garbage, indexing, journal
+from kartosql.write.deltas import read_index
+from kartosql.write.document import Head, read_raw
+from kartosql.write.files import open_key
+from kartosql.write.marks import read_marks
+
+BATCH_FILES = 64
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know about a dataset; ``severity`` is error, warning or info, ``key`` the file it is about.
+
+    ``repaired`` says that a repair has mended it, ``detail`` holds what the repair goes by.
+    """
+
+    dataset: str
+    check: str
+    severity: str
+    key: str | None
+    message: str
+    repairable: bool = False
+    repaired: bool = False
+    detail: Any = None
+
+
+def check(store: Store, uuids: Iterable[str], cube: Cube | None, grace: dt.timedelta, *, full: bool) -> list[Finding]:
+    """Return what is wrong with datasets, and what there is to know about them; nothing is changed.
+
+    Of the datasets of a ``cube`` the cells are looked at as well. With ``full`` all pages of all
+    files are read and their checksums verified. Raises ``store-failed`` and ``access-denied``
+    only: what is wrong with a dataset is a finding.
+    """
+    return [finding for uuid in uuids for finding in _Dataset(store, uuid, cube, grace, full).findings()]
+
+
+@dataclass(frozen=True)
+class _File:
+    """What one look into a data file told: the values of indexed columns, and the cells if they are asked for."""
+
+    problems: tuple[Finding, ...] = ()
+    uniques: Mapping[str, pa.Array] | None = None
+    cells: pa.Table | None = None
+
+
+class _Dataset:
+    """The checks of one dataset, one after the other."""
+
+    def __init__(self, store: Store, uuid: str, cube: Cube | None, grace: dt.timedelta, full: bool) -> None:
+        self._store = store
+        self._uuid = uuid
+        self._cube = cube
+        self._grace = grace
+        self._full = full
+        split = naming.split_member(uuid)
+        self._name = split[1] if split is not None else uuid
+
+    def _finding(self, check_: str, severity: str, key: str | None, message: str, **more: Any) -> Finding:
+        return Finding(self._name, check_, severity, key, message, **more)
+
+    def _of(self, error: KartosqlError, check_: str, key: str | None, **more: Any) -> Finding:
+        return self._finding(check_, "error", key, error.message, **more)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield all findings."""
+        try:
+            head = read_raw(self._store, self._uuid)
+        except FormatError as e:
+            yield self._of(e, "metadata", None)
+            return
+        if head is None:
+            message = f"{self._uuid!r} has no metadata document: its write never finished, or it was deleted in part"
+            yield self._finding("metadata", "warning", None, message)
+        else:
+            yield from self._marks(head)
+        try:
+            yield from self._orphans(head)
+        except FormatError as e:
+            yield self._of(e, "orphans", None)
+        if head is None or head.is_absent:
+            return
+        yield from self._commits(head)
+        try:
+            dataset = Snapshot(self._store).dataset(self._uuid)
+            tables = dataset.tables
+        except FormatError as e:
+            yield self._of(e, "schema", None)
+            return
+        below = self._store.list_below(f"{self._uuid}/")
+        values: dict[str, list[pa.Table]] = {}
+        is_whole = True
+        for table in tables.values():
+            problems = list(self._table(table, below, values))
+            is_whole = is_whole and not any(f.severity == "error" and f.check != "duplicate-cells" for f in problems)
+            yield from problems
+        yield from self._indices(dataset, values, is_whole)
+
+    # -- the document ----------------------------------------------------------------------------
+
+    def _marks(self, head: Head) -> Iterator[Finding]:
+        if head.intent is not None or head.unfinished:
+            yield self._finding(
+                "transaction",
+                "warning",
+                head.key,
+                "a change of several datasets is under way, or its writer has ended",
+                repairable=True,
+            )
+        if head.pending_schemas:
+            yield self._finding(
+                "transaction", "warning", head.key, "its schema files are not in their place yet", repairable=True
+            )
+
+    def _commits(self, head: Head) -> Iterator[Finding]:
+        entries = journal.read(self._store, self._uuid)
+        identity = head.identity
+        if head.is_foreign or (identity is None and entries):
+            since = f" after {identity.operation} {identity.id} of {identity.time}" if identity is not None else ""
+            yield self._finding(
+                "foreign-write", "warning", head.key, f"another program wrote the dataset{since}", repairable=True
+            )
+        for one in journal.lost(entries, identity, head.document.labels or ()):
+            reason = one.reason or self._missing(one)
+            yield self._finding(
+                "lost-commit",
+                "error",
+                journal.entry_key(self._uuid, one.entry.sequence, one.entry.id),
+                f"{one.entry.operation} {one.entry.id} of {one.entry.time} was dropped by another program: "
+                f"{len(one.added)} partitions are missing, {len(one.removed)} are back"
+                + (f"; it cannot be brought back, as {reason}" if reason else ""),
+                repairable=not reason,
+                detail=one,
+            )
+
+    def _missing(self, one: journal.Lost) -> str | None:
+        keys = [key for files in one.added.values() for key in files.values()]
+        try:
+            self._store.sizes(keys)
+        except KeyError as e:
+            return f"the file {e.args[0]} is gone"
+        return None
+
+    def _orphans(self, head: Head | None) -> Iterator[Finding]:
+        below = self._store.details(f"{self._uuid}/")
+        marks = read_marks(self._store, self._uuid)
+        found = garbage.unreferenced(self._store, self._uuid, head, below, marks, self._store.now(), self._grace)
+        if found:
+            size = sum(g.bytes for g in found)
+            yield self._finding(
+                "orphans", "info", None, f"{len(found)} files of {size:,} bytes belong to nothing; CLEANUP removes them"
+            )
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def _table(
+        self, table: DatasetTable, below: Mapping[str, int | None], values: dict[str, list[pa.Table]]
+    ) -> Iterator[Finding]:
+        there = []
+        for at, key in enumerate(table.files):
+            if key not in below:
+                yield self._finding("missing-file", "error", key, f"the file of {table.labels[at]!r} is missing")
+            else:
+                there.append(at)
+        cell, groups = self._cells(table, there)
+        yield from self._partitions(table)
+        indexed = [column for column in table.indices if column in table.schema.names]
+        found: dict[str, list[tuple[str, pa.Array]]] = {column: [] for column in indexed}
+        overlaid = 0
+        look = partial(self._look, table, indexed, cell)
+        for batch in _batches(groups):
+            files = [at for group in batch for at in group]
+            looks = dict(zip(files, self._store.map(look, [table.files[at] for at in files]), strict=True))
+            for at in files:
+                yield from looks[at].problems
+                for column, array in (looks[at].uniques or {}).items():
+                    found[column].append((table.labels[at], array))
+            for group in batch if cell else ():
+                cells = [looks[at].cells for at in group]
+                known = [c for c in cells if c is not None]
+                overlaid += sum(map(_count_of_one, known)) - _count(known)
+        if overlaid:
+            message = f"{overlaid:,} rows were overwritten by later files; COMPACT drops them"
+            yield self._finding("overlays", "info", None, message)
+        for column, pairs in found.items():
+            type_ = normalise(table.schema.field(column).type)
+            made = indexing.pairs_of(type_, [label for label, _ in pairs], [array for _, array in pairs])
+            values.setdefault(column, []).append(made)
+
+    def _cells(self, table: DatasetTable, there: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Return the columns that tell cells apart within a partition, and the files to be looked at together."""
+        if self._cube is not None and table.table == naming.DEFAULT_TABLE:
+            shared = [name for name in table.partition_keys if name in self._cube.partition_columns]
+            names = set(table.schema.names) - set(table.partition_keys)
+            cell = [c for c in self._cube.dimension_columns if c in names]
+            with contextlib.suppress(FormatError):
+                places = [table.partition_keys.index(name) for name in shared]
+                by_values: dict[Any, list[int]] = {}
+                for at in there:
+                    by_values.setdefault(table.partitions.comparable(at, places), []).append(at)
+                return cell, list(by_values.values())
+        return [], [[at] for at in there]
+
+    def _partitions(self, table: DatasetTable) -> Iterator[Finding]:
+        try:
+            _ = table.partitions
+            return
+        except FormatError:
+            types = [table.schema.field(name).type for name in table.partition_keys]
+        for key in table.files:
+            try:
+                parse_partitions([key], table.uuid, table.table, table.partition_keys, types)
+            except FormatError as e:
+                yield self._of(e, "partition-value", key)
+
+    def _look(self, table: DatasetTable, indexed: Sequence[str], cell: Sequence[str], key: str) -> _File:
+        try:
+            with (
+                contextlib.closing(open_key(self._store, key)) as source,
+                pq.ParquetFile(source, page_checksum_verification=self._full) as file,
+            ):
+                problems = tuple(self._schema(table, file.schema_arrow, key))
+                if problems:
+                    return _File(problems)
+                uniques: dict[str, list[pa.Array]] = {column: [] for column in indexed}
+                cells = []
+                for group in range(file.num_row_groups):
+                    wanted = None if self._full else list(dict.fromkeys([*indexed, *cell]))
+                    if wanted == []:
+                        break
+                    rows = file.read_row_group(group, wanted)
+                    for column in indexed:
+                        type_ = normalise(table.schema.field(column).type)
+                        uniques[column].append(indexing.unique_values(rows[column], type_))
+                    cells.append(rows.select(list(cell)))
+        except KeyError:
+            return _File((self._finding("missing-file", "error", key, "the file is missing"),))
+        except (pa.ArrowException, OSError) as e:
+            return _File((self._finding("corrupt-file", "error", key, f"the file cannot be read: {e}"),))
+        found = {
+            column: pc.unique(pa.chunked_array(arrays, normalise(table.schema.field(column).type)))
+            for column, arrays in uniques.items()
+        }
+        if not cell or not cells:
+            return _File((), found)
+        joined = pa.concat_tables(cells, promote_options="permissive")
+        typed = pa.table([joined[c].cast(normalise(table.schema.field(c).type)) for c in cell], names=list(cell))
+        twice = typed.num_rows - _count([typed])
+        message = f"{twice:,} rows hold a cell that another row of the file holds too"
+        problems = (self._finding("duplicate-cells", "error", key, message),) if twice else ()
+        return _File(problems, found, typed)
+
+    def _schema(self, table: DatasetTable, schema: pa.Schema, key: str) -> Iterator[Finding]:
+        for field in table.schema:
+            if field.name in table.partition_keys:
+                continue
+            if field.name not in schema.names:
+                yield self._finding("schema", "error", key, f"the column {field.name!r} is missing")
+                continue
+            type_ = schema.field(field.name).type
+            if not _fits(normalise(type_), field.type):
+                message = f"the column {field.name!r} is {type_}, but {field.type} in the schema of its table"
+                yield self._finding("schema", "error", key, message)
+
+    # -- indices ---------------------------------------------------------------------------------
+
+    def _indices(self, dataset: Dataset, values: Mapping[str, list[pa.Table]], is_whole: bool) -> Iterator[Finding]:
+        for column in dataset.document.indices:
+            index = next((t.indices[column] for t in dataset.tables.values() if column in t.indices), None)
+            if index is None or index.key is None:
+                continue
+            try:
+                yield from self._index(index, values.get(column, []), is_whole)
+            except FormatError as e:
+                yield self._of(e, "index", index.key, repairable=is_whole, detail=column)
+
+    def _index(self, index: InvertedIndex, values: list[pa.Table], is_whole: bool) -> Iterator[Finding]:
+        assert index.key is not None
+        type_ = normalise(index.type)
+        stored = indexing.flat(read_index(self._store, index.key, index.column), index.column, type_)
+        if not is_whole:
+            return  # of files that cannot be read nobody knows the values
+        missing, wrong = _differences([stored], values)
+        if missing or wrong:
+            message = f"the index of {index.column!r} lacks {missing:,} pairs of value and partition"
+            message += f", and has {wrong:,} that no file holds"
+            yield self._finding("index", "error", index.key, message, repairable=True, detail=index.column)
+
+
+def _fits(type_: pa.DataType, known: pa.DataType) -> bool:
+    """Return whether a column of a file can be read as what the table says; decimals may be narrower there."""
+    if pa.types.is_decimal(type_) and pa.types.is_decimal(known):
+        return bool(type_.scale <= known.scale and type_.precision - type_.scale <= known.precision - known.scale)
+    if pa.types.is_list(type_) and pa.types.is_list(known):
+        return _fits(type_.value_type, known.value_type)
+    return merge_types(known, type_) is not None
+
+
+def _batches(groups: Sequence[list[int]]) -> Iterator[list[list[int]]]:
+    """Yield groups of files so that enough of them are read at a time, and not too many."""
+    batch: list[list[int]] = []
+    for group in groups:
+        batch.append(group)
+        if sum(map(len, batch)) >= BATCH_FILES:
+            yield batch
+            batch = []
+    yield batch
+
+
+def _count_of_one(cells: pa.Table) -> int:
+    return _count([cells])
+
+
+def _count(tables: Sequence[pa.Table]) -> int:
+    """Return how many different rows there are."""
+    if not tables:
+        return 0
+    joined = pa.concat_tables(tables)
+    names = [f"c{i}" for i in range(joined.num_columns)]
+    # Of floats two zeros are one value, as in queries.
+    columns = [pc.add(c, pa.scalar(0.0, c.type)) if pa.types.is_floating(c.type) else c for c in joined.itercolumns()]
+    return int(pa.table(columns, names=names).group_by(names).aggregate([]).num_rows)
+
+
+def _differences(stored: Sequence[pa.Table], real: Sequence[pa.Table]) -> tuple[int, int]:
+    """Return how many pairs only the data have, and how many only the index has."""
+    sides = []
+    for side, tables in ((1, real), (2, stored)):
+        for table in tables:
+            plain = pa.table({"value": table["value"], "label": table["label"].cast(pa.string())})
+            plain = plain.group_by(["value", "label"]).aggregate([])
+            sides.append(plain.append_column("side", pa.repeat(pa.scalar(side, pa.int64()), plain.num_rows)))
+    found = pa.concat_tables(sides).group_by(["value", "label", "side"]).aggregate([])
+    counts = found.group_by(["value", "label"]).aggregate([("side", "sum")])["side_sum"]
+    return pc.sum(pc.equal(counts, 1)).as_py() or 0, pc.sum(pc.equal(counts, 2)).as_py() or 0
+
+
+def repaired(finding: Finding) -> Finding:
+    """Return a finding as one that was mended."""
+    return replace(finding, repaired=True, repairable=False, message=f"{finding.message} (repaired)")

@@ -1,0 +1,53 @@
+"""How much a table holds: files, partitions, rows and bytes, from the footers of its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.store import Store
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What the files of a table hold; rows that were overwritten are counted, as they still stand there."""
+
+    partitions: int
+    files: int
+    rows: int
+    bytes: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the numbers by the names that the original gives them."""
+        return {"blobsize": self.bytes, "files": self.files, "partitions": self.partitions, "rows": self.rows}
+
+
+def collect_stats(store: Store, table: DatasetTable) -> Stats:
+    """Return how much a table holds; raises ``missing-file`` and ``corrupt-file``."""
+    found = list(store.map(partial(footer, store), table.files))
+    partitions = len(set(table.partitions.part_of_file))
+    return Stats(partitions, len(found), sum(rows for rows, _ in found), sum(size for _, size in found))
+
+
+def footer(store: Store, key: str) -> tuple[int, int]:
+    """Return rows and bytes of a data file, reading no more than its end.
+
+    Raises ``missing-file`` and ``corrupt-file``.
+    """
+    try:
+        size = store.size(key) or 0
+        tail = store.read(key, start=max(0, size - 8), end=size)
+        length = int.from_bytes(tail[:4], "little") + 8
+        if tail[4:] != b"PAR1" or length > size:
+            raise FormatError(f"{key}: it is no Parquet file", code="corrupt-file")
+        data = store.read(key, start=size - length, end=size)
+        return pq.read_metadata(pa.BufferReader(data)).num_rows, size
+    except KeyError:
+        raise FormatError(f"The file {key!r} is missing.", code="missing-file") from None
+    except (pa.ArrowException, OSError) as e:
+        raise FormatError(f"{key}: {e}", code="corrupt-file") from None

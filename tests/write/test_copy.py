@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pyarrow as pa
+import pytest
+
+import builders
+import kartosql
+from kartosql import Cube
+from kartosql.errors import FormatError, KartosqlError, StoreError, UsageError
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.store import Store
+from kartosql.write.copy import copy_cube
+from kartosql.write.operation import Operation
+from write import rivals
+from write.test_compact import CUBE, check_index, overlaid, rows_of
+
+
+@pytest.fixture
+def con(tmp_path):
+    (tmp_path / "source").mkdir()
+    with kartosql.connect(tmp_path / "source") as con:
+        overlaid(con, random.Random(1), 4)
+        yield con
+
+
+@pytest.fixture
+def target(tmp_path):
+    (tmp_path / "target").mkdir()
+    with kartosql.connect(tmp_path / "target") as con:
+        yield con
+
+
+def everything(store):
+    found = {}
+    for entry in store.list_root():
+        keys = store.list_below(f"{entry.name}/") if entry.is_dir else [entry.name]
+        found |= {key: store.read(key) for key in keys}
+    return found
+
+
+def own(document):
+    return {k: v for k, v in document["metadata"].items() if not k.startswith("kartosql_")}
+
+
+def test_a_copy_answers_the_same(con, target):
+    before = everything(con.store)
+    report = con.copy_cube(CUBE, target)
+    assert set(report) == {"seed", "en"}
+    document = builders.read_document(con.store, "c++seed")
+    assert report["seed"]["files"] == len(document["partitions"])
+    for query in ("c", "c.en", "c.seed"):
+        assert rows_of(target, query) == rows_of(con, query)
+    copied = builders.read_document(target.store, "c++seed")
+    assert list(copied["partitions"]) == list(document["partitions"])
+    assert own(copied) == own(document)
+    assert set(copied["indices"]) == set(document["indices"])
+    for column in ("x", "y", "i"):
+        check_index(target, "c++seed", column)
+    assert target.check("c", full=True) == [f for f in target.check("c") if f.severity == "info"]
+    assert everything(con.store) == before
+    target.append_to_cube("c", {"en": pa.table({"x": [0], "q": [1], "w": [9.5]})})
+
+
+@pytest.mark.parametrize("form", [str, os.fspath, lambda p: Store(str(p)), lambda p: f"file://{p}"])
+def test_the_target_is_a_path_a_url_or_a_store(con, tmp_path, form):
+    (tmp_path / "other").mkdir()
+    con.copy_cube("c", form(tmp_path / "other"))
+    with kartosql.connect(tmp_path / "other") as other:
+        assert rows_of(other) == rows_of(con)
+
+
+def test_a_folder_is_made_and_other_kinds_of_stores_are_taken(con, tmp_path):
+    con.copy_cube("c", tmp_path / "new")
+    con.copy_cube("c", "memory://copied")
+    with kartosql.connect(tmp_path / "new") as one, kartosql.connect("memory://copied") as other:
+        assert rows_of(one) == rows_of(other) == rows_of(con)
+
+
+def test_names_are_replaced_as_a_whole(con, target):
+    con.extend_cube("c", {"en4": pa.table({"x": [0], "p": ["a"], "z": [1]})})
+    con.copy_cube("c", target, name="other", datasets={"en": "enX", "en4": "en4", "seed": "base"})
+    assert sorted(Snapshot(target.store).members["other"]) == ["base", "en4", "enX"]
+    assert rows_of(target, "other") == rows_of(con)
+    assert target.cubes()["other"].seed_dataset == "base"
+
+
+def test_a_copy_within_the_store_and_of_some_datasets(con):
+    con.copy_cube("c", con, name="d", datasets=["seed"])
+    assert rows_of(con, "d.seed") == rows_of(con, "c.seed")
+    assert Snapshot(con.store).members["d"] == ["seed"]
+
+
+def test_files_of_one_write_stay_files_of_one_write(con, target):
+    con.copy_cube("c", target)
+    names = []
+    for each in (con, target):
+        document = builders.read_document(each.store, "c++seed")
+        tails = [e["files"]["table"].rpartition("/")[2] for e in document["partitions"].values()]
+        names.append([tails.index(tail) for tail in tails])
+    assert names[0] == names[1]
+
+
+def test_what_stands_under_the_new_names_counts(con, target):
+    con.copy_cube("c", target)
+    before = everything(target.store)
+    with pytest.raises(UsageError) as e:
+        con.copy_cube("c", target)
+    assert e.value.code == "dataset-exists"
+    con.copy_cube("c", con, name="d")
+    with pytest.raises(UsageError) as e:
+        con.copy_cube("d", target, name="c", datasets={"seed": "seed", "en": "other"})
+    assert e.value.code == "dataset-exists"
+    with pytest.raises(UsageError) as e:
+        con.copy_cube("c", target, datasets=["seed"], overwrite=True)
+    assert e.value.code == "dataset-exists"
+    assert everything(target.store) == before
+    con.copy_cube("d", target, name="e")
+    assert rows_of(target, "e") == rows_of(con)
+
+
+def test_overwriting_replaces_all(con, target):
+    con.copy_cube("c", target)
+    con.append_to_cube("c", {"seed": pa.table({"x": [0], "y": [0], "p": ["a"], "i": ["n"], "v": [-7]})})
+    con.copy_cube("c", target, overwrite=True)
+    assert rows_of(target) == rows_of(con)
+    check_index(target, "c++seed", "i")
+
+
+def test_a_cube_is_not_copied_onto_itself(con, tmp_path):
+    before = everything(con.store)
+    (tmp_path / "link").symlink_to(tmp_path / "source")
+    for again in (con, tmp_path / "source", f"file://{tmp_path}/source", tmp_path / "link"):
+        with pytest.raises(UsageError) as e:
+            con.copy_cube("c", again, overwrite=True)
+        assert e.value.code == "invalid-argument"
+    assert everything(con.store) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"datasets": ["en"]}, "invalid-cube"),
+        ({"datasets": ["seed", "nope"]}, "unknown-dataset"),
+        ({"datasets": {"seed": "a", "en": "a"}}, "invalid-argument"),
+        ({"datasets": {"seed": "a++b"}}, "invalid-argument"),
+        ({"name": "a/../b"}, "invalid-argument"),
+        ({"name": "a++b"}, "invalid-argument"),
+    ],
+)
+def test_calls_that_make_no_sense_write_nothing(con, target, options, code):
+    with pytest.raises(KartosqlError) as e:
+        con.copy_cube("c", target, **options)
+    assert e.value.code == code
+    with pytest.raises(UsageError):
+        con.copy_cube("nope", target)
+    with pytest.raises(StoreError):
+        con.copy_cube("c", "nope://x")
+    assert everything(target.store) == {}
+
+
+def test_a_target_that_may_not_be_written_is_refused(con, tmp_path):
+    (tmp_path / "target").mkdir()
+    with kartosql.connect(tmp_path / "target", read_only=True) as other, pytest.raises(UsageError) as e:
+        con.copy_cube("c", other)
+    assert e.value.code == "read-only"
+
+
+def test_a_source_that_may_only_be_read_can_be_copied(con, target):
+    with kartosql.connect(con.store.url, read_only=True) as source:
+        source.copy_cube("c", target)
+    assert rows_of(target) == rows_of(con)
+
+
+def test_nothing_is_left_of_a_copy_that_fails(con, target):
+    document = builders.read_document(con.store, "c++seed")
+    key = list(document["partitions"].values())[-1]["files"]["table"]
+    con.store.delete([key])
+    with pytest.raises(FormatError) as e:
+        con.copy_cube("c", target)
+    assert (e.value.code, key in e.value.message) == ("missing-file", True)
+    con.store.put(key, b"torn")
+    with pytest.raises(FormatError) as e:
+        con.copy_cube("c", target)
+    assert e.value.code == "corrupt-file"
+    assert [k for k in everything(target.store) if "/.commit/" not in k] == []
+
+
+def test_metadata_in_msgpack_and_user_metadata_come_along(tmp_path, target):
+    msgpack, zstandard = pytest.importorskip("msgpack"), pytest.importorskip("zstandard")
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(
+            Cube("m", "x", "p"),
+            {"seed": pa.table({"x": [1], "p": [1], "v": [2]})},
+            metadata={"seed": {"k": [1, {"a": None}]}},
+        )
+        document = builders.read_document(con.store, "m++seed")
+        packed = zstandard.ZstdCompressor().compress(msgpack.packb(document))
+        con.store.put("m++seed.by-dataset-metadata.msgpack.zstd", packed)
+        con.store.delete(["m++seed.by-dataset-metadata.json"])
+        con.copy_cube("m", target)
+        assert rows_of(target, "m") == rows_of(con, "m")
+    data = target.store.read("m++seed.by-dataset-metadata.msgpack.zstd")
+    copied = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(data))
+    assert own(copied) == own(document)
+    assert json.dumps(copied["metadata"]["k"]) == '[1, {"a": null}]'
+
+
+@pytest.mark.parametrize("at", range(0, 60, 3))
+def test_readers_of_the_target_see_all_or_nothing_whenever_the_copy_dies(con, tmp_path, at):
+    (tmp_path / "target").mkdir()
+    store = rivals.dies_at(Store(str(tmp_path / "target")), at, "after")
+    done = False
+    try:
+        copy_cube(Snapshot(con.store), "c", Operation(store, "copy_cube"))
+        done = True
+    except rivals.Died:
+        pass
+    with kartosql.connect(tmp_path / "target") as other:
+        if done or "c" in other.cubes():
+            assert rows_of(other) == rows_of(con)
+        else:
+            con.copy_cube("c", other)
+            assert rows_of(other) == rows_of(con)
+
+
+def test_the_statement_copies(con, tmp_path):
+    (tmp_path / "sql").mkdir()
+    con.sql(f"COPY CUBE c TO '{tmp_path}/sql' AS d")
+    with kartosql.connect(tmp_path / "sql") as other:
+        assert rows_of(other, "d") == rows_of(con)
