@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, KartosqlError
+from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Tables, TableSource, quote_if_needed
@@ -215,20 +215,12 @@ def stats(source: TableSource, store: Store) -> pa.Table:
 
     Rows that were overwritten are counted, as they still stand in the files.
     """
+    from kartosql.write.stats import collect_stats
+
     rows = []
     for part in source.parts:
-        found = list(store.map(lambda key: _footer(store, key), part.table.files))
-        distinct = set(part.table.partitions.part_of_file)
-        rows.append(
-            (
-                part.name,
-                len(distinct),
-                len(found),
-                sum(r for r, _ in found),
-                sum(size for _, size in found),
-                _created(part.table),
-            )
-        )
+        found = collect_stats(store, part.table)
+        rows.append((part.name, found.partitions, found.files, found.rows, found.bytes, _created(part.table)))
     return _table(
         rows,
         dataset=pa.string(),
@@ -246,21 +238,3 @@ def _created(table: DatasetTable) -> str | None:
         return None if created is None else str(dt.datetime.fromisoformat(created))
     except (TypeError, ValueError):
         return str(created)
-
-
-def _footer(store: Store, key: str) -> tuple[int, int]:
-    """Return rows and bytes of a data file, reading no more than its end."""
-    import pyarrow.parquet as pq
-
-    try:
-        size = store.size(key) or 0
-        tail = store.read(key, start=max(0, size - 8), end=size)
-        length = int.from_bytes(tail[:4], "little") + 8
-        if tail[4:] != b"PAR1" or length > size:
-            raise FormatError(f"{key}: it is no Parquet file", code="corrupt-file")
-        data = store.read(key, start=size - length, end=size)
-        return pq.read_metadata(pa.BufferReader(data)).num_rows, size
-    except KeyError:
-        raise FormatError(f"The file {key!r} is missing.", code="missing-file") from None
-    except (pa.ArrowException, OSError) as e:
-        raise FormatError(f"{key}: {e}", code="corrupt-file") from None

@@ -17,10 +17,12 @@ from kartosql.cli.main import main
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What differs from run to run: sizes of files that another version of the compression wrote, and times.
+# What differs from run to run: sizes of files that another version of the compression wrote, times and commits.
 _CHANGING = [
     (re.compile(r"\d+(\.\d+)? (B|KiB|MiB)\b"), "SIZE"),
     (re.compile(r"\d+\.\d+ s\b"), "TIME"),
+    (re.compile(r"^(\S+,\d+,\d+),\d+,(\d+),\d*,[0-9a-f]{32}$", re.MULTILINE), r"\1,SIZE,\2,COMMIT"),
+    (re.compile(r"^(\S+,\S+,\d*),\d+,[0-9a-f]{32}$", re.MULTILINE), r"\1,COMMIT"),
     (re.compile(r"\b(parse|bind|conditions|files|lookups|shapes) \d+\.\d\b"), r"\1 TIME"),
 ]
 

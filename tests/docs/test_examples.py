@@ -24,10 +24,15 @@ def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def _beside_demo(demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def demo_copy(demo_folder: Path, tmp_path: Path) -> Path:
+    """The demo store for one test, which may write to it."""
+    return shutil.copytree(demo_folder, tmp_path / "kartosql-demo", copy_function=os.link)
+
+
+@pytest.fixture
+def _beside_demo(demo_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in an empty folder in which ./kartosql-demo is the demo store."""
-    shutil.copytree(demo_folder, tmp_path / "kartosql-demo", copy_function=os.link)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(demo_copy.parent)
 
 
 def test_there_are_examples_and_each_has_its_output() -> None:
@@ -37,8 +42,8 @@ def test_there_are_examples_and_each_has_its_output() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_example_gives_its_expected_output(path: Path, demo_folder: Path) -> None:
-    code, printed = fences.command([str(demo_folder), "-f", str(path), "--format", "csv"])
+def test_example_gives_its_expected_output(path: Path, demo_copy: Path) -> None:
+    code, printed = fences.command([str(demo_copy), "--write", "-f", str(path), "--format", "csv"])
     assert (code, fences.steady(printed)) == (0, fences.steady(path.with_suffix(".expected").read_text("utf-8")))
 
 
@@ -65,9 +70,9 @@ def test_commands_of_a_page_print_what_it_shows(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", _with("sql"), ids=lambda p: p.stem)
-def test_sql_of_a_page_runs_on_the_demo(page: Path, demo_folder: Path) -> None:
+def test_sql_of_a_page_runs_on_the_demo(page: Path, demo_copy: Path) -> None:
     for text in fences.blocks(page, "sql"):
-        with kartosql.connect(str(demo_folder)) as con:
+        with kartosql.connect(str(demo_copy)) as con:
             for statement in split_statements(text):
                 assert con.sql(statement).columns, statement
 

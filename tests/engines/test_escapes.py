@@ -28,6 +28,13 @@ SELECT list_transform(getvariable('kartosql_files_0'), lambda v: v) FROM d
 SELECT current_setting('allowed_paths')
 SELECT current_setting('temp_directory')
 SELECT getenv('HOME')
+INSERT INTO d SELECT 1 AS p, x FROM d WHERE getenv('HOME') = 'x'
+INSERT OVERWRITE d SELECT * FROM read_parquet('{0}/d/table/*/*')
+CREATE DATASET q AS SELECT * FROM read_text('/etc/passwd')
+CREATE CUBE q DIMENSIONS (x) PARTITION BY (p) AS SELECT 1 AS x, getvariable('a') AS p
+ALTER CUBE q ADD DATASET e AS FROM glob('*')
+DELETE FROM d WHERE getenv('HOME') = 'x'
+DELETE FROM d WHERE p = 1 AND sleep_ms(1) IS NULL
 SELECT nextval('s')
 SELECT currval('s')
 SELECT setseed(0.1)

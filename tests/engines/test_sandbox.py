@@ -97,7 +97,10 @@ CREATE TABLE q (a INT)
 CREATE OR REPLACE TEMP VIEW d AS SELECT 1
 CREATE MACRO q(a) AS a
 CREATE SECRET (TYPE s3)
-INSERT INTO d VALUES (1, 2)
+INSERT INTO d SELECT 1 AS x, 2 AS p FROM read_csv('{0}/secret.csv')
+INSERT INTO d (x) COPY d TO '{0}/out.csv'
+CREATE DATASET e AS SELECT * FROM read_text('{0}/secret.csv')
+DELETE FROM d WHERE p = (SELECT 1 FROM read_csv('{0}/secret.csv'))
 UPDATE d SET x = 1
 DELETE FROM d
 TRUNCATE d

@@ -21,6 +21,7 @@ from kartosql.render.formats import BINARY_FORMATS
 from kartosql.result import Query
 from kartosql.settings import find
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Statement, parse, split_statements
+from kartosql.sql.statements import Write
 from kartosql.sql.tree import placeholders
 
 
@@ -170,6 +171,7 @@ class _Runner:
         interruptible(lambda: self._work(step, out), self._stop)
 
     def _stop(self) -> None:
+        self._connection.interrupt()
         if isinstance(self._query, SelectQuery):
             self._query.interrupt()
 
@@ -203,10 +205,8 @@ class _Runner:
 
 def _parameter_names(statement: Statement, given: set[str]) -> set[str]:
     """Return the parameters that a statement has; of one that cannot be planned, all that are given."""
-    if isinstance(statement, Explain | Describe):
-        if statement.query is None:
-            return set()
-        statement = statement.query
+    if isinstance(statement, Explain | Describe | Write):
+        statement = getattr(statement, "query", None) or statement
     if not isinstance(statement, Select):
         return set()
     if statement.tree is None:

@@ -30,7 +30,8 @@ _OPERANDS = (
     TokenType.L_BRACKET,
     TokenType.R_BRACKET,
 )
-_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "RESET")
+WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK")
+_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "RESET", *WRITE_WORDS)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -176,6 +177,10 @@ class _Cursor:
             name, _ = self.name()
             self.end()
             return Reset(self.text, name[-1])
+        if word in WRITE_WORDS:
+            from kartosql.sql.write_parse import parse_write  # not at the top: most statements are queries
+
+            return parse_write(self.text, self.tokens)
         raise self.unknown(word)
 
     def unknown(self, word: str) -> SqlError:
@@ -184,7 +189,7 @@ class _Cursor:
             return self.fail(f"{self.tokens[0].text!r} is no statement.", f"Did you mean {close[0]}?")
         error = self.fail(
             f"{word or self.tokens[0].text} statements are not supported.",
-            "Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET.",
+            "Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET, RESET and statements about cubes and datasets.",
         )
         error.code = "not-supported" if word.isalpha() else "syntax-error"
         return error

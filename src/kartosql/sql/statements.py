@@ -27,6 +27,11 @@ class Select(Statement):
 
 
 @dataclass(frozen=True)
+class Write(Statement):
+    """A statement of a connection that may write; ``kartosql.sql.write_statements`` has the kinds."""
+
+
+@dataclass(frozen=True)
 class Show(Statement):
     """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, TABLES or SETTINGS."""
 

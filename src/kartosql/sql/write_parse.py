@@ -1,0 +1,358 @@
+"""Text to the statements that write."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from kartosql.errors import Span, SqlError
+from kartosql.sql.parse import _QUERY_WORDS, _Cursor
+from kartosql.sql.statements import Select, Write
+from kartosql.sql.tokens import tokens_of
+from kartosql.sql.tree import span_of
+from kartosql.sql.write_statements import (
+    AddDataset,
+    Check,
+    Cleanup,
+    Columns,
+    Compact,
+    CopyCube,
+    CreateCube,
+    CreateDataset,
+    CreateIndex,
+    Delete,
+    DropCube,
+    DropDataset,
+    DropIndex,
+    Insert,
+    Literal,
+    Named,
+)
+
+# What each first word can begin, as it is shown in hints.
+FORMS = {
+    "CREATE CUBE": "CREATE CUBE c DIMENSIONS (a, b) PARTITION BY (p) [SEED s] [INDEX (i)] AS SELECT ...",
+    "CREATE DATASET": "CREATE DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
+    "CREATE INDEX": "CREATE INDEX ON c.d (column)",
+    "ALTER CUBE": "ALTER CUBE c ADD DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
+    "INSERT INTO": "INSERT INTO c.d [(a, b)] SELECT ...",
+    "INSERT OVERWRITE": "INSERT OVERWRITE c.d [PARTITION (p)] [(a, b)] SELECT ...",
+    "DELETE FROM": "DELETE FROM c [DATASETS (d)] WHERE p = 1",
+    "DROP CUBE": "DROP CUBE [IF EXISTS] c",
+    "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
+    "DROP INDEX": "DROP INDEX ON c.d (column)",
+    "COPY CUBE": "COPY CUBE c TO 'url' [AS name]",
+    "COMPACT": "COMPACT c",
+    "CLEANUP": "CLEANUP c [DRY RUN]",
+    "CHECK": "CHECK c [FULL] [REPAIR]",
+}
+_TYPED = ("DATE", "TIMESTAMP")
+_CONDITION = {"expressions", "from_", "where"}
+
+
+def parse_write(text: str, tokens: list[Token]) -> Write:
+    """Return the statement that writes; raises ``syntax-error``, ``not-supported`` and what a query must not do."""
+    return _WriteCursor(text, tokens).write()
+
+
+class _WriteCursor(_Cursor):
+    """A position in the tokens of a statement that writes."""
+
+    form = ""
+
+    def write(self) -> Write:
+        first = self.keyword()
+        self.at += 1
+        replace = first == "CREATE" and self.phrase("OR", "REPLACE")
+        if first not in FORMS:
+            self.form = f"{first} {self.keyword()}"
+            if self.form not in FORMS or (replace and self.form == "CREATE INDEX"):
+                raise self.foreign(first)
+            self.at += 1
+        else:
+            self.form = first
+        parse: dict[str, Callable[[], Write]] = {
+            "CREATE CUBE": lambda: self.create_cube(replace),
+            "CREATE DATASET": lambda: self.create_dataset(replace),
+            "CREATE INDEX": lambda: CreateIndex(self.text, *self.indexed()),
+            "ALTER CUBE": self.add_dataset,
+            "INSERT INTO": lambda: self.insert(overwrite=False),
+            "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
+            "DELETE FROM": self.delete,
+            "DROP CUBE": self.drop_cube,
+            "DROP DATASET": self.drop_dataset,
+            "DROP INDEX": lambda: DropIndex(self.text, *self.indexed()),
+            "COPY CUBE": self.copy_cube,
+            "COMPACT": lambda: Compact(self.text, self.named()),
+            "CLEANUP": self.cleanup,
+            "CHECK": self.check,
+        }
+        statement = parse[self.form]()
+        if not hasattr(statement, "query"):
+            self.end()
+        return statement
+
+    # -- words -------------------------------------------------------------------------------
+
+    def fail(self, message: str, hint: str | None = None) -> SqlError:
+        """Return the error about the current token; the hint is the form of the statement unless given."""
+        return super().fail(message, hint or FORMS.get(self.form))
+
+    def foreign(self, first: str) -> SqlError:
+        """Return the error about a statement of other databases."""
+        word = self.keyword()
+        known = [form for form in FORMS if form.startswith(f"{first} ")]
+        seconds = [form.rpartition(" ")[2] for form in known]
+        close = difflib.get_close_matches(word, seconds, 1, cutoff=0.7)
+        if close and word not in seconds:
+            return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close[0]}?")
+        self.at = 0
+        error = self.fail(
+            f"This form of {first} is not supported.",
+            f"Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET, and of {first}: {', '.join(known)}.",
+        )
+        error.code = "not-supported"
+        return error
+
+    def keyword(self) -> str:
+        """Return the current word in upper case, or an empty text for a quoted name and at the end."""
+        if self.at < len(self.tokens) and self.tokens[self.at].token_type == TokenType.IDENTIFIER:
+            return ""
+        return self.word()
+
+    def phrase(self, *words: str) -> bool:
+        """Take some words if all of them come next; the tokenizer makes one token of words such as PARTITION BY."""
+        start, wanted = self.at, list(words)
+        while wanted:
+            found = self.keyword().split()
+            if not found or found != wanted[: len(found)]:
+                self.at = start
+                return False
+            wanted = wanted[len(found) :]
+            self.at += 1
+        return True
+
+    def expect(self, *words: str) -> None:
+        if not self.phrase(*words):
+            raise self.fail(f"Expected {' '.join(words)}.")
+
+    # -- names and values --------------------------------------------------------------------
+
+    def named(self) -> Named:
+        if self.at < len(self.tokens) and self.tokens[self.at].token_type == TokenType.STRING:
+            raise self.fail("Expected a name, not a text.", "Names are quoted with double quotes.")
+        return Named(*self.name())
+
+    def single(self) -> Named:
+        """Read a name without dots."""
+        named = self.named()
+        if len(named.parts) > 1:
+            raise self.at_span(f"Expected a name without dots, not {'.'.join(named.parts)!r}.", named.span)
+        return named
+
+    def at_span(self, message: str, span: Span, hint: str | None = None) -> SqlError:
+        error = self.fail(message, hint)
+        error.span = span
+        return error
+
+    def columns(self) -> Columns:
+        """Read a list of names in parentheses."""
+        return tuple(name for name, _ in self.listed(lambda: None))
+
+    def listed(self, value: Callable[[], Literal | None]) -> tuple[tuple[Named, Literal | None], ...]:
+        """Read names in parentheses, with ``value`` behind each."""
+        self.expect("(")
+        found: list[tuple[Named, Literal | None]] = []
+        while not self.take(")"):
+            if found and not self.take(","):
+                raise self.fail("Expected , or ).")
+            name = self.single()
+            if any(name.parts == other.parts for other, _ in found):
+                raise self.at_span(f"{name.last!r} occurs twice.", name.span)
+            found.append((name, value()))
+        return tuple(found)
+
+    def some_columns(self) -> Columns:
+        start = self.at
+        found = self.columns()
+        if not found:
+            self.at = start
+            raise self.fail("At least one column is needed.")
+        return found
+
+    def constant(self) -> Literal | None:
+        """Read ``= constant``, if it comes next."""
+        if not self.take("="):
+            return None
+        self.take(*_TYPED)
+        sign = -1 if self.take("-") else 1
+        token = self.tokens[self.at] if self.at < len(self.tokens) else None
+        if token is not None and token.token_type == TokenType.NUMBER:
+            self.at += 1
+            return sign * (int(token.text) if token.text.isdigit() else float(token.text))
+        if token is not None and sign == 1 and token.token_type == TokenType.STRING:
+            self.at += 1
+            return token.text
+        if sign == 1 and self.keyword() in ("TRUE", "FALSE"):
+            self.at += 1
+            return self.tokens[self.at - 1].text.upper() == "TRUE"
+        raise self.fail("Expected a number, a text, a date, TRUE or FALSE.", "NULL is no partition value.")
+
+    def query(self) -> Select:
+        if self.keyword() not in _QUERY_WORDS:
+            raise self.fail("Expected a query.")
+        start = self.tokens[self.at].start
+        return self._aligned(_blank(self.text[:start]) + self.text[start:])
+
+    def _aligned(self, text: str) -> Select:
+        """Parse a query in which every character stands where it stands in the statement, so that places agree."""
+        try:
+            return _Cursor(text, tokens_of(text)).select()
+        except SqlError as e:
+            e.sql = self.text
+            raise
+
+    # -- statements --------------------------------------------------------------------------
+
+    def create_cube(self, replace: bool) -> CreateCube:
+        cube = self.single()
+        dimensions: Columns = ()
+        partition_by: Columns | None = None
+        index: Columns = ()
+        seed = None
+        while not self.take("AS"):
+            if not dimensions and self.take("DIMENSIONS"):
+                dimensions = self.some_columns()
+            elif partition_by is None and self.phrase("PARTITION", "BY"):
+                partition_by = self.some_columns()
+            elif seed is None and self.take("SEED"):
+                seed = self.single()
+            elif not index and self.take("INDEX"):
+                index = self.some_columns()
+            else:
+                raise self.fail("Expected DIMENSIONS, PARTITION BY, SEED, INDEX or AS, each of them once.")
+        if not dimensions or partition_by is None:
+            missing = "PARTITION BY" if dimensions else "DIMENSIONS"
+            raise self.at_span(f"The cube {cube.last!r} has no {missing}.", cube.span)
+        return CreateCube(self.text, cube, dimensions, partition_by, seed, index, replace, self.query())
+
+    def dataset_clauses(self) -> tuple[Columns | None, Columns]:
+        partition_by: Columns | None = None
+        index: Columns = ()
+        while not self.take("AS"):
+            if partition_by is None and self.phrase("PARTITION", "BY"):
+                partition_by = self.columns()
+            elif not index and self.take("INDEX"):
+                index = self.some_columns()
+            else:
+                raise self.fail("Expected PARTITION BY, INDEX or AS, each of them once.")
+        return partition_by, index
+
+    def create_dataset(self, replace: bool) -> CreateDataset:
+        dataset = self.single()
+        partition_by, index = self.dataset_clauses()
+        return CreateDataset(self.text, dataset, partition_by or (), index, replace, self.query())
+
+    def add_dataset(self) -> AddDataset:
+        cube = self.single()
+        self.expect("ADD", "DATASET")
+        dataset = self.single()
+        partition_by, index = self.dataset_clauses()
+        return AddDataset(self.text, cube, dataset, partition_by, index, self.query())
+
+    def insert(self, *, overwrite: bool) -> Insert:
+        if overwrite:
+            self.take("INTO", "TABLE")
+        target = self.named()
+        partition = None
+        if overwrite and self.take("PARTITION"):
+            partition = self.listed(self.constant)
+        columns: Columns | None = None
+        if self.phrase("BY", "POSITION"):
+            columns = ()
+        elif not self.phrase("BY", "NAME") and self.word() == "(" and not self._query_in_brackets():
+            columns = self.some_columns()
+        if columns is None and self.keyword() == "VALUES":
+            columns = ()
+        return Insert(self.text, target, overwrite, partition, columns, self.query())
+
+    def _query_in_brackets(self) -> bool:
+        self.at += 1
+        inside = self.keyword()
+        self.at -= 1
+        return inside in _QUERY_WORDS
+
+    def delete(self) -> Delete:
+        start = self.tokens[self.at - 1].start
+        target = self.named()
+        datasets = self.some_columns() if self.take("DATASETS") else None
+        if self.keyword() != "WHERE":
+            raise self.fail("Expected WHERE and a condition.", "WHERE true deletes all rows.")
+        where = self.tokens[self.at].start
+        pieces = [_blank(self.text[:start]), self.text[start : target.span[1]]]
+        text = "".join([*pieces, _blank(self.text[target.span[1] : where]), self.text[where:]])
+        query = self._aligned(text)
+        _check_condition(query, self.text)
+        return Delete(self.text, target, datasets, query)
+
+    def drop_cube(self) -> DropCube:
+        if_exists = self.phrase("IF", "EXISTS")
+        return DropCube(self.text, self.single(), if_exists)
+
+    def drop_dataset(self) -> DropDataset:
+        if_exists = self.phrase("IF", "EXISTS")
+        return DropDataset(self.text, self.named(), if_exists)
+
+    def indexed(self) -> tuple[Named, Columns]:
+        self.expect("ON")
+        return self.named(), self.some_columns()
+
+    def copy_cube(self) -> CopyCube:
+        cube = self.single()
+        self.expect("TO")
+        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
+            raise self.fail("Expected the URL of a store, as a text.")
+        url = self.tokens[self.at].text
+        self.at += 1
+        return CopyCube(self.text, cube, url, self.single() if self.take("AS") else None)
+
+    def cleanup(self) -> Cleanup:
+        return Cleanup(self.text, self.named(), self.phrase("DRY", "RUN"))
+
+    def check(self) -> Check:
+        target = self.named()
+        found: set[str] = set()
+        while (word := self.keyword()) in ("FULL", "REPAIR") and word not in found:
+            found.add(word)
+            self.at += 1
+        return Check(self.text, target, "FULL" in found, "REPAIR" in found)
+
+
+def _blank(text: str) -> str:
+    return "".join(c if c in "\r\n" else " " for c in text)
+
+
+def _check_condition(query: Select, text: str) -> None:
+    """Refuse what is more than a condition; what could not be read is left to the engine to explain."""
+    if query.tree is None:
+        return
+    if not isinstance(query.tree, exp.Select) or {k for k, v in query.tree.args.items() if v} - _CONDITION:
+        raise SqlError(
+            "DELETE ends with the condition of its WHERE.",
+            code="syntax-error",
+            hint=FORMS["DELETE FROM"],
+            span=span_of(query.tree),
+            sql=text,
+        )
+    inner = query.tree.args["where"].find(exp.Query)
+    if inner is not None:
+        raise SqlError(
+            "The WHERE of DELETE names partition columns and nothing else, it holds no query.",
+            code="invalid-condition",
+            hint="Ask for the values first, and hand them over as a parameter: WHERE p IN $values.",
+            span=span_of(inner),
+            sql=text,
+        )

@@ -1,0 +1,55 @@
+"""What a statement that writes did, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+_COUNT, _TEXT, _FLAG = pa.int64(), pa.string(), pa.bool_()
+_COMMIT = {"sequence": _COUNT, "id": _TEXT}
+_CHANGE = {"files": _COUNT, "rows": _COUNT, "bytes": _COUNT, "removed": _COUNT, **_COMMIT}
+_TIME = pa.timestamp("us", "UTC")
+_GARBAGE = {"key": _TEXT, "bytes": _COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
+_FINDING = {"dataset": _TEXT, "check": _TEXT, "severity": _TEXT, "key": _TEXT, "message": _TEXT, "repairable": _FLAG}
+
+Reports = Mapping[str, Mapping[str, Any]]
+
+
+def changes(found: Reports) -> pa.Table:
+    """Return one row per dataset: files, rows and bytes written, files removed, and the commit."""
+    return _table(((name, one.get) for name, one in found.items()), _CHANGE)
+
+
+def dropped(found: Reports) -> pa.Table:
+    """Return one row per dataset that is gone, with the number of its files."""
+    return _table(((name, one.get) for name, one in found.items()), {"files": _COUNT})
+
+
+def indexed(found: Reports, columns: Iterable[str]) -> pa.Table:
+    """Return one row per column of one dataset: how many values its index has, and the commit."""
+    rows = []
+    for name, one in found.items():
+        values = one.get("values") or {}
+        rows += [(name, {**one, "column": c, "values": values.get(c)}.get) for c in columns]
+    return _table(rows, {"column": _TEXT, "values": _COUNT, **_COMMIT})
+
+
+def garbage(found: Reports) -> pa.Table:
+    """Return one row per file that belongs to nothing: since when, when it is due, and whether it is gone."""
+    rows = [(name, file.__getattribute__) for name, one in found.items() for file in one["files"]]
+    return _table(rows, _GARBAGE)
+
+
+def findings(found: Iterable[Any]) -> pa.Table:
+    """Return one row per finding of a check."""
+    listed = list(found)
+    return pa.table({name: pa.array([getattr(f, name) for f in listed], type_) for name, type_ in _FINDING.items()})
+
+
+def _table(rows: Iterable[tuple[str, Any]], columns: Mapping[str, pa.DataType]) -> pa.Table:
+    listed = list(rows)
+    arrays = {"dataset": pa.array([name for name, _ in listed], _TEXT)}
+    arrays |= {name: pa.array([get(name) for _, get in listed], type_) for name, type_ in columns.items()}
+    return pa.table(arrays)

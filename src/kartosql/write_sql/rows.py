@@ -1,0 +1,211 @@
+"""The rows of a query, as the columns and types that a dataset has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import ConcurrentCommit, SqlError, UsageError
+from kartosql.query import SelectQuery
+from kartosql.result import Query
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to be written: that of the query at ``place``, or ``constant`` (None is NULL) where that is None.
+
+    A ``type`` of None leaves values as they are.
+    """
+
+    name: str
+    place: int | None
+    type: pa.DataType | None = None
+    constant: Any = None
+
+
+class Rows(Query):
+    """The rows of a query for a writer, as the columns of a dataset.
+
+    The query runs when the writer asks for the first row, over what the store holds at that
+    moment: the writer noted before which commits it knows, so a commit of somebody else after
+    that is a rival, and what the query reads is never older than what the write replaces.
+    """
+
+    def __init__(self, make: Callable[[], SelectQuery], name: str) -> None:
+        super().__init__()
+        self._make = make
+        self._name = name
+        self._given = make().schema  # names are checked before anything is written
+        self._columns = [Column(n, place) for place, n in enumerate(self._given.names)]
+        self._running: SelectQuery | None = None
+        self._batches: Generator[pa.RecordBatch, None, None] | None = None
+
+    @property
+    def given(self) -> pa.Schema:
+        """The schema of the query."""
+        return self._given
+
+    def become(self, columns: Sequence[Column]) -> Rows:
+        """Let the rows have other columns."""
+        self._columns = list(columns)
+        return self
+
+    def interrupt(self) -> None:
+        """Stop the query, from any thread."""
+        if self._running is not None:
+            self._running.interrupt()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows that are written."""
+        return pa.schema([(c.name, self._type(c)) for c in self._columns])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the rows; ``concurrent-commit`` is raised on the way if the query has other columns by now."""
+        self._batches = self._run()
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def _type(self, column: Column) -> pa.DataType:
+        if column.type is not None:
+            return column.type
+        return pa.null() if column.place is None else self._given.field(column.place).type
+
+    def _run(self) -> Generator[pa.RecordBatch, None, None]:
+        schema = self.schema
+        self._running = self._make()
+        with self._running.reader() as reader:
+            if not reader.schema.equals(self._given):
+                raise ConcurrentCommit(f"{self._name}: the columns of the query changed while the statement ran.")
+            for batch in reader:
+                yield pa.RecordBatch.from_arrays([self._array(c, batch) for c in self._columns], schema=schema)
+
+    def _array(self, column: Column, batch: pa.RecordBatch) -> pa.Array:
+        if column.place is None:
+            type_ = self._type(column)
+            if column.constant is None:
+                return pa.nulls(batch.num_rows, type_)
+            return pa.repeat(pa.scalar(column.constant, type_), batch.num_rows)
+        array = batch.column(column.place)
+        if column.type is None or array.type.equals(column.type):
+            return array
+        try:
+            if pa.types.is_decimal(array.type) and pa.types.is_floating(column.type):
+                # Arrow's own conversion misses the nearest double now and then.
+                array = array.cast(pa.string())
+            return array.cast(column.type)
+        except pa.ArrowException as e:
+            raise UsageError(
+                f"{self._name}: a value of the column {column.name!r} does not fit into {column.type}: "
+                f"{str(e).splitlines()[0]}",
+                code="invalid-data",
+                hint="Round or cast it in the query.",
+            ) from None
+
+
+def target_columns(
+    query: pa.Schema,
+    stored: pa.Schema,
+    positions: Sequence[str] | None,
+    constants: Mapping[str, Any],
+    name: str,
+) -> list[Column]:
+    """Return how the columns of a query become those of the table ``name``, which has the columns ``stored``.
+
+    ``positions`` are the columns of the table in the order of the query; those that are
+    missing there are NULL. Without it columns are found by their names. Raises
+    ``incompatible-schema`` for columns too many, too few or twice.
+    """
+    if positions is None:
+        places = _by_name(query, stored, constants, name)
+    elif len(positions) != len(query.names):
+        raise SqlError(
+            f"The query has {_count(len(query.names))}, {name} takes {len(positions)} here: {', '.join(positions)}.",
+            code="incompatible-schema",
+        )
+    else:
+        places = {column: place for place, column in enumerate(positions)}
+    return [
+        Column(
+            field.name,
+            places.get(field.name),
+            stored_type(query.field(places[field.name]).type, field.type) if field.name in places else field.type,
+            constants.get(field.name),
+        )
+        for field in stored
+    ]
+
+
+def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], name: str) -> dict[str, int]:
+    hint = f"Columns are found by their names: rename them with AS, or say INSERT INTO {name} (a, b) SELECT ..."
+    by_lower: dict[str, list[str]] = {}
+    for column in stored.names:
+        by_lower.setdefault(column.lower(), []).append(column)
+    places: dict[str, int] = {}
+    for place, given in enumerate(query.names):
+        alike = by_lower.get(given.lower(), [])
+        found = given if given in alike else alike[0] if len(alike) == 1 else None
+        if found is None or found in constants:
+            reason = f"is no column of {name}" if found is None else "is given by PARTITION already"
+            raise SqlError(f"The column {given!r} of the query {reason}.", code="incompatible-schema", hint=hint)
+        if found in places:
+            raise SqlError(f"The query has the column {given!r} twice.", code="incompatible-schema", hint=hint)
+        places[found] = place
+    missing = [c for c in stored.names if c not in places and c not in constants]
+    if missing:
+        raise SqlError(
+            f"The query has no column {', '.join(map(repr, missing))}, which {name} has.",
+            code="incompatible-schema",
+            hint=hint,
+        )
+    return places
+
+
+def _count(number: int) -> str:
+    return f"{number} column{'' if number == 1 else 's'}"
+
+
+def stored_type(given: pa.DataType, stored: pa.DataType) -> pa.DataType | None:
+    """Return the type that values are converted to before they are written, None to leave them to the writer.
+
+    Converted is what an INSERT of literals needs, and only where no value changes: numbers,
+    dates and times, texts to dates and times, and NULL.
+    """
+    t = pa.types
+    if t.is_null(stored) or given.equals(stored):
+        return None
+    if t.is_timestamp(stored):
+        stored = pa.timestamp("us", stored.tz)
+
+    def is_number(type_: pa.DataType) -> bool:
+        return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
+
+    naive = t.is_date(stored) or (t.is_timestamp(stored) and stored.tz is None)
+    is_time = t.is_date(given) or (t.is_timestamp(given) and given.tz is None)
+    same_zone = t.is_timestamp(stored) and t.is_timestamp(given) and (stored.tz is None) == (given.tz is None)
+    fits = (
+        t.is_null(given)
+        or (is_number(given) and is_number(stored))
+        or same_zone
+        or (naive and (is_time or t.is_string(given)))
+    )
+    return stored if fits else None
+
+
+def constants_of(given: Mapping[str, Any], stored: pa.Schema, name: str) -> dict[str, Any]:
+    """Return the constants of PARTITION in the types of their columns; raises ``invalid-data``."""
+    found: dict[str, Any] = {}
+    for column, value in given.items():
+        type_ = stored.field(column).type
+        try:
+            found[column] = pa.array([value]).cast(type_)[0].as_py()
+        except (pa.ArrowException, OverflowError, ValueError) as e:
+            raise UsageError(f"{name}: {value!r} is no {type_}, the type of {column!r}.", code="invalid-data") from e
+    return found

@@ -1,0 +1,141 @@
+"""What the names of a statement that writes mean: a cube, or one table of a dataset."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kartosql.errors import SqlError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.tables import Tables, TableSource, quote_if_needed
+from kartosql.sql.write_statements import Columns, Named
+
+
+@dataclass(frozen=True)
+class Target:
+    """One table of a dataset. ``cube`` and ``dataset`` are set for members of a cube."""
+
+    source: TableSource
+    cube: str | None
+    dataset: str
+
+    @property
+    def table(self) -> DatasetTable:
+        """The table as it stands in the snapshot of the statement."""
+        return self.source.parts[0].table
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the dataset."""
+        return self.table.uuid
+
+
+def by_case(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that is meant: the same one, else the only one that differs in case alone."""
+    known = list(known)
+    if name in known:
+        return name
+    found = [k for k in known if k.lower() == name.lower()]
+    return found[0] if len(found) == 1 else None
+
+
+def unknown(message: str, named: Named, known: Iterable[str], text: str, code: str = "unknown-table") -> SqlError:
+    """Return the error about a name that is not known, with a suggestion."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(named.last.lower(), by_lower, 1, cutoff=0.6)
+    hint = f"Did you mean {quote_if_needed(by_lower[close[0]])}?" if close else None
+    if hint is None and by_lower:
+        hint = f"Known: {', '.join(list(by_lower.values())[:20])}{', ...' if len(by_lower) > 20 else ''}."
+    return SqlError(message, code=code, hint=hint, span=named.span, sql=text)
+
+
+def cube_name(snapshot: Snapshot, named: Named, text: str) -> str | None:
+    """Return the cube that is meant, whatever state its datasets are in, or None."""
+    found = by_case(named.last, snapshot.members) if len(named.parts) == 1 else None
+    return found if found is not None and snapshot.is_cube(found) else None
+
+
+def need_cube(snapshot: Snapshot, named: Named, text: str) -> str:
+    """Return the cube that is meant; raises ``unknown-table``."""
+    found = cube_name(snapshot, named, text)
+    if found is None:
+        raise unknown(f"There is no cube {named.last!r}.", named, snapshot.cubes(), text)
+    return found
+
+
+def dataset_uuid(snapshot: Snapshot, named: Named, text: str) -> str | None:
+    """Return the uuid of the dataset that is meant, whatever state it is in; raises ``unknown-table`` for a cube."""
+    found = None
+    if len(named.parts) == 1:
+        found = by_case(named.last, snapshot.keys)
+    elif len(named.parts) == 2:
+        prefix = by_case(named.parts[0], snapshot.members)
+        member = by_case(named.last, snapshot.members[prefix]) if prefix is not None else None
+        found = f"{prefix}{naming.CUBE_SEPARATOR}{member}" if member is not None else None
+    cube = _cube_hint(snapshot, named, text) if found is None else None
+    if cube is not None:
+        raise cube
+    return found
+
+
+def need_uuid(snapshot: Snapshot, named: Named, text: str) -> str:
+    """Return the uuid of the dataset that is meant, whatever state it is in; raises ``unknown-table``."""
+    found = dataset_uuid(snapshot, named, text)
+    if found is None:
+        raise unknown(f"There is no dataset {'.'.join(named.parts)!r}.", named, snapshot.keys, text)
+    return found
+
+
+def _cube_hint(snapshot: Snapshot, named: Named, text: str) -> SqlError | None:
+    """Return the error about the name of a cube where that of a dataset is needed."""
+    cube = cube_name(snapshot, named, text)
+    if cube is None:
+        return None
+    listed = ", ".join(f"{quote_if_needed(cube)}.{quote_if_needed(d)}" for d in sorted(snapshot.members[cube]))
+    return SqlError(
+        f"{cube!r} is a cube, and here one of its datasets is needed.",
+        code="unknown-table",
+        hint=f"Use one of {listed}.",
+        span=named.span,
+        sql=text,
+    )
+
+
+def dataset_target(tables: Tables, named: Named, text: str) -> Target:
+    """Return the table of a dataset that is meant; a cube of one dataset stands for that.
+
+    Raises ``unknown-table``, ``ambiguous-name`` and what is wrong with the dataset.
+    """
+    source = tables.find(named.parts, named.span, text)
+    if source.registered is not None:
+        raise SqlError(
+            f"{source.name!r} is registered data, no dataset of the store.",
+            code="unknown-table",
+            hint="CREATE DATASET ... AS SELECT ... makes one of it.",
+            span=named.span,
+            sql=text,
+        )
+    if source.cube is None:
+        return Target(source, None, source.parts[0].table.uuid)
+    if len(source.parts) > 1:
+        error = _cube_hint(tables.snapshot, named, text)
+        assert error is not None
+        raise error
+    return Target(source, source.cube.cube.uuid_prefix, source.parts[0].name)
+
+
+def resolved(columns: Columns, known: Iterable[str], what: str, text: str) -> list[str]:
+    """Return the columns that names mean; raises ``unknown-column`` and ``invalid-argument`` for a second one."""
+    known = list(known)
+    found: list[str] = []
+    for named in columns:
+        name = by_case(named.last, known)
+        if name is None:
+            raise unknown(f"{what} has no column {named.last!r}.", named, known, text, "unknown-column")
+        if name in found:
+            raise SqlError(f"{name!r} occurs twice.", code="syntax-error", span=named.span, sql=text)
+        found.append(name)
+    return found

@@ -1,0 +1,51 @@
+"""COPY, COMPACT, CLEANUP and CHECK: what keeps cubes and datasets in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.sql import write_statements as ws
+from kartosql.write_sql import results
+from kartosql.write_sql.targets import cube_name, need_cube, need_uuid
+
+Report = Mapping[str, Any]
+
+
+class _Upkeep(Protocol):
+    """The calls of a connection that these statements stand for; tables are named by cube or uuid."""
+
+    def copy_cube(self, cube: str, target: str, *, name: str | None = None) -> Report: ...
+    def compact(self, cube: str, datasets: str | Iterable[str] | None = None) -> Report: ...
+    def cleanup_cube(self, cube: str, *, dry_run: bool = False) -> Report: ...
+    def garbage_collect(self, uuid: str, *, dry_run: bool = False) -> Report: ...
+    def check(self, table: str, *, full: bool = False, repair: bool = False) -> Iterable[Any]: ...
+
+
+def run(upkeep: _Upkeep, snapshot: Snapshot, statement: ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check) -> pa.Table:
+    """Run one of the statements and return the table of what it did, or would do."""
+    text = statement.text
+    if isinstance(statement, ws.CopyCube):
+        copied = need_cube(snapshot, statement.cube, text)
+        name = statement.new_name.last if statement.new_name is not None else None
+        return results.changes(upkeep.copy_cube(copied, statement.url, name=name))
+    # Names alone decide, as what is broken can be checked and cleaned up, too.
+    cube = cube_name(snapshot, statement.target, text)
+    uuid = None if cube is not None else need_uuid(snapshot, statement.target, text)
+    if isinstance(statement, ws.Check):
+        findings = upkeep.check(cube or str(uuid), full=statement.full, repair=statement.repair)
+        return results.findings(findings)
+    if isinstance(statement, ws.Cleanup):
+        if cube is not None:
+            return results.garbage(upkeep.cleanup_cube(cube, dry_run=statement.dry_run))
+        return results.garbage({str(uuid): upkeep.garbage_collect(str(uuid), dry_run=statement.dry_run)})
+    if cube is not None:
+        return results.changes(upkeep.compact(cube))
+    member = naming.split_member(str(uuid))
+    if member is not None and snapshot.is_cube(member[0]):
+        return results.changes(upkeep.compact(member[0], [member[1]]))
+    return results.changes({str(uuid): upkeep.compact(str(uuid))})
