@@ -23,7 +23,7 @@ from kartosql.sql.judge import judge
 
 BATCH_ROWS = 100_000
 # A repeated scan of so few files finds them in the page cache, where to hand reads over to other threads costs
-# more than to read; a fifth of the CPU time of such a statement.
+# more than to read; a sixth of the CPU time of a scan of 30 files.
 DIRECT_FILES, DIRECT_BYTES = 64, 8 << 20
 LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time; others hold rows
 MAX_JUDGED = 256
