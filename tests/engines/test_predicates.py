@@ -7,7 +7,15 @@ import json
 import duckdb
 import pytest
 
-from kartosql.engines.duckdb.predicates import is_pure, literals, shortened, with_lists, without_places
+from kartosql.engines.duckdb.predicates import (
+    is_null_for_null,
+    is_pure,
+    literals,
+    masked,
+    shortened,
+    with_lists,
+    without_places,
+)
 
 FUNCTIONS = frozenset({"abs", "list_value", "lower"})
 
@@ -129,3 +137,77 @@ def test_literals_have_values_if_they_are_of_one_kind():
     assert literals(["1", "'a'"], texts=True, integers=True) is None
     assert literals(["1"], texts=True, integers=False) is None
     assert literals(["1" * 19], texts=True, integers=True) is None
+
+
+@pytest.mark.parametrize(
+    ("predicate", "mask", "own"),
+    [
+        ("v = 166461", "v = 1", ("166461",)),
+        ("v = -7 AND w > 2.25", "v = -1 AND w > 2.5", ("7", "2.25")),
+        ("v IN ('a', 'b 3')", "v IN ('1', '2')", ("'a'", "'b 3'")),
+        ('"a 5 \'x" <> 1', '"a 5 \'x" <> 1', ("1",)),
+        ('"a""5" = 7', '"a""5" = 1', ("7",)),
+        ("v1 > $1 AND #2 = x", "v1 > $1 AND #2 = x", ()),
+        ("v > 1e5 AND v < 1_000 AND v <> 0x1F", "v > 1e5 AND v < 1_000 AND v <> 0x1F", ()),
+        ("v::DECIMAL(10,2) = 1", "v::DECIMAL(1,2) = 3", ("10", "2", "1")),
+    ],
+)
+def test_literals_are_masked_by_distinct_ones_of_their_kind(predicate, mask, own):
+    assert masked(predicate) == (mask, own)
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "v = 'it''s 5'",
+        "v = E'a\\' 5'",
+        "v = x'00'",
+        "v = 'a' -- 5",
+        "v = 5 /* 'a */",
+        "v = $$5$$",
+        "v = $a$5$a$",
+        "v = '5",
+    ],
+)
+def test_where_literals_may_hide_nothing_is_masked(predicate):
+    assert masked(predicate) is None
+
+
+NULL_FOR_NULL = [
+    "v = 5",
+    "-5 < v",
+    "NOT v <> 2.5",
+    "v BETWEEN 1 AND 2",
+    "v NOT IN (1, 2)",
+    "v = 1 OR NOT (v > 5 AND v < 7)",
+    "v = 99999999999999999999",
+]
+NOT_NULL_FOR_NULL = [
+    "v IS NULL",
+    "v IS DISTINCT FROM 5",
+    "v IS NOT DISTINCT FROM 5",
+    "coalesce(v, 1) = 1",
+    "v = 1 OR w = 1",
+    "v = 1 OR true",
+    "v IN (SELECT unnest([1]))",
+    "v = 'a'",
+    "CASE WHEN v = 1 THEN false ELSE true END",
+    "v + 1 = 2",
+]
+
+
+@pytest.mark.parametrize("predicate", NULL_FOR_NULL)
+def test_comparisons_with_literals_are_null_for_null(predicate):
+    assert is_null_for_null(_tree(predicate), texts=False)
+    rows = duckdb.connect().sql(f"SELECT {predicate} FROM (SELECT CAST(NULL AS BIGINT) AS v)").fetchall()
+    assert rows == [(None,)]
+
+
+@pytest.mark.parametrize("predicate", NOT_NULL_FOR_NULL)
+def test_of_other_predicates_the_engine_has_to_tell_whether_they_are_null(predicate):
+    assert not is_null_for_null(_tree(predicate), texts=False)
+
+
+def test_texts_count_as_literals_where_the_column_is_text():
+    assert is_null_for_null(_tree("v IN ('a', 'b') AND v > 'c'"), texts=True)
+    assert not is_null_for_null(_tree("v IN ('a', 'b') AND v > 'c'"), texts=False)

@@ -13,6 +13,12 @@ _COMPARING = frozenset(
 _COMPARING_OPERATORS = frozenset(
     {"OPERATOR_NOT", "COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
 )
+_NULL_COMPARISONS = frozenset(
+    {
+        *("COMPARE_EQUAL", "COMPARE_NOTEQUAL", "COMPARE_LESSTHAN", "COMPARE_GREATERTHAN"),
+        *("COMPARE_LESSTHANOREQUALTO", "COMPARE_GREATERTHANOREQUALTO"),
+    }
+)
 _PARTS = ("modifiers", "cte_map", "where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
 _STAR_PARTS = (
     *("relation_name", "exclude_list", "replace_list", "columns", "expr", "qualified_exclude_list", "rename_list"),
@@ -49,6 +55,65 @@ def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
     if len(predicate) < _LONG or _OTHER_QUOTES.search(predicate):
         return predicate, ()
     return _TOKENS.sub(cut, predicate), tuple(lists)
+
+
+# Literals that are one token each, by whatever stands before them; what may hide one is passed over, or odd.
+_LITERALS = re.compile(
+    r"""\"(?:[^\"]++|\"\")*+\"|(?<![\w.#$'])(?P<text>'[^'\\]*+'(?!'))|"""
+    r"""(?<![\w.#$])(?P<number>[0-9]++(?:\.[0-9]++)?)(?![\w.])|(?P<odd>'|\"|--|/\*|\\|\$\w*\$)"""
+)
+
+
+def masked(predicate: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return a predicate with other literals in place of its texts and numbers, and those; None where they may hide.
+
+    The literals are distinct and of the same kinds, so that two predicates with the same own
+    literals are parsed to the same tree if their masked forms are.
+    """
+    found: list[str] = []
+
+    def mask(match: re.Match[str]) -> str:
+        if match["odd"]:
+            raise ValueError
+        literal = match["text"] or match["number"]
+        if literal is None:
+            return match[0]
+        found.append(literal)
+        if match["text"]:
+            return f"'{len(found)}'"
+        return f"{len(found)}.5" if "." in literal else str(len(found))
+
+    try:
+        return _LITERALS.sub(mask, predicate), tuple(found)
+    except ValueError:
+        return None
+
+
+def is_null_for_null(node: Any, *, texts: bool) -> bool:
+    """Return whether a predicate over ``v`` is NULL wherever ``v`` is, told by comparisons with plain literals.
+
+    With ``texts`` these may be texts, which is for columns that need not make another type of them.
+    """
+    kinds = ("INTEGER", "NUMERIC", "STRING") if texts else ("INTEGER", "NUMERIC")
+
+    def is_literal(value: Any) -> bool:
+        return value["class"] == "CONSTANT" and value.get("literal", {}).get("kind") in kinds
+
+    def is_column(value: Any) -> bool:
+        return bool(value["class"] == "COLUMN_REF" and value["column_names"] == ["v"])
+
+    kind = node["class"]
+    if kind == "COMPARISON":
+        sides = node["left"], node["right"]
+        return node["type"] in _NULL_COMPARISONS and any(map(is_column, sides)) and any(map(is_literal, sides))
+    if kind == "BETWEEN":
+        return is_column(node["input"]) and is_literal(node["lower"]) and is_literal(node["upper"])
+    if kind == "OPERATOR" and node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN"):
+        first, *items = node["children"]
+        return is_column(first) and bool(items) and all(map(is_literal, items))
+    if kind == "CONJUNCTION" or (kind == "OPERATOR" and node["type"] == "OPERATOR_NOT"):
+        return all(is_null_for_null(child, texts=texts) for child in node["children"])
+    return False
 
 
 def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:
