@@ -145,6 +145,42 @@ def test_no_file_with_a_match_is_left_out_whatever_files_cost(make, monkeypatch,
     assert exact == ROUNDS if file_seconds == 1.0 else exact < ROUNDS
 
 
+RANGES = ("(v < {0})", "(v <= {0})", "(v > {0})", "(NOT (v >= {0}))", "({0} < v)", "({0} >= v)", "({0} = v)")
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.int16(), pa.string()])
+def test_extremes_of_files_answer_ranges_as_all_values_do(make, reckoning, type_):
+    is_text = pa.types.is_string(type_)
+    random_ = random.Random(3)
+    values = [random_.sample(range(VALUES), random_.randint(20, 90)) for _ in range(FILES)]
+    one = make([sorted(str(v) if is_text else v for v in found) for found in values], type_)
+    one.hold()
+    for at in range(ROUNDS):
+        bound = random_.choice([*range(-5, VALUES + 5), 10**15])
+        predicate = RANGES[at % len(RANGES)].format(f"'{bound}'" if is_text else bound)
+        assert one.find(predicate).files == one.matching(predicate), predicate
+    assert one.index.extremes is not None
+
+
+@pytest.mark.parametrize("predicate", ["(v < 1999.5)", "(v < '2000')", "(v + 1 < 2000)", "(v < 2000 OR v > 2999)"])
+def test_other_predicates_are_asked_of_the_values(make, reckoning, predicate):
+    one = make(_scattered())
+    one.hold()
+    for _ in range(5):
+        assert one.matching(predicate) <= one.find(predicate).files
+    assert one.index.ranges == 0
+
+
+def test_extremes_are_noted_once_ranges_are_asked_for_repeatedly(make, reckoning):
+    one = make(_scattered())
+    one.hold()
+    noted = []
+    for bound in range(100, 600, 100):
+        one.find(f"(v < {bound})")
+        noted.append(one.index.extremes is not None)
+    assert noted == [False, False, True, True, True]
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_what_nearly_all_values_match_is_not_looked_up(make, reckoning, held):
     one = make(_scattered())

@@ -8,6 +8,7 @@ import duckdb
 import pytest
 
 from kartosql.engines.duckdb.predicates import (
+    compared_end,
     is_null_for_null,
     is_pure,
     literals,
@@ -211,3 +212,35 @@ def test_of_other_predicates_the_engine_has_to_tell_whether_they_are_null(predic
 def test_texts_count_as_literals_where_the_column_is_text():
     assert is_null_for_null(_tree("v IN ('a', 'b') AND v > 'c'"), texts=True)
     assert not is_null_for_null(_tree("v IN ('a', 'b') AND v > 'c'"), texts=False)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "end"),
+    [
+        ("v < 5", "low"),
+        ("v <= -5", "low"),
+        ("5 < v", "high"),
+        ("v >= 5", "high"),
+        ("5 >= v", "low"),
+        ("v = 5", None),
+        ("v <> 5", None),
+        ("v < 5.5", None),
+        ("v < 'a'", None),
+        ("v < NULL", None),
+        ("v + 1 < 5", None),
+        ("v < 5 AND v < 6", None),
+        ("NOT v < 5", None),
+        ("w < 5", None),
+        ("v < $1", None),
+        ("5 < 6", None),
+        ("v < w", None),
+    ],
+)
+def test_the_end_of_a_range_tells_for_comparisons_with_an_integer(predicate, end):
+    assert compared_end(_tree(predicate), texts=False) == end
+
+
+def test_the_end_of_a_range_tells_for_comparisons_of_texts_with_a_text():
+    assert compared_end(_tree("v < 'a'"), texts=True) == "low"
+    assert compared_end(_tree("'a' < v"), texts=True) == "high"
+    assert compared_end(_tree("v < 5"), texts=True) is None

@@ -17,6 +17,7 @@ from kartosql.engines.duckdb.indexed import Index
 from kartosql.engines.duckdb.knowledge import Knowledge
 from kartosql.engines.duckdb.lookups import Lookups
 from kartosql.engines.duckdb.predicates import (
+    compared_end,
     is_null_for_null,
     is_pure,
     literals,
@@ -196,6 +197,12 @@ class DuckEvaluator(Knowledge):
         """Return whether a predicate over ``v`` is certainly NULL for NULL; asked without DuckDB."""
         tree, _ = self._shape(predicate)
         return tree is not None and is_null_for_null(tree, texts=pa.types.is_string(type_))
+
+    def compared_end(self, predicate: str, type_: pa.DataType) -> str | None:
+        """Return which end of a file's values of ``v`` tells whether a predicate is TRUE for one of them, if any."""
+        texts = pa.types.is_string(type_)
+        tree, _ = self._shape(predicate)
+        return compared_end(tree, texts=texts) if tree is not None and (texts or pa.types.is_integer(type_)) else None
 
     def _without_lists(
         self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]

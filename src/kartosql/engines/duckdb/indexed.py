@@ -52,6 +52,8 @@ class Index:
     saved: float = 0.0
     may_be_held: bool = True
     sampled: str | None = None
+    ranges: int = 0  # lookups that the extremes of each file answer
+    extremes: str | None = None
     plain: bool = False  # read by Arrow, which takes a fraction of the time
     coming: Portions | None = None  # what the table that is being made does not have yet
 

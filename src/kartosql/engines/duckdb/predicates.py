@@ -19,6 +19,12 @@ _NULL_COMPARISONS = frozenset(
         *("COMPARE_LESSTHANOREQUALTO", "COMPARE_GREATERTHANOREQUALTO"),
     }
 )
+_ENDS = {
+    "COMPARE_LESSTHAN": "low",
+    "COMPARE_LESSTHANOREQUALTO": "low",
+    "COMPARE_GREATERTHAN": "high",
+    "COMPARE_GREATERTHANOREQUALTO": "high",
+}
 _PARTS = ("modifiers", "cte_map", "where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
 _STAR_PARTS = (
     *("relation_name", "exclude_list", "replace_list", "columns", "expr", "qualified_exclude_list", "rename_list"),
@@ -114,6 +120,22 @@ def is_null_for_null(node: Any, *, texts: bool) -> bool:
     if kind == "CONJUNCTION" or (kind == "OPERATOR" and node["type"] == "OPERATOR_NOT"):
         return all(is_null_for_null(child, texts=texts) for child in node["children"])
     return False
+
+
+def compared_end(node: Any, *, texts: bool) -> str | None:
+    """Return which of some values of ``v`` satisfies a predicate if any of them does: the ``low`` or ``high`` one.
+
+    That is for ``v < 5`` and the like, where comparing fails for no value: of integers with
+    integers and, with ``texts``, of texts with texts. None stands for all other predicates.
+    """
+    if node["class"] != "COMPARISON":
+        return None
+    left, right, end = node["left"], node["right"], _ENDS.get(node["type"])
+    if left["class"] == "CONSTANT":
+        left, right, end = right, left, {"low": "high", "high": "low"}.get(end or "")
+    if left["class"] != "COLUMN_REF" or left["column_names"] != ["v"] or right["class"] != "CONSTANT":
+        return None
+    return end if right.get("literal", {}).get("kind") == ("STRING" if texts else "INTEGER") else None
 
 
 def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MAX_TABLES = 64
 MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
 MAX_INDEX_BYTES = 80_000_000
+FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
 SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
 # Types of which values mean the same to Arrow and to DuckDB.
 _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_string)
@@ -76,7 +77,7 @@ class Structures:
     def _drop_index(self, index: Index) -> None:
         for view in (index.name, index.values, f"{index.values}_all"):
             self._session.run(f"DROP VIEW IF EXISTS {view}")
-        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_embedded"):
+        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_extremes", f"{index.name}_embedded"):
             self._session.run(f"DROP TABLE IF EXISTS {table}")
 
     def _table(self, name: str, data: pa.Table, select: str = "*") -> None:
@@ -141,6 +142,22 @@ class Structures:
             chosen = f"hash(rowid) % 1000000 < {int(share * 1_000_000)}"
             self._session.run(f"CREATE TABLE {index.sampled} AS SELECT v, files FROM {index.held} WHERE {chosen}")
         return index.sampled, share
+
+    def extremes(self, index: Index) -> str | None:
+        """Return the table (file, low, high) of a held index, once it was asked for often enough to pay."""
+        index.ranges += 1
+        if index.extremes is None and index.ranges > FREE_RANGES:
+            name = f"{index.name}_extremes"
+            spread = f"SELECT v, unnest(files) AS file FROM {index.held}"
+            try:
+                self._session.run(
+                    f"CREATE TABLE {name} AS SELECT file, min(v) AS low, max(v) AS high FROM ({spread}) GROUP BY file"
+                )
+            except duckdb.Error:  # too large for the memory limit
+                index.ranges = 0
+                return None
+            index.extremes = name
+        return index.extremes
 
     def _values_view(self, index: Index) -> None:
         stored = index.index
