@@ -26,7 +26,9 @@ STATEMENTS: dict[str, str] = {
     "range of keys, half of them": "SELECT count(*), sum(l_tax) FROM lineitem_few WHERE l_orderkey < 30000{n}",
     "key of most files": "SELECT count(*), sum(l_tax) FROM lineitem_few WHERE l_suppkey = 17{n}",
     "function of a key": "SELECT count(*), sum(l_tax) FROM lineitem_few WHERE l_partkey % 7{n} <> 3",
-    "LIKE on the partition key": "SELECT count(*), sum(l_tax) FROM lineitem_few WHERE l_shipmonth LIKE '199%' AND l_tax < 9{n}",
+    "LIKE on the partition key": (
+        "SELECT count(*), sum(l_tax) FROM lineitem_few WHERE l_shipmonth LIKE '199%' AND l_tax < 9{n}"
+    ),
     "OR with a payload column": "SELECT sum(l_tax) FROM lineitem_few WHERE l_partkey = 5{n} OR l_comment LIKE '%zz%'",
     "many keys": "SELECT sum(l_tax) FROM lineitem_few WHERE l_suppkey IN (1, 2, 3, 5, 8, 13, 21, 34, 55, 89{n})",
     "join": (
@@ -64,7 +66,9 @@ STATEMENTS: dict[str, str] = {
     "ORDER BY ... LIMIT": "SELECT l_orderkey, l_extendedprice FROM lineitem_few ORDER BY 2 DESC, 1 LIMIT 10",
     "cube, one dataset": "SELECT l_suppkey, sum(l_quantity) FROM lines GROUP BY 1",
     "cube, three datasets": "SELECT l_returnflag, l_shipmode, count(*), sum(l_quantity) FROM lines GROUP BY ALL",
-    "cube, condition on an enrichment": "SELECT l_shipmode, sum(l_quantity) FROM lines WHERE l_tax > 0.04{n} GROUP BY 1",
+    "cube, condition on an enrichment": (
+        "SELECT l_shipmode, sum(l_quantity) FROM lines WHERE l_tax > 0.04{n} GROUP BY 1"
+    ),
 }
 WITHOUT_ORDER = {"LIMIT"}  # any ten rows are right
 
