@@ -9,6 +9,7 @@ import pytest
 
 from kartosql.engines.duckdb.predicates import (
     compared_end,
+    equal_value,
     is_null_for_null,
     is_pure,
     literals,
@@ -244,3 +245,30 @@ def test_the_end_of_a_range_tells_for_comparisons_of_texts_with_a_text():
     assert compared_end(_tree("v < 'a'"), texts=True) == "low"
     assert compared_end(_tree("'a' < v"), texts=True) == "high"
     assert compared_end(_tree("v < 5"), texts=True) is None
+
+
+@pytest.mark.parametrize(
+    ("predicate", "texts", "value"),
+    [
+        ("v = 7", False, 7),
+        ("-7 = v", False, -7),
+        ("v = 007", False, 7),
+        ("v = 999999999999999999", False, 999999999999999999),
+        ("v = 9999999999999999999", False, None),
+        ("v = 7.0", False, None),
+        ("v = '7'", False, None),
+        ("v = '7 a'", True, "7 a"),
+        ("v = ''", True, ""),
+        ("v = 7", True, None),
+        ("v = -'7'", True, None),
+        ("v = 7::INTEGER", False, None),
+        ("v <> 7", False, None),
+        ("v = 1 OR v = 2", False, None),
+        ("v = w", False, None),
+        ("v = 7 + 1", False, None),
+    ],
+)
+def test_the_value_of_a_point_query_is_its_literal(predicate, texts, value):
+    shape = masked(predicate)
+    assert shape is not None
+    assert equal_value(_tree(shape[0]), shape[1], texts=texts) == value

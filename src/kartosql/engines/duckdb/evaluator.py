@@ -18,6 +18,7 @@ from kartosql.engines.duckdb.knowledge import Knowledge
 from kartosql.engines.duckdb.lookups import Lookups
 from kartosql.engines.duckdb.predicates import (
     compared_end,
+    equal_value,
     is_null_for_null,
     is_pure,
     literals,
@@ -203,6 +204,14 @@ class DuckEvaluator(Knowledge):
         texts = pa.types.is_string(type_)
         tree, _ = self._shape(predicate)
         return compared_end(tree, texts=texts) if tree is not None and (texts or pa.types.is_integer(type_)) else None
+
+    def equal_value(self, predicate: str, type_: pa.DataType) -> int | str | None:
+        """Return the one value that satisfies a predicate over ``v``, if it says so without DuckDB."""
+        texts = pa.types.is_string(type_)
+        if not (texts or pa.types.is_integer(type_)) or (shape := masked(predicate)) is None:
+            return None
+        tree = self._short_parse(shape[0]) if len(predicate) <= MAX_LENGTH else None
+        return None if tree is None else equal_value(tree, shape[1], texts=texts)
 
     def _without_lists(
         self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]

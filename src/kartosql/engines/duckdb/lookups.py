@@ -44,7 +44,7 @@ class Lookups:
     def __init__(self, evaluator: DuckEvaluator, session: Planner, structures: Structures) -> None:
         self._evaluator = evaluator
         self._select = evaluator.select
-        self.compared_end = evaluator.compared_end
+        self.compared_end, self.equal_value = evaluator.compared_end, evaluator.equal_value
         self._session = session
         self._structures = structures
         self._file_seconds: weakref.WeakKeyDictionary[DatasetTable, float] = weakref.WeakKeyDictionary()
@@ -199,6 +199,10 @@ class _Lookup:
     def run(self) -> Found:
         """Return the files."""
         index = self._index
+        if index.ascending is not None and not self._parts:
+            value = self._lookups.equal_value(self._predicate, self._table.indices[index.column].type)
+            if value is not None:
+                return Found(frozenset(index.ascending.files(value)))
         if self._exceeds(self._lowest_price(), self._among):
             return self._kept(self._among)
         if self._parts:

@@ -138,6 +138,26 @@ def compared_end(node: Any, *, texts: bool) -> str | None:
     return end if right.get("literal", {}).get("kind") == ("STRING" if texts else "INTEGER") else None
 
 
+def equal_value(node: Any, own: tuple[str, ...], *, texts: bool) -> int | str | None:
+    """Return the value that a predicate like ``v = 5`` asks for, given the masked tree and its ``own`` literals.
+
+    That is an integer of up to 18 digits or, with ``texts``, a text; None for all other predicates.
+    """
+    if len(own) != 1 or node["class"] != "COMPARISON" or node["type"] != "COMPARE_EQUAL":
+        return None
+    column, constant = node["left"], node["right"]
+    if column["class"] == "CONSTANT":
+        column, constant = constant, column
+    if column["class"] != "COLUMN_REF" or column["column_names"] != ["v"] or constant["class"] != "CONSTANT":
+        return None
+    kind, text = constant["literal"]["kind"], constant["literal"]["text"]
+    if texts:
+        return own[0][1:-1] if (kind, text) == ("STRING", "1") else None
+    if kind != "INTEGER" or len(own[0]) > 18 or text not in ("1", "-1"):
+        return None
+    return int(text) * int(own[0])
+
+
 def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:
     """Return a predicate with its long lists of literals after ``(operand IN`` replaced.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_TABLES = 64
 MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
+MAX_TWICE = 20_000_000  # of them that are held in ascending order as well
 MAX_INDEX_BYTES = 80_000_000
 FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
 SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
@@ -225,7 +226,7 @@ class Structures:
 
     def _take_over(self, table: DatasetTable, index: Index, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
-        from kartosql.engines.duckdb.held import Portions  # takes long to import
+        from kartosql.engines.duckdb.held import Ascending, Portions  # takes long to import
 
         declared, key = sql_type(index.index.type), index.index.key
         assert key is not None
@@ -238,6 +239,9 @@ class Structures:
             except ValueError:
                 index.plain = False
                 return True
+            searched = pa.types.is_integer(index.index.type) or pa.types.is_string(index.index.type)
+            if searched and self._kept_twice() + index.weight <= MAX_TWICE:
+                index.coming.passed = []
             self._session.run(f"CREATE TABLE {held} (v {declared}, files INTEGER[])")
         for batch in index.coming.some(seconds):
             self._session.register("kartosql_new", batch)
@@ -246,6 +250,7 @@ class Structures:
             finally:
                 self._session.unregister("kartosql_new")
         index.plain, whole = not index.coming.is_broken, index.coming.is_whole
+        passed = index.coming.passed if whole and index.plain else None
         if not index.plain or whole:
             index.coming = None
         if not index.plain:
@@ -255,7 +260,13 @@ class Structures:
             if self._session.rows(disorder):
                 lists = f"SELECT v, flatten(list(files)) AS files FROM {held} GROUP BY v ORDER BY v"
                 self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
+            elif passed is not None and not any(t.column(0).null_count for t in passed):
+                index.ascending = Ascending(passed)
         return whole or not index.plain
+
+    def _kept_twice(self) -> int:
+        indices = (i for known in self._known.values() for i in known.indices.values())
+        return sum(i.weight for i in indices if i.ascending is not None)
 
     def _make_room(self, newest: Index) -> None:
         """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
