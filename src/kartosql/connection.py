@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,11 +24,9 @@ from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, Statement, parse
+from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
+from kartosql.sql.shapes import ParsedTexts
 from kartosql.store import Store
-
-MAX_PARSED = 64
-LONG_TEXT = 20_000  # characters; the trees of longer texts are not kept
 
 
 def connect(
@@ -66,7 +63,7 @@ class Connection:
         self._runtime = Runtime(store)
         self._metadata = MetadataCache()
         self._plans = PlanCache()
-        self._parsed = lru_cache(MAX_PARSED)(parse)  # trees are only read
+        self._parse = ParsedTexts(parse).parse
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -97,11 +94,6 @@ class Connection:
     def _snapshot(self) -> Snapshot:
         """Return what the store holds now; documents that did not change are not parsed again."""
         return Snapshot(self.store, self._metadata)
-
-    def _parse(self, text: str) -> Statement:
-        if isinstance(text, str) and len(text) <= LONG_TEXT:
-            return self._parsed(text)
-        return parse(text)
 
     def _tables(self) -> Tables:
         return Tables(self._snapshot(), self._registered)

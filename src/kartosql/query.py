@@ -23,6 +23,7 @@ from kartosql.plan.tables import Tables
 from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
+from kartosql.sql.tree import span_of
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
@@ -254,5 +255,6 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
         if where is not None and any(
             s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources
         ):
-            return str(where.this.sql("duckdb"))
+            span = span_of(where.this)
+            return str(where.this.sql("duckdb")) if span is None else bound.select.text[span[0] : span[1]]
     return None

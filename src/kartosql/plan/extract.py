@@ -21,6 +21,7 @@ from kartosql.plan.occurrences import ColumnRef, Merged, Relation, Scope, Source
 from kartosql.plan.passing import Passage
 from kartosql.plan.reader import ConditionReader, conjuncts
 from kartosql.plan.scopes import Walked
+from kartosql.sql.tree import span_of
 
 MAX_CONDITIONS = 64  # on one source; what is carried over many equal columns multiplies
 
@@ -190,7 +191,8 @@ class Extractor:
 
     def _conjuncts(self, node: exp.Expression) -> list[Conjunct]:
         if not self._reader.agrees(node):
-            return [Conjunct(Opaque(node.sql("duckdb")))]
+            span = span_of(node)
+            return [Conjunct(Opaque(self._reader.slice(span) if span is not None else node.sql("duckdb")))]
         return [self._conjunct(part) for part in conjuncts(node)]
 
     def _conjunct(self, node: exp.Expression) -> Conjunct:

@@ -36,5 +36,20 @@ class LocalFiles:
                 f.seek(start)
             return f.read() if end is None else f.read(max(0, end - (start or 0)))
 
+    def tail(self, path: str, size: int, length: int) -> bytes | None:
+        """Return at most ``length`` bytes at the end of a file of some size, None if it cannot be read."""
+        try:
+            number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except OSError:
+            return None
+        try:
+            start = max(0, size - length)
+            os.lseek(number, start, os.SEEK_SET)
+            return os.read(number, size - start)
+        except OSError:
+            return None
+        finally:
+            os.close(number)
+
     def invalidate_cache(self) -> None:
         """Do nothing: nothing is cached."""

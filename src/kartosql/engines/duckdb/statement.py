@@ -28,7 +28,7 @@ DIRECT_FILES, DIRECT_BYTES = 64, 8 << 20
 LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time; others hold rows
 MAX_JUDGED = 256
 MAX_JUDGED_TEXT = 20_000
-_judged: dict[str, None] = {}  # texts that passed; the verdict follows from the text alone
+_judged: dict[str, None] = {}  # shapes that passed; the verdict follows from the text alone, whatever its constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -189,10 +189,11 @@ class Statement(Session):
 
     def _query(self, query: BoundQuery) -> Any:
         text, parameters = query.text, query.parameters
-        if text not in _judged:
+        shape = query.shape or text
+        if shape not in _judged:
             self._judge(query)
             if len(text) <= MAX_JUDGED_TEXT:
-                _judged[text] = None
+                _judged[shape] = None
                 while len(_judged) > MAX_JUDGED:
                     _judged.pop(next(iter(_judged)), None)
         return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
