@@ -303,5 +303,6 @@ def test_unused_datasets_are_not_opened(connection):
     ],
 )
 def test_columns_of_outer_tables_are_read_beside_items_whose_columns_are_not_known(rows, inner):
-    sql = f"SELECT count(*) FROM c a WHERE EXISTS (SELECT 1 FROM (SELECT b.x FROM c b WHERE b.p IS NOT NULL AND EXISTS ({inner})) q)"
+    middle = f"SELECT b.x FROM c b WHERE b.p IS NOT NULL AND EXISTS ({inner})"
+    sql = f"SELECT count(*) FROM c a WHERE EXISTS (SELECT 1 FROM ({middle}) q)"
     assert rows(sql) == rows("SELECT count(*) FROM c")
