@@ -52,6 +52,7 @@ class Index:
     saved: float = 0.0
     may_be_held: bool = True
     sampled: str | None = None
+    repeats: bool | None = None  # whether a value stands in several rows, once that is known
     plain: bool = False  # read by Arrow, which takes a fraction of the time
     coming: Portions | None = None  # what the table that is being made does not have yet
 
