@@ -176,12 +176,15 @@ def _predicate(random_: random.Random, name: str) -> tuple[str, dict[str, Any]]:
     elif kind == 3:
         text = f"v {random_.choice(['', 'NOT '])}BETWEEN {constant(same)} AND {constant(same)}"
     elif kind == 4:
-        listed = ", ".join(constant(same) for _ in range(random_.choice([1, 2, 5, 40])))
+        if random_.random() < 0.3:  # one that is compared as a whole
+            listed = ", ".join(forms[0].format(str(v).replace("'", "''")) for v in random_.choices(pool, k=40))
+        else:
+            listed = ", ".join(constant(same) for _ in range(random_.choice([1, 2, 5])))
         text = f"v {random_.choice(['', 'NOT '])}IN ({listed})"
     elif kind == 5:
         text = f"v IS {random_.choice(['', 'NOT '])}NULL"
     elif name == "string":
-        prefix = str(random_.choice(pool)).replace("'", "''")
+        prefix = str(random_.choice(pool))[: random_.choice([1, 2, 200])].replace("'", "''")
         forms = ["v LIKE '{}%'", "v LIKE '{}_%'", "starts_with(v, '{}')", "v NOT LIKE '{}%'", "v ILIKE '{}%'"]
         text = random_.choice(forms).format(prefix)
     else:

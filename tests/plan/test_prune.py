@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import builders
 import kartosql
 import kartosql.query
 from kartosql.formats.kartothek.cube import Cube
@@ -158,3 +159,16 @@ def test_a_condition_on_a_dimension_prunes_through_the_values_it_has_in_the_seed
         "scans"
     ][1:]
     assert len(scan["datasets"][0]["files"]) == 1
+
+
+def test_an_index_column_of_a_cube_may_be_null(local):
+    build_cube(local, Cube("n", ["x"], ["p"], index_columns=["i"]), pa.table({"x": [0, 1], "p": [0, 1], "i": [5, 6]}))
+    document = builders.read_document(local, "n++seed")
+    first, second = document["partitions"]
+    # It was before it was indexed.
+    local.put(f"n++seed/table/{first}.parquet", builders.parquet({"x": [0], "i": pa.array([None], pa.int64())}))
+    index = {"i": [6], "partition": pa.array([[second]], pa.list_(pa.string()))}
+    local.put(document["indices"]["i"], builders.parquet(index))
+    with kartosql.connect(local.url) as made:
+        assert made.sql("SELECT x FROM n WHERE i IS NULL").rows() == [(0,)]
+        assert made.sql("SELECT x FROM n WHERE coalesce(i, p + 9) = 9").rows() == [(0,)]
