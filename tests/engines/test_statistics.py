@@ -212,3 +212,13 @@ def test_files_with_a_matching_row_are_never_left_out(make, name, zone):
             pruned += len(kept) < FILES
     assert compared > ROUNDS // 2
     assert pruned > ROUNDS // 6
+
+
+def test_bounds_say_nothing_where_a_cast_changes_the_order(make):
+    # Half past two was not there: it is half past three, after three o'clock.
+    moments = pa.array([dt.datetime(2020, 3, 29, 2, 30), dt.datetime(2020, 3, 29, 3)], pa.timestamp("us"))
+    files = make(moments.type, [moments] * FILES)
+    files.planner.run("SET TimeZone = 'Europe/Berlin'")
+    predicate = "(v = TIMESTAMPTZ '2020-03-29 01:30:00+00')"
+    assert files.matching(predicate, {}) == set(range(FILES))
+    assert files.kept(predicate, {}) in (None, files.table.all_files)

@@ -107,6 +107,11 @@ def test_rows_of_a_cube(connection, sql, rows):
     assert connection.sql(sql).rows() == rows
 
 
+def test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets(connection):
+    ((row,),) = connection.sql("SELECT c FROM c WHERE x = 1 LIMIT 1").rows()
+    assert (row["x"], row["w"], row["j1"]) == (1, "b", 6)
+
+
 def test_nothing_is_left_out_when_pruning_is_switched_off(connection, monkeypatch):
     monkeypatch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
     report = connection.explain("SELECT w FROM c WHERE i1 = 10")
