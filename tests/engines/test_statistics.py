@@ -222,3 +222,11 @@ def test_bounds_say_nothing_where_a_cast_changes_the_order(make):
     predicate = "(v = TIMESTAMPTZ '2020-03-29 01:30:00+00')"
     assert files.matching(predicate, {}) == set(range(FILES))
     assert files.kept(predicate, {}) in (None, files.table.all_files)
+
+
+def test_a_text_takes_the_type_that_several_constants_have_in_common(make):
+    # Both numbers are one as DOUBLE, which the second constant makes of all.
+    files = make(pa.int64(), [pa.array([2**53], pa.int64())] * FILES)
+    predicate = f"(v BETWEEN '{2**53 + 1}' AND 1e17::DOUBLE)"
+    assert files.matching(predicate, {}) == set(range(FILES))
+    assert files.kept(predicate, {}) in (None, files.table.all_files)
