@@ -14,8 +14,8 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.plan.columns import ColumnTypes
-from kartosql.plan.conditions import Condition, Lookup, Opaque, Pieces, disjunction, parameters_for, substitute
-from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.conditions import Condition, Lookup, Opaque, Pieces, disjunction, substitute
+from kartosql.plan.evaluate import Evaluator, rejects_null
 from kartosql.plan.joins import Conjunct, Joins, Pair, is_positional
 from kartosql.plan.occurrences import ColumnRef, Merged, Relation, Scope, Source
 from kartosql.plan.passing import Passage
@@ -272,12 +272,12 @@ class Extractor:
         """Return whether a conjunct is not TRUE wherever a source's columns are all NULL."""
         if conjunct.equates(source):
             return True
-        condition = substitute(
-            conjunct.condition, lambda ref: (self._types.null(ref),) if ref[0] == source.id else None
+        return rejects_null(
+            conjunct.condition,
+            lambda ref: (self._types.null(ref),) if ref[0] == source.id else None,
+            self._evaluator,
+            self._parameters,
         )
-        if isinstance(condition, Opaque | Lookup):
-            return False
-        return not self._evaluator.constant(condition.render(str), parameters_for(condition, self._parameters))
 
     # -- columns of USING with FULL JOIN ---------------------------------------------------------
 

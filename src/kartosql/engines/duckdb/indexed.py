@@ -54,6 +54,7 @@ class Index:
     sampled: str | None = None
     ranges: int = 0  # lookups that the extremes of each file answer
     extremes: str | None = None
+    repeats: bool | None = None  # whether a value stands in several rows, once that is known
     plain: bool = False  # read by Arrow, which takes a fraction of the time
     ascending: Ascending | None = None  # a held index once more, where there is room for it
     coming: Portions | None = None  # what the table that is being made does not have yet
