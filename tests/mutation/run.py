@@ -157,7 +157,9 @@ def main() -> int:
                     outcome = Outcome(problem=problem)
                 else:
                     outcome = noticed(source, mutation.by, kinds, options.statements)
-            text, good = ("applies", True) if options.list and not problem else verdict(mutation, outcome)
+            text, good = verdict(mutation, outcome)
+            if not problem and (options.list or not (kinds or mutation.by)):
+                text, good = "applies" if options.list else "not tried, as no test is noted", True
             rows.append((mutation.name, text, time.monotonic() - started))
             bad += [] if good else [mutation.name]
             print(f"{mutation.name}: {text} ({rows[-1][2]:.0f} s)", flush=True)
