@@ -472,3 +472,11 @@ def test_an_interrupt_from_another_thread_stops_the_run(connection):
     timer.join()
     assert e.value.code == "interrupted"
     assert connection.sql("SELECT sum(x) FROM t").rows() == [(780,)]
+
+
+@pytest.mark.parametrize("condition", ["x < ANY (SELECT max(x) FROM t)", "x >ALL (SELECT min(x) FROM t)"])
+@pytest.mark.parametrize("order", ["", "ORDER BY x"])
+def test_a_limit_holds_beside_a_comparison_with_all_values_of_a_subquery(connection, condition, order):
+    inner = f"SELECT x FROM t WHERE {condition} {order} LIMIT 2"
+    assert len(connection.sql(inner).rows()) == 2
+    assert connection.sql(f"SELECT count(*) FROM ({inner})").rows() == [(2,)]

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
 # DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
 # looking partition values up by it fails ("Attempted to access index ... within vector of size").
-LATE, NONE = "'late_materialization'", "''"
+LATE = "late_materialization"
+STATISTICS = "statistics_propagation"
 OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers", "async_threads")
 SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
@@ -50,7 +51,7 @@ class Instance:
         self._current: dict[str, Any] = {
             "max_execution_time": 0,
             "parquet_metadata_cache": False,
-            "disabled_optimizers": NONE,
+            "disabled_optimizers": "''",
         }
         self._directly = False
         self.worn_out = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.instance import LATE, NONE
+from kartosql.engines.duckdb.instance import LATE, STATISTICS
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.session import Session
@@ -29,6 +30,9 @@ LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time;
 MAX_JUDGED = 256
 MAX_JUDGED_TEXT = 20_000
 _judged: dict[str, None] = {}  # shapes that passed; the verdict follows from the text alone, whatever its constants
+# Comparisons with all values of a subquery. Of one with a single row DuckDB 2.0 takes its number of rows for that
+# of the result, and leaves a LIMIT of more rows out: SELECT i FROM z WHERE i < ANY (SELECT max(q) FROM c) LIMIT 5
+_QUANTIFIED = re.compile(r"\b(?:any|some)\b|[<>=~]\s*all\b", re.IGNORECASE)
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -82,7 +86,6 @@ class Statement(Session):
     def resume(self, timeout: int) -> None:
         """Start again on the same scan."""
         self._settle()
-        self._choose_optimizers()
         sizes = self._read_sizes.values()
         self.instance.read_directly(len(sizes) <= DIRECT_FILES and sum(n or 0 for n in sizes) <= DIRECT_BYTES)
         self.instance.change("max_execution_time", timeout)
@@ -152,16 +155,18 @@ class Statement(Session):
             for occurrence_scan in scan.occurrences:
                 self.relations.create(occurrence_scan)
             self._prepared = scan.occurrences
-            self._choose_optimizers()
 
-    def _choose_optimizers(self) -> None:
-        self.instance.change("disabled_optimizers", LATE if self.relations.by_position else NONE)
+    def _choose_optimizers(self, text: str) -> None:
+        """Switch off those optimizers that would make this statement's answer wrong."""
+        names = [LATE] * self.relations.by_position + [STATISTICS] * bool(_QUANTIFIED.search(text))
+        self.instance.change("disabled_optimizers", f"'{','.join(names)}'")
 
     # -- the run ---------------------------------------------------------------------------------
 
     def stream(self, query: BoundQuery) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns."""
         with self.errors(query.select.text):
+            self._choose_optimizers(query.text)
             if self._bound is None or self._bound[0] != query.text:
                 relation = self._query(query)
                 self._bound = (query.text, relation, [str(t) for t in relation.types])
