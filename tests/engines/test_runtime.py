@@ -480,3 +480,14 @@ def test_a_limit_holds_beside_a_comparison_with_all_values_of_a_subquery(connect
     inner = f"SELECT x FROM t WHERE {condition} {order} LIMIT 2"
     assert len(connection.sql(inner).rows()) == 2
     assert connection.sql(f"SELECT count(*) FROM ({inner})").rows() == [(2,)]
+
+
+def test_a_join_does_not_change_what_a_distinct_on_picks(store):
+    numbers = range(50)
+    write_dataset(store, "cells", pa.table({"u": [i % 5 for i in numbers], "y": [i // 5 for i in numbers]}))
+    write_dataset(store, "more", pa.table({"y": list(range(10)), "j": [2 * y for y in range(10)]}))
+    write_dataset(store, "few", pa.table({"m": [7, 8, None], "e": [1, 2, 1]}))
+    inner = "SELECT DISTINCT ON (u) u, j, y FROM cells LEFT JOIN more USING (y) ORDER BY ALL"
+    with kartosql.connect(store.url) as connection:
+        query = f"SELECT * FROM ({inner}) q LEFT JOIN few ON q.y = few.m WHERE e = 1"
+        assert [connection.sql(query).rows() for _ in range(50)] == [[]] * 50

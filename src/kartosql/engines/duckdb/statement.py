@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.instance import LATE, STATISTICS
+from kartosql.engines.duckdb.instance import LATE
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.session import Session
@@ -30,9 +30,14 @@ LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time;
 MAX_JUDGED = 256
 MAX_JUDGED_TEXT = 20_000
 _judged: dict[str, None] = {}  # shapes that passed; the verdict follows from the text alone, whatever its constants
-# Comparisons with all values of a subquery. Of one with a single row DuckDB 2.0 takes its number of rows for that
-# of the result, and leaves a LIMIT of more rows out: SELECT i FROM z WHERE i < ANY (SELECT max(q) FROM c) LIMIT 5
-_QUANTIFIED = re.compile(r"\b(?:any|some)\b|[<>=~]\s*all\b", re.IGNORECASE)
+# Optimizers that make answers of DuckDB 2.0 wrong, by what is in the text then.
+_WRONG = (
+    # Of a comparison with all values of a subquery that has a single row, it takes that for the number of rows of the
+    # result, and leaves a LIMIT of more out: SELECT i FROM z WHERE i < ANY (SELECT max(q) FROM c) LIMIT 5
+    (re.compile(r"\b(?:any|some)\b|[<>=~]\s*all\b", re.IGNORECASE), "statistics_propagation"),
+    # What a join needs goes below the DISTINCT ON of its other side, which then picks from fewer rows.
+    (re.compile(r"\bdistinct\b.*\bon\b", re.IGNORECASE | re.DOTALL), "join_filter_pushdown"),
+)
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -158,7 +163,7 @@ class Statement(Session):
 
     def _choose_optimizers(self, text: str) -> None:
         """Switch off those optimizers that would make this statement's answer wrong."""
-        names = [LATE] * self.relations.by_position + [STATISTICS] * bool(_QUANTIFIED.search(text))
+        names = [LATE] * self.relations.by_position + [name for pattern, name in _WRONG if pattern.search(text)]
         self.instance.change("disabled_optimizers", f"'{','.join(names)}'")
 
     # -- the run ---------------------------------------------------------------------------------
