@@ -81,9 +81,12 @@ def pruning_figures(data: Data, con: Connection, runs: int, wanted: str) -> Iter
                 other.sql(sql).arrow()
 
         worst: tuple[float, Figure] | None = None
-        for name, sql in pruning.STATEMENTS.items():
+        for name in pruning.STATEMENTS:
             if wanted in name:
-                ways = {"on": lambda turn, sql=sql: con.sql(sql).arrow(), "off": lambda turn, sql=sql: off(sql)}
+                ways = {
+                    "on": lambda turn, name=name: con.sql(pruning.statement(name, turn)).arrow(),
+                    "off": lambda turn, name=name: off(pruning.statement(name, turn)),
+                }
                 costs = in_turns(ways, runs)
                 figure = at_most(f"pruned: {name}", 1.05, costs["on"], costs["off"], "unpruned")
                 yield figure

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,16 +24,14 @@ from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, Statement, parse
+from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
+from kartosql.sql.shapes import ParsedTexts
 from kartosql.sql.statements import Write
 from kartosql.store import Store
 from kartosql.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from kartosql.write_sql import WriteStatements
-
-MAX_PARSED = 64
-LONG_TEXT = 20_000  # characters; the trees of longer texts are not kept
 
 
 def connect(
@@ -71,7 +68,7 @@ class Connection(Upkeep):
         self._runtime = Runtime(store)
         self._metadata = MetadataCache()
         self._plans = PlanCache()
-        self._parsed = lru_cache(MAX_PARSED)(parse)  # trees are only read
+        self._parse = ParsedTexts(parse).parse
         self._closed = False
         self._writes: set[WriteStatements] = set()
 
@@ -103,11 +100,6 @@ class Connection(Upkeep):
     def _snapshot(self) -> Snapshot:
         """Return what the store holds now; documents that did not change are not parsed again."""
         return Snapshot(self.store, self._metadata)
-
-    def _parse(self, text: str) -> Statement:
-        if isinstance(text, str) and len(text) <= LONG_TEXT:
-            return self._parsed(text)
-        return parse(text)
 
     def _tables(self) -> Tables:
         return Tables(self._snapshot(), self._registered)

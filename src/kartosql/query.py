@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb import FileAccess, Planner, Runtime, Statement, table_names
+from kartosql.engines.duckdb import FileAccess, Measured, Planner, Runtime, Statement, table_names
 from kartosql.errors import ExecutionError, LimitError, SqlError
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
@@ -22,6 +23,7 @@ from kartosql.plan.tables import Tables
 from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
+from kartosql.sql.tree import span_of
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
@@ -57,6 +59,8 @@ class SelectQuery(Query):
         self._report: ScanReport | None = None
         self._schema: pa.Schema | None = None
         self._running: Planner | Statement | None = None
+        self._kept = False  # whether the scan is one that was kept
+        self._measured: Measured | None = None
         self._interrupted = False
         if self._bound.suspects:
             self._check_suspects()
@@ -92,6 +96,14 @@ class SelectQuery(Query):
         self._add_totals(self._report)
         return self._report
 
+    @property
+    def stats(self) -> dict[str, Any] | None:
+        """What was really read; None until the query ran to its end."""
+        if self._stats is None or self._measured is None:
+            return None
+        # A dictionary of its own for whoever asks; what DuckDB counted is asked for now.
+        return {**self._stats, **self._measured.settle()}
+
     def _add_totals(self, report: ScanReport) -> None:
         """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
         every = [key for o in report.scan.occurrences for p in o.parts for key in p.part.table.files]
@@ -110,6 +122,7 @@ class SelectQuery(Query):
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
         freeze = statement.clock if statement is not None else None
         found = self._plans.scan(self._bound, prune, self._settings.engine_settings()) if statement is None else None
+        self._kept = found is not None
         if found is not None:
             return self._account(replace(found, phases={}), files)
         with self._runtime.planner(self._settings, files) as planner:
@@ -183,7 +196,7 @@ class SelectQuery(Query):
             raise
         self._report = report
         self._schema = schema
-        if not may_tell_time(self._bound.select.text):
+        if not self._kept and not may_tell_time(self._bound.select.text):
             self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
         return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
 
@@ -216,7 +229,8 @@ class SelectQuery(Query):
                 yield batch
         finally:
             ended = time.perf_counter()
-            self.stats = {
+            self._measured = statement.measured()
+            self._stats = {
                 "rows": rows,
                 "seconds": round(ended - started, 6),
                 "plan_seconds": round(planned - started, 6),
@@ -225,7 +239,6 @@ class SelectQuery(Query):
                 "files_total": report.files_total,
                 "files_read": report.files_selected,
                 "bytes_selected": report.bytes_selected,
-                **statement.measured(),
                 "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }
             self._running = None
@@ -242,5 +255,6 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
         if where is not None and any(
             s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources
         ):
-            return str(where.this.sql("duckdb"))
+            span = span_of(where.this)
+            return str(where.this.sql("duckdb")) if span is None else bound.select.text[span[0] : span[1]]
     return None

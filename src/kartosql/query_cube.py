@@ -35,7 +35,7 @@ class CubeResult(Query):
     def __init__(self, table: pa.Table, types: list[str] | None, report: ScanReport, stats: Any) -> None:
         super().__init__(table, types)
         self._report = report
-        self.stats = stats
+        self._stats = stats
 
     @property
     def report(self) -> ScanReport:

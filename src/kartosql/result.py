@@ -28,7 +28,7 @@ class Query:
     def __init__(self, table: pa.Table | None = None, types: list[str] | None = None) -> None:
         self._table = table
         self._types = types
-        self.stats: dict[str, Any] | None = None
+        self._stats: dict[str, Any] | None = None
 
     # -- what it looks like ------------------------------------------------------------------
 
@@ -46,6 +46,11 @@ class Query:
     def report(self) -> ScanReport | None:
         """The ScanReport of a SELECT, None for other statements."""
         return None
+
+    @property
+    def stats(self) -> dict[str, Any] | None:
+        """What was really read; None until the query ran to its end."""
+        return self._stats
 
     def explain(self) -> ScanReport:
         """Return what the query will read and why; raises ``not-explainable`` for statements that scan nothing."""

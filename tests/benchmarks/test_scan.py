@@ -92,7 +92,7 @@ def test_the_ideal_gets_only_files_that_hold_a_value(data):
 
 @pytest.mark.parametrize("name", pruning.STATEMENTS)
 def test_pruning_changes_no_answer(connection, name):
-    sql = pruning.STATEMENTS[name]
+    sql = pruning.statement(name, 7)
     pruned = connection.sql(sql).arrow()
     with pruning.switched_off():
         whole = connection.sql(sql).arrow()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -69,6 +70,50 @@ def test_a_footer_is_read_once(make):
     assert len(checker.check({"x": "BIGINT"}, checker.table.files[:2])) == 1
     assert len(checker.check({"x": "BIGINT"})) == 1
     assert checker.check({"x": "BIGINT"}) == []
+
+
+def test_of_many_new_files_with_one_schema_only_the_first_is_read_by_the_engine(make):
+    checker = make([_x(n) for n in range(20)])
+    asked: list[int] = []
+    ask = checker.footers._ask
+
+    def counted(session: Any, files: list[Any]) -> None:
+        asked.append(len(files))
+        ask(session, files)
+
+    checker.footers._ask = counted  # type: ignore[method-assign]
+    checker.check({"x": "BIGINT"}, checker.table.files[:10])
+    checker.check({"x": "BIGINT"})
+    assert asked == [1]
+    assert checker.footers.are_uniform(checker.table.files, checker.planner.files.sizes, {"x": "BIGINT"})
+
+
+@pytest.mark.parametrize("bad", [0, 1, 7])
+def test_a_new_file_of_another_schema_is_found_among_many(make, bad):
+    odd = pa.table({"x": pa.array([1], pa.int64()), "X2": ["a"]})
+    wrong = _x("a", type_=pa.string())
+    checker = make([wrong if n == bad else odd if n % 3 == 2 else _x(n) for n in range(8)])
+    with pytest.raises(FormatError, match=f"table/n={bad}/"):
+        checker.check({"x": "BIGINT"})
+    good = tuple(k for n, k in enumerate(checker.table.files) if n != bad)
+    checker.check({"x": "BIGINT"}, good)
+    assert not checker.footers.are_uniform(good, checker.planner.files.sizes, {"x": "BIGINT"})
+
+
+def test_a_damaged_file_is_left_to_the_engine_to_name(make, local):
+    checker = make([_x(n) for n in range(4)])
+    data = local.read(checker.table.files[2])
+    local.put(checker.table.files[2], data[:-4] + b"oops")
+    with pytest.raises(duckdb.Error, match="n=2"):
+        checker.check({"x": "BIGINT"})
+
+
+def test_beginnings_of_footers_are_not_kept_without_end(make, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PREFIXES", 2)
+    checker = make([pa.table({"x": [n], f"y{n}": [n]}) for n in range(6)])
+    for key in checker.table.files:
+        checker.check({"x": "BIGINT"}, (key,))
+    assert len(checker.footers._prefixes) == 2
 
 
 def test_other_columns_of_a_file_are_checked_without_reading_it_again(make):
@@ -178,5 +223,5 @@ def test_a_collation_of_the_session_keeps_all_files(make):
         kept(table, "x", "(v = 'A7')", {})
         checker.check({"x": "VARCHAR"})
     assert kept(table, "x", "(v = 'A7')", {}) == frozenset()
-    checker.planner.run("SET default_collation = 'nocase'")
+    checker.planner.instance.settings["default_collation"] = "nocase"
     assert kept(table, "x", "(v = 'A7')", {}) is None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import builders
-from kartosql.engines.duckdb import indexed, structures
+from kartosql.engines.duckdb import held, indexed, structures
 from kartosql.engines.duckdb import lookups as module
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
@@ -145,6 +145,96 @@ def test_no_file_with_a_match_is_left_out_whatever_files_cost(make, monkeypatch,
     assert exact == ROUNDS if file_seconds == 1.0 else exact < ROUNDS
 
 
+RANGES = ("(v < {0})", "(v <= {0})", "(v > {0})", "(NOT (v >= {0}))", "({0} < v)", "({0} >= v)", "({0} = v)")
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.int16(), pa.string()])
+def test_extremes_of_files_answer_ranges_as_all_values_do(make, reckoning, type_):
+    is_text = pa.types.is_string(type_)
+    random_ = random.Random(3)
+    values = [random_.sample(range(VALUES), random_.randint(20, 90)) for _ in range(FILES)]
+    one = make([sorted(str(v) if is_text else v for v in found) for found in values], type_)
+    one.hold()
+    for at in range(ROUNDS):
+        bound = random_.choice([*range(-5, VALUES + 5), 10**15])
+        predicate = RANGES[at % len(RANGES)].format(f"'{bound}'" if is_text else bound)
+        assert one.find(predicate).files == one.matching(predicate), predicate
+    assert one.index.extremes is not None
+
+
+LABELS = pa.list_(pa.string())
+POINTS = ("(v = {0})", "({0} = v)", "(v = {0}\n)")
+
+
+@pytest.mark.parametrize("batch", [10, 300, 500_000])
+@pytest.mark.parametrize("type_", [pa.int64(), pa.int16(), pa.uint8(), pa.string()])
+def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning, type_, batch):
+    monkeypatch.setattr(held, "BATCH_PAIRS", batch)
+    is_text, limit = pa.types.is_string(type_), 200 if type_ == pa.uint8() else VALUES
+    random_ = random.Random(4)
+    low = 0 if type_ == pa.uint8() else -limit
+    values = [random_.sample(range(low, limit), random_.randint(0, 90)) for _ in range(FILES)]
+    one = make([sorted(f"é{v}" if is_text else v for v in found) for found in values], type_)
+    one.hold()
+    assert one.index.ascending is not None
+    known = sorted({v for found in values for v in found})
+    for at in range(ROUNDS):
+        value = random_.choice([random_.choice(known), random_.randint(-5, limit + 5), known[0], known[-1], 10**20])
+        predicate = POINTS[at % len(POINTS)].format(f"'é{value}'" if is_text else value)
+        assert one.find(predicate).files == one.matching(predicate), predicate
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    ["(v = 17.0)", "(v = '17')", "(v + 0 = 17)", "(v = 17 OR v = 18)", "(NOT v = 17)", "(v = 17 AND k0 < 30)"],
+)
+def test_other_predicates_are_no_point_queries(make, monkeypatch, predicate):
+    one = make(_scattered())
+    one.hold()
+    monkeypatch.setattr(held.Ascending, "files", lambda *_: pytest.fail("asked"))
+    assert one.find(predicate).files == one.matching(predicate)
+
+
+def test_indices_are_held_twice_only_where_there_is_room(make, monkeypatch):
+    monkeypatch.setattr(structures, "MAX_TWICE", 10)
+    one = make(_scattered())
+    one.hold()
+    assert one.index.ascending is None
+    assert one.find("(v = 17)").files == one.matching("(v = 17)")
+
+
+@pytest.mark.parametrize(
+    ("values", "ascending"), [([1, 2, 3], True), ([1, 3, 2], False), ([1, 2, 2], False), ([1, 2, None], False)]
+)
+def test_values_out_of_order_are_left_to_the_engine(make, local, values, ascending):
+    one = make([[1], [2], [3]])
+    data = {"i": pa.array(values), "partition": pa.array([[label] for label in one.table.labels], LABELS)}
+    local.put("d/i.parquet", builders.parquet(pa.table(data)))
+    one.hold()
+    assert (one.index.ascending is not None) is ascending
+    assert one.find("(v = 2)").files == {n for n, v in enumerate(values) if v == 2}
+    assert one.find("(v = 3)").files == {n for n, v in enumerate(values) if v == 3}
+
+
+@pytest.mark.parametrize("predicate", ["(v < 1999.5)", "(v < '2000')", "(v + 1 < 2000)", "(v < 2000 OR v > 2999)"])
+def test_other_predicates_are_asked_of_the_values(make, reckoning, predicate):
+    one = make(_scattered())
+    one.hold()
+    for _ in range(5):
+        assert one.matching(predicate) <= one.find(predicate).files
+    assert one.index.ranges == 0
+
+
+def test_extremes_are_noted_once_ranges_are_asked_for_repeatedly(make, reckoning):
+    one = make(_scattered())
+    one.hold()
+    noted = []
+    for bound in range(100, 600, 100):
+        one.find(f"(v < {bound})")
+        noted.append(one.index.extremes is not None)
+    assert noted == [False, False, True, True, True]
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_what_nearly_all_values_match_is_not_looked_up(make, reckoning, held):
     one = make(_scattered())
@@ -208,9 +298,6 @@ def test_an_index_is_held_portion_by_portion(make, monkeypatch, type_, row_group
     assert one.find("(v = 'v00042')" if text else "(v = 42)").files == wanted
     rows = one.planner.rows(f"SELECT v, file FROM {index.name} ORDER BY ALL")
     assert rows == sorted((v, n) for n, found in enumerate(values) for v in found)
-
-
-LABELS = pa.list_(pa.string())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,17 @@ import json
 import duckdb
 import pytest
 
-from kartosql.engines.duckdb.predicates import is_pure, literals, shortened, with_lists, without_places
+from kartosql.engines.duckdb.predicates import (
+    compared_end,
+    equal_value,
+    is_null_for_null,
+    is_pure,
+    literals,
+    masked,
+    shortened,
+    with_lists,
+    without_places,
+)
 
 FUNCTIONS = frozenset({"abs", "list_value", "lower"})
 
@@ -129,3 +139,136 @@ def test_literals_have_values_if_they_are_of_one_kind():
     assert literals(["1", "'a'"], texts=True, integers=True) is None
     assert literals(["1"], texts=True, integers=False) is None
     assert literals(["1" * 19], texts=True, integers=True) is None
+
+
+@pytest.mark.parametrize(
+    ("predicate", "mask", "own"),
+    [
+        ("v = 166461", "v = 1", ("166461",)),
+        ("v = -7 AND w > 2.25", "v = -1 AND w > 2.5", ("7", "2.25")),
+        ("v IN ('a', 'b 3')", "v IN ('1', '2')", ("'a'", "'b 3'")),
+        ('"a 5 \'x" <> 1', '"a 5 \'x" <> 1', ("1",)),
+        ('"a""5" = 7', '"a""5" = 1', ("7",)),
+        ("v1 > $1 AND #2 = x", "v1 > $1 AND #2 = x", ()),
+        ("v > 1e5 AND v < 1_000 AND v <> 0x1F", "v > 1e5 AND v < 1_000 AND v <> 0x1F", ()),
+        ("v::DECIMAL(10,2) = 1", "v::DECIMAL(1,2) = 3", ("10", "2", "1")),
+    ],
+)
+def test_literals_are_masked_by_distinct_ones_of_their_kind(predicate, mask, own):
+    assert masked(predicate) == (mask, own)
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        "v = 'it''s 5'",
+        "v = E'a\\' 5'",
+        "v = x'00'",
+        "v = 'a' -- 5",
+        "v = 5 /* 'a */",
+        "v = $$5$$",
+        "v = $a$5$a$",
+        "v = '5",
+    ],
+)
+def test_where_literals_may_hide_nothing_is_masked(predicate):
+    assert masked(predicate) is None
+
+
+NULL_FOR_NULL = [
+    "v = 5",
+    "-5 < v",
+    "NOT v <> 2.5",
+    "v BETWEEN 1 AND 2",
+    "v NOT IN (1, 2)",
+    "v = 1 OR NOT (v > 5 AND v < 7)",
+    "v = 99999999999999999999",
+]
+NOT_NULL_FOR_NULL = [
+    "v IS NULL",
+    "v IS DISTINCT FROM 5",
+    "v IS NOT DISTINCT FROM 5",
+    "coalesce(v, 1) = 1",
+    "v = 1 OR w = 1",
+    "v = 1 OR true",
+    "v IN (SELECT unnest([1]))",
+    "v = 'a'",
+    "CASE WHEN v = 1 THEN false ELSE true END",
+    "v + 1 = 2",
+]
+
+
+@pytest.mark.parametrize("predicate", NULL_FOR_NULL)
+def test_comparisons_with_literals_are_null_for_null(predicate):
+    assert is_null_for_null(_tree(predicate), texts=False)
+    rows = duckdb.connect().sql(f"SELECT {predicate} FROM (SELECT CAST(NULL AS BIGINT) AS v)").fetchall()
+    assert rows == [(None,)]
+
+
+@pytest.mark.parametrize("predicate", NOT_NULL_FOR_NULL)
+def test_of_other_predicates_the_engine_has_to_tell_whether_they_are_null(predicate):
+    assert not is_null_for_null(_tree(predicate), texts=False)
+
+
+def test_texts_count_as_literals_where_the_column_is_text():
+    assert is_null_for_null(_tree("v IN ('a', 'b') AND v > 'c'"), texts=True)
+    assert not is_null_for_null(_tree("v IN ('a', 'b') AND v > 'c'"), texts=False)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "end"),
+    [
+        ("v < 5", "low"),
+        ("v <= -5", "low"),
+        ("5 < v", "high"),
+        ("v >= 5", "high"),
+        ("5 >= v", "low"),
+        ("v = 5", None),
+        ("v <> 5", None),
+        ("v < 5.5", None),
+        ("v < 'a'", None),
+        ("v < NULL", None),
+        ("v + 1 < 5", None),
+        ("v < 5 AND v < 6", None),
+        ("NOT v < 5", None),
+        ("w < 5", None),
+        ("v < $1", None),
+        ("5 < 6", None),
+        ("v < w", None),
+    ],
+)
+def test_the_end_of_a_range_tells_for_comparisons_with_an_integer(predicate, end):
+    assert compared_end(_tree(predicate), texts=False) == end
+
+
+def test_the_end_of_a_range_tells_for_comparisons_of_texts_with_a_text():
+    assert compared_end(_tree("v < 'a'"), texts=True) == "low"
+    assert compared_end(_tree("'a' < v"), texts=True) == "high"
+    assert compared_end(_tree("v < 5"), texts=True) is None
+
+
+@pytest.mark.parametrize(
+    ("predicate", "texts", "value"),
+    [
+        ("v = 7", False, 7),
+        ("-7 = v", False, -7),
+        ("v = 007", False, 7),
+        ("v = 999999999999999999", False, 999999999999999999),
+        ("v = 9999999999999999999", False, None),
+        ("v = 7.0", False, None),
+        ("v = '7'", False, None),
+        ("v = '7 a'", True, "7 a"),
+        ("v = ''", True, ""),
+        ("v = 7", True, None),
+        ("v = -'7'", True, None),
+        ("v = 7::INTEGER", False, None),
+        ("v <> 7", False, None),
+        ("v = 1 OR v = 2", False, None),
+        ("v = w", False, None),
+        ("v = 7 + 1", False, None),
+    ],
+)
+def test_the_value_of_a_point_query_is_its_literal(predicate, texts, value):
+    shape = masked(predicate)
+    assert shape is not None
+    assert equal_value(_tree(shape[0]), shape[1], texts=texts) == value

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import builders
 import kartosql
+from kartosql.engines.duckdb import statement
 from kartosql.engines.duckdb.relations import Relations
+from kartosql.engines.duckdb.statement import Statement
 from kartosql.errors import FormatError, LimitError
 from kartosql.plan.cache import LEARNED
 from kartosql.store import Store
@@ -105,3 +109,94 @@ def test_one_statement_may_run_many_times_at_once(connection):
     for thread in threads:
         thread.join()
     assert found == [[(3.0,)]] * 80
+
+
+@pytest.fixture
+def bound(monkeypatch) -> list[str]:
+    """Texts that were bound."""
+    texts: list[str] = []
+    query = Statement._query
+
+    def noting(self: Statement, bound_query: Any) -> Any:
+        texts.append(bound_query.text)
+        return query(self, bound_query)
+
+    monkeypatch.setattr(Statement, "_query", noting)
+    return texts
+
+
+def test_a_text_is_bound_until_its_plan_is_kept(connection, bound):
+    for _ in range(LEARNED + 3):
+        assert connection.sql(SQL).rows() == [(3.0,)]
+    assert len(bound) == LEARNED
+
+
+def test_a_kept_text_runs_with_the_parameters_at_hand(connection):
+    sql = "SELECT v, ? AS given FROM t WHERE i = ?"
+    for _ in range(LEARNED + 2):
+        for i, v in ((11, 3.0), (21, 4.0)):
+            for given in (1, True, 1.0, "1"):
+                (row,) = connection.sql(sql, [given, i]).rows()
+                assert row == (v, given)
+                assert type(row[1]) is type(given)
+
+
+def test_a_kept_text_is_computed_each_time(connection):
+    volatile = ("SELECT random() AS r FROM t", "PIVOT (SELECT p, random() AS r FROM t) ON p USING sum(r)")
+    for sql in volatile:
+        found = {connection.sql(sql).rows()[0] for _ in range(LEARNED + 3)}
+        assert len(found) == LEARNED + 3
+
+
+def test_a_file_that_was_replaced_by_one_of_the_same_size_is_read_again(connection):
+    for _ in range(LEARNED + 2):
+        assert connection.sql(SQL).rows() == [(3.0,)]
+    (key,) = connection.explain(SQL).selected
+    path = Path(connection.store.local_path(key))
+    data = path.read_bytes()
+    other = data.replace(struct.pack("<d", 3.0), struct.pack("<d", 9.0))
+    assert other != data
+    path.with_suffix(".new").write_bytes(other)
+    path.with_suffix(".new").replace(path)
+    assert connection.sql(SQL).rows() == [(9.0,)]
+
+
+def test_what_a_run_read_is_known_after_the_next_one_and_after_the_end(connection):
+    queries = [connection.sql("SELECT sum(v) FROM t WHERE i < ?", [i]) for i in (5, 15, 40) for _ in range(LEARNED + 2)]
+    for query in queries:
+        query.rows()
+    connection.close()
+    assert [q.stats["files_opened"] for q in queries] == [q.stats["files_read"] for q in queries]
+    assert {q.stats["files_read"] for q in queries} == {1, 2, 4}
+
+
+def test_only_small_scans_that_are_repeated_read_without_threads_of_their_own(connection, monkeypatch):
+    def threads() -> int:
+        (instance,) = connection._runtime._idle
+        (row,) = instance.cursor().execute("SELECT current_setting('async_threads')").fetchall()
+        return int(row[0])
+
+    for _ in range(LEARNED):
+        connection.sql(SQL).rows()
+    usual = threads()
+    connection.sql(SQL).rows()
+    assert usual > threads() == 0
+    connection.sql("SELECT v FROM t WHERE i = 12").rows()
+    assert threads() == usual
+    monkeypatch.setattr(statement, "DIRECT_BYTES", 10)
+    for _ in range(2):
+        connection.sql(SQL).rows()
+    assert threads() == usual
+
+
+def test_columns_that_are_narrower_in_files_are_widened_each_time(tmp_path):
+    narrow = pa.table({"p": [0, 1], "v": pa.array([1, 2], pa.int32())})
+    store = Store(str(tmp_path / "store"), create=True)
+    write_dataset(store, "t", pa.table({"p": [0, 1], "v": [1, 2]}), partition_on="p")
+    for path in (tmp_path / "store" / "t" / "table").rglob("*.parquet"):
+        pq.write_table(narrow.slice(int("p=1" in str(path)), 1).select(["v"]), path)
+    with kartosql.connect(tmp_path / "store") as con:
+        for _ in range(LEARNED + 2):
+            found = con.sql("SELECT v, v * 3000000000 AS big FROM t ORDER BY v").arrow()
+            assert found.schema.field("v").type == pa.int64()
+            assert found.to_pydict() == {"v": [1, 2], "big": [3000000000, 6000000000]}

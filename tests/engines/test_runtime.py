@@ -472,3 +472,22 @@ def test_an_interrupt_from_another_thread_stops_the_run(connection):
     timer.join()
     assert e.value.code == "interrupted"
     assert connection.sql("SELECT sum(x) FROM t").rows() == [(780,)]
+
+
+@pytest.mark.parametrize("condition", ["x < ANY (SELECT max(x) FROM t)", "x >ALL (SELECT min(x) FROM t)"])
+@pytest.mark.parametrize("order", ["", "ORDER BY x"])
+def test_a_limit_holds_beside_a_comparison_with_all_values_of_a_subquery(connection, condition, order):
+    inner = f"SELECT x FROM t WHERE {condition} {order} LIMIT 2"
+    assert len(connection.sql(inner).rows()) == 2
+    assert connection.sql(f"SELECT count(*) FROM ({inner})").rows() == [(2,)]
+
+
+def test_a_join_does_not_change_what_a_distinct_on_picks(store):
+    numbers = range(50)
+    write_dataset(store, "cells", pa.table({"u": [i % 5 for i in numbers], "y": [i // 5 for i in numbers]}))
+    write_dataset(store, "more", pa.table({"y": list(range(10)), "j": [2 * y for y in range(10)]}))
+    write_dataset(store, "few", pa.table({"m": [7, 8, None], "e": [1, 2, 1]}))
+    inner = "SELECT DISTINCT ON (u) u, j, y FROM cells LEFT JOIN more USING (y) ORDER BY ALL"
+    with kartosql.connect(store.url) as connection:
+        query = f"SELECT * FROM ({inner}) q LEFT JOIN few ON q.y = few.m WHERE e = 1"
+        assert [connection.sql(query).rows() for _ in range(50)] == [[]] * 50

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mutation:
-    """Text of a module that is replaced; ``survives`` tells why no test can notice, where that is so."""
+    """Text of a module that is replaced.
+
+    ``by`` is a test that notices, which is tried first; ``survives`` tells why none can, where
+    that is so.
+    """
 
     name: str
     module: str
     old: str
     new: str
+    by: str = ""
     survives: str = ""
 
 
@@ -22,113 +27,180 @@ JOINS, PASSING, EXTRACT = "plan/joins.py", "plan/passing.py", "plan/extract.py"
 DATASETS, EVALUATE, OVERLAY = "plan/datasets.py", "plan/evaluate.py", "plan/overlay.py"
 COLUMNS, READER, CONDITIONS = "plan/columns.py", "plan/reader.py", "plan/conditions.py"
 LOOKUP, TRANSFER, ENGINE = "plan/lookup.py", "plan/transfer.py", "engines/duckdb/"
+LESS, SHAPES, CELLS = "plan/less.py", "plan/shapes.py", "plan/cells.py"
+LOOKUPS, HELD, STRUCTURES = ENGINE + "lookups.py", ENGINE + "held.py", ENGINE + "structures.py"
+BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
 
 MUTATIONS = [
     # -- joins
-    Mutation("left join's right side is not filled with NULL", JOINS, 'if side in ("LEFT", "FULL"):', 'if side in ("FULL",):'),
+    Mutation("left join's right side is not filled with NULL", JOINS, 'if side in ("LEFT", "FULL"):', 'if side in ("FULL",):', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_using_case]"),
     Mutation("right join's left side is not filled with NULL", JOINS, '''            if side in ("RIGHT", "FULL"):
                 found.update''', '''            if side in ("FULL",):
-                found.update'''),
-    Mutation("full join's right side is not filled with NULL", JOINS, 'if side in ("LEFT", "FULL"):', 'if side in ("LEFT",):'),
-    Mutation("every conjunct rejects NULL", EXTRACT, '''        return not self._evaluator.constant(condition.render(str)''', '''        return True or not self._evaluator.constant(condition.render(str)'''),
+                found.update''', by="tests/plan/test_extract.py::test_statements"),
+    Mutation("full join's right side is not filled with NULL", JOINS, 'if side in ("LEFT", "FULL"):', 'if side in ("LEFT",):', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("every conjunct rejects NULL", EVALUATE, "return is_evaluable(left) and not evaluator", "return True or not evaluator", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_partition_is_null]"),
     Mutation("ON of left join prunes the left side", JOINS, '''        if side in ("LEFT", "ANTI"):
             return is_right''', '''        if side in ("ANTI",):
-            return is_right'''),
+            return is_right''', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_on_left]"),
     Mutation("ON of anti join prunes the left side", JOINS, '''        if side in ("LEFT", "ANTI"):
             return is_right''', '''        if side in ("LEFT",):
-            return is_right'''),
-    Mutation("ON of right join prunes the right side", JOINS, "return not is_right and at not in", "return at not in"),
-    Mutation("ON of full join prunes", JOINS, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("ASOF", "POSITIONAL") or'),
-    Mutation("ON of asof join prunes", JOINS, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("FULL", "POSITIONAL") or'),
-    Mutation("WHERE prunes an asof join's right side", JOINS, 'not in ("SEMI", "ANTI", "ASOF", "POSITIONAL")', 'not in ("SEMI", "ANTI", "POSITIONAL")'),
-    Mutation("ON prunes what an earlier join fills with NULL", JOINS, "return is_right or (at not in self.nullable(join) and self._is_seen(at))", "return is_right or self._is_seen(at)"),
-    Mutation("ON holds though a later join undoes it", JOINS, '''        return not any(self.sides[i] in ("RIGHT", "FULL")''', '''        return not any(self.sides[i] in ()'''),
-    Mutation("ON of left join holds for all rows", JOINS, 'if self.sides[i] in ("INNER", "SEMI") for c', 'if self.sides[i] in ("INNER", "SEMI", "LEFT") for c'),
-    Mutation("a full join is made inner by one side", JOINS, '("FULL", True, False): "LEFT"', '("FULL", True, False): "INNER"'),
-    Mutation("a left join is made inner by its left side", JOINS, '("LEFT", False, True): "INNER",', '("LEFT", False, True): "INNER",\n    ("LEFT", True, False): "INNER",'),
-    Mutation("positional joins are pruned", EXTRACT, "if is_positional(scope.sources):", "if False:"),
-    Mutation("sampled rows are pruned", EXTRACT, 'if select.args.get("sample"):', "if False:"),
+            return is_right''', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[anti_on]"),
+    Mutation("ON of right join prunes the right side", JOINS, "return not is_right and at not in", "return at not in", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[right_on]"),
+    Mutation("ON of full join prunes", JOINS, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("ASOF", "POSITIONAL") or', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[full_on_left]"),
+    Mutation("ON of asof join prunes", JOINS, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("FULL", "POSITIONAL") or', by="tests/plan/test_extract.py::test_statements"),
+    Mutation("WHERE prunes an asof join's right side", JOINS, 'not in ("SEMI", "ANTI", "ASOF", "POSITIONAL")', 'not in ("SEMI", "ANTI", "POSITIONAL")', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[asof_idx]"),
+    Mutation("ON prunes what an earlier join fills with NULL", JOINS, "return is_right or (at not in self.nullable(join) and self._is_seen(at))", "return is_right or self._is_seen(at)", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("ON holds though a later join undoes it", JOINS, '''        return not any(self.sides[i] in ("RIGHT", "FULL")''', '''        return not any(self.sides[i] in ()''', by="tests/plan/test_extract.py::test_statements"),
+    Mutation("ON of left join holds for all rows", JOINS, 'if self.sides[i] in ("INNER", "SEMI") for c', 'if self.sides[i] in ("INNER", "SEMI", "LEFT") for c', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_on_left]"),
+    Mutation("a full join is made inner by one side", JOINS, '("FULL", True, False): "LEFT"', '("FULL", True, False): "INNER"', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("a left join is made inner by its left side", JOINS, '("LEFT", False, True): "INNER",', '("LEFT", False, True): "INNER",\n    ("LEFT", True, False): "INNER",', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("positional joins are pruned", EXTRACT, "if is_positional(scope.sources):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[positional]"),
+    Mutation("sampled rows are pruned", EXTRACT, 'if select.args.get("sample"):', "if False:", by="tests/golden/test_sql.py::test_tables_that_must_not_be_pruned_are_kept_whole[using_sample_where]"),
     # -- through queries
-    Mutation("conditions pass all columns of an aggregation", PASSING, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:"),
-    Mutation("conditions pass all columns of a window", PASSING, "return pieces if all(used <= partition for partition in windows) else None", "return pieces"),
-    Mutation("one window's keys are enough", PASSING, "return pieces if all(used <= partition for partition in windows) else None", "return pieces if not windows or any(used <= partition for partition in windows) else None"),
-    Mutation("ROLLUP, CUBE and GROUPING SETS are simple", PASSING, "if not _is_simple(group):\n            return frozenset()", "if False:\n            return frozenset()"),
-    Mutation("floats are plain", COLUMNS, "BOOLEAN|DATE", "BOOLEAN|DOUBLE|FLOAT|DATE"),
-    Mutation("texts with a collation are plain", COLUMNS, "return not self._evaluator.has_collation()", "return True"),
-    Mutation("columns of set operations keep their type", PASSING, '''return (inner,) if self._types.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)"),
-    Mutation("expressions keep the type of a literal", PASSING, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")'''),
+    Mutation("conditions pass all columns of an aggregation", PASSING, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[rollup_outer]"),
+    Mutation("conditions pass all columns of a window", PASSING, "return pieces if all(used <= partition for partition in windows) else None", "return pieces", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[window_below]"),
+    Mutation("one window's keys are enough", PASSING, "return pieces if all(used <= partition for partition in windows) else None", "return pieces if not windows or any(used <= partition for partition in windows) else None", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[two_windows]"),
+    Mutation("ROLLUP, CUBE and GROUPING SETS are simple", PASSING, "if not _is_simple(group):\n            return frozenset()", "if False:\n            return frozenset()", survives="what is grouped by outside of these is a key of each of their groups, and the parser puts nothing else there"),
+    Mutation("floats are plain", COLUMNS, "BOOLEAN|DATE", "BOOLEAN|DOUBLE|FLOAT|DATE", by="tests/plan/test_rules.py::test_zeros_that_are_equal_are_not_the_same"),
+    Mutation("texts with a collation are plain", COLUMNS, "return not self._evaluator.has_collation()", "return True", by="tests/plan/test_rules.py::test_texts_that_a_collation_makes_equal_are_not_the_same"),
+    Mutation("columns of set operations keep their type", PASSING, '''return (inner,) if self._types.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[union_coercion]"),
+    Mutation("expressions keep the type of a literal", PASSING, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")''', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation(
         "barriers are passed",
         EXTRACT,
         """            self._note(relation, relation.barrier)
             conditions = []""",
-        """            self._note(relation, relation.barrier)""",
+        """            self._note(relation, relation.barrier)""", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[limit_below]",
     ),
-    Mutation("one use of an expression speaks for all", EXTRACT, "if len(pending) == len(relation.uses):", "if len(pending) == 1:"),
-    Mutation("uses of an expression are joined by AND", CONDITIONS, "return flat[0] if len(flat) == 1 else Group(\"OR\", tuple(flat))", "return flat[0] if len(flat) == 1 else Group(\"AND\", tuple(flat))"),
+    Mutation("one use of an expression speaks for all", EXTRACT, "if len(pending) == len(relation.uses):", "if len(pending) == 1:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("uses of an expression are joined by AND", CONDITIONS, "return flat[0] if len(flat) == 1 else Group(\"OR\", tuple(flat))", "return flat[0] if len(flat) == 1 else Group(\"AND\", tuple(flat))", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("an OR loses the alternatives that are not understood", CONDITIONS, '''            items = []
         if not items:''', '''            items = [i for i in items if not isinstance(i, Opaque)]
-        if not items:'''),
+        if not items:''', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_using_mixed]"),
     # -- reading predicates
-    Mutation("NOT is not pushed down", READER, 'op = "AND" if isinstance(node, exp.And) != negated else "OR"', 'op = "AND" if isinstance(node, exp.And) else "OR"'),
-    Mutation("NOT is forgotten", READER, "return self.read(node.this, not negated)", "return self.read(node.this, negated)"),
+    Mutation("NOT is not pushed down", READER, 'op = "AND" if isinstance(node, exp.And) != negated else "OR"', 'op = "AND" if isinstance(node, exp.And) else "OR"', by="tests/golden/test_sql.py::test_no_more_files_are_selected_than_a_good_planner_opens[not_or_payload]"),
+    Mutation("NOT is forgotten", READER, "return self.read(node.this, not negated)", "return self.read(node.this, negated)", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[bool_partition]"),
     Mutation(
         "impure predicates are evaluated",
         READER,
         """if self._is_pure(_NUMBER.sub("0", "".join(pure))) else None""",
-        "if True else None",
+        "if True else None", by="tests/plan/test_rules.py::test_what_depends_on_more_than_columns_prunes_nothing",
     ),
-    Mutation("the parsers need not agree", EXTRACT, "if not self._reader.agrees(node):", "if False:"),
+    Mutation("the parsers need not agree", EXTRACT, "if not self._reader.agrees(node):", "if False:", by="tests/plan/test_rules.py::test_what_the_parsers_read_differently_prunes_nothing"),
     # -- equal columns
     Mutation("values are carried over between all types", COLUMNS, '''        if not (self.is_plain(one) and self.is_plain(other)):
             return None
-        if one == other:''', '''        if True:'''),
-    Mutation("pairs of an outer EXISTS are kept under grouping", EXTRACT, 'if scope is None or any(scope.select.args.get(key) for key in ("group", "having", "qualify", "distinct")):', "if scope is None:"),
-    Mutation("aggregates are ignored below EXISTS", EXTRACT, "if any(e.find(exp.AggFunc, exp.Anonymous) for e in scope.select.expressions):", "if False:"),
-    Mutation("all parts of a FULL JOIN's merged column are pruned", EXTRACT, "[c.condition for c in final if c.condition.columns and all(r[0] in parts for r in c.condition.columns)],", "[c.condition for c in final if c.condition.columns and any(r[0] in parts for r in c.condition.columns)],"),
-    Mutation("a lookup forgets what is NULL", LOOKUP, "if scan is not None and scan.is_empty:", "if True:"),
-    Mutation("values looked up are cut off", LOOKUP, "conjunction(known) if known else None, own, MAX_VALUES)", 'conjunction([*known, Atom(("FALSE",), negated=False, text="")]), own, MAX_VALUES)'),
+        if one == other:''', '''        if True:''', by="tests/plan/test_rules.py::test_texts_that_a_collation_makes_equal_are_not_the_same"),
+    Mutation("pairs of an outer EXISTS are kept under grouping", EXTRACT, 'if scope is None or any(scope.select.args.get(key) for key in ("group", "having", "qualify", "distinct")):', "if scope is None:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("aggregates are ignored below EXISTS", EXTRACT, "if any(e.find(exp.AggFunc, exp.Anonymous) for e in scope.select.expressions):", "if False:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("all parts of a FULL JOIN's merged column are pruned", EXTRACT, "[c.condition for c in final if c.condition.columns and all(r[0] in parts for r in c.condition.columns)],", "[c.condition for c in final if c.condition.columns and any(r[0] in parts for r in c.condition.columns)],", by="tests/plan/test_extract.py::test_statements"),
+    Mutation("a lookup forgets what is NULL", LOOKUP, "if scan is not None and scan.is_empty:", "if True:", by="tests/plan/test_lookup.py::test_the_files_that_a_small_source_leaves"),
+    Mutation("values looked up are cut off", LOOKUP, "conjunction(known) if known else None, own, MAX_VALUES)", 'conjunction([*known, Atom(("FALSE",), negated=False, text="")]), own, MAX_VALUES)', by="tests/plan/test_lookup.py::test_the_files_that_a_small_source_leaves"),
     # -- structures
-    Mutation("OR intersects", EVALUATE, "return frozenset().union(*(self.all_files if p is None else p for p in parts))", "return self.all_files.intersection(*(self.all_files if p is None else p for p in parts))"),
+    Mutation("OR intersects", EVALUATE, "return frozenset().union(*(self.all_files if p is None else p for p in parts))", "return self.all_files.intersection(*(self.all_files if p is None else p for p in parts))", by="tests/plan/test_extract.py::test_where"),
     Mutation("OR ignores what cannot be evaluated", EVALUATE, "return frozenset().union(*(self.all_files if p is None else p for p in parts))", "return frozenset().union(*(p for p in parts if p is not None))", survives="an OR with such a part is not evaluated at all, see _can_prune"),
-    Mutation("two indices are evaluated as one", EVALUATE, "return frozenset(indexed) if len(indexed) <= 1 else None", "return frozenset(sorted(indexed)[:1])"),
-    Mutation("NULL is in indices", ENGINE + "evaluator.py", "absent = [] if never_null else [self.null(type_)]", "absent = []"),
-    Mutation("NaN is in indices", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and not never_nan:", "if False:"),
-    Mutation("indices tell the zeros apart", ENGINE + "structures.py", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n"),
-    Mutation("a predicate that fails holds for nothing", ENGINE + "evaluator.py", 'f"coalesce(TRY({predicate}), true)"', 'f"coalesce(TRY({predicate}), false)"'),
-    Mutation("columns of cubes are never NULL", DATASETS, "never_null = frozenset(cube.cube.dimension_columns) if", "never_null = frozenset(table.indices) if"),
-    Mutation("statistics forget NULL", ENGINE + "evaluator.py", '" AND nulls = 0" * null', '""'),
-    Mutation("statistics forget NaN", ENGINE + "evaluator.py", "            if nan:\n                return None", "            if False:\n                return None"),
-    Mutation("statistics of <> are those of =", ENGINE + "bounds.py", 'template = "(low <> {0} OR high <> {0})"', 'template = "(low <> {0} AND high <> {0})"'),
-    Mutation("statistics: < looks at the largest value", ENGINE + "bounds.py", "'low' if operator.startswith('<') else 'high'", "'high' if operator.startswith('<') else 'low'"),
-    Mutation("statistics: all types keep their order", ENGINE + "bounds.py", "return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS", "return True"),
+    Mutation("two indices are evaluated as one", EVALUATE, "return frozenset(indexed) if len(indexed) <= 1 else None", "return frozenset(sorted(indexed)[:1])", by="tests/plan/test_extract.py::test_where"),
+    Mutation("NULL is in indices", ENGINE + "evaluator.py", "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
+    Mutation("NaN is in indices", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and not never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
+    Mutation("indices tell the zeros apart", ENGINE + "structures.py", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
+    Mutation("a predicate that fails holds for nothing", ENGINE + "evaluator.py", 'f"coalesce(TRY({predicate}), true)"', 'f"coalesce(TRY({predicate}), false)"', by="tests/plan/test_evaluate.py::test_a_cast_that_fails_while_planning_keeps_the_file_and_fails_in_the_run"),
+    Mutation("columns of cubes are never NULL", DATASETS, "never_null = frozenset(cube.cube.dimension_columns) if", "never_null = frozenset(table.indices) if", by="tests/plan/test_prune.py::test_an_index_column_of_a_cube_may_be_null"),
+    Mutation("statistics forget NULL", ENGINE + "evaluator.py", '" AND nulls = 0" * null', '""', by="tests/engines/test_statistics.py"),
+    Mutation("statistics forget NaN", ENGINE + "evaluator.py", "            if nan:\n                return None", "            if False:\n                return None", by="tests/engines/test_statistics.py"),
+    Mutation("statistics of <> are those of =", ENGINE + "bounds.py", 'template = "(low <> {0} OR high <> {0})"', 'template = "(low <> {0} AND high <> {0})"', by="tests/engines/test_statistics.py"),
+    Mutation("statistics: < looks at the largest value", ENGINE + "bounds.py", "'low' if operator.startswith('<') else 'high'", "'high' if operator.startswith('<') else 'low'", by="tests/engines/test_statistics.py"),
+    Mutation("statistics: all types keep their order", ENGINE + "bounds.py", "return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS", "return True", by="tests/engines/test_statistics.py::test_bounds_say_nothing_where_a_cast_changes_the_order"),
+    Mutation("every predicate is NULL for NULL", ENGINE + "evaluator.py", "return tree is not None and is_null_for_null(tree, texts=pa.types.is_string(type_))", "return True"),
     # -- less than all rows
     Mutation(
         "a LIMIT counts rows that its condition may drop",
         "plan/less.py",
         "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset()",
-        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset(part.files)",
+        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_less.py::test_the_files_that_are_read",
     ),
-    Mutation("a LIMIT forgets its OFFSET", "plan/shapes.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]'),
-    Mutation("the first rows of a DISTINCT suffice", "plan/shapes.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",'),
-    Mutation("the first rows of an ORDER BY suffice", "plan/shapes.py", '"qualify", "order", "sample"', '"qualify", "sample"'),
-    Mutation("overlaid files are counted", "plan/less.py", "or scan.parts[0].overlaid or", "or"),
+    Mutation("a LIMIT forgets its OFFSET", "plan/shapes.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("the first rows of a DISTINCT suffice", "plan/shapes.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("the first rows of an ORDER BY suffice", "plan/shapes.py", '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("overlaid files are counted", "plan/less.py", "or scan.parts[0].overlaid or", "or", by="tests/plan/test_less.py::test_the_files_that_are_read"),
     # -- cubes
-    Mutation("left joined datasets are pruned by their payload", DATASETS, 'payload = own if seed or draft.join == "inner" else key', "payload = own"),
+    Mutation("left joined datasets are pruned by their payload", DATASETS, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
     Mutation("every condition makes a dataset inner", DATASETS, '''        if self._is_about(condition, payload):
             return rejects_null(''', '''        if self._is_about(condition, payload):
-            return True or rejects_null('''),
-    Mutation("files that hide a row are dropped", DATASETS, "        if draft.files != before:", "        if False:"),
+            return True or rejects_null(''', by="tests/plan/test_prune.py"),
+    Mutation("files that hide a row are dropped", DATASETS, "        if draft.files != before:", "        if False:", by="tests/plan/test_overlay.py"),
     Mutation(
         "the last row does not win",
         OVERLAY,
         "        writes = self._writes\n        writes.asked += 1\n",
-        "        return frozenset()\n        writes = self._writes\n        writes.asked += 1\n",
+        "        return frozenset()\n        writes = self._writes\n        writes.asked += 1\n", by="tests/plan/test_overlay.py",
     ),
-    Mutation("overlays: ranges that touch are apart", OVERLAY, "if clusters and low <= end:", "if clusters and low < end:"),
-    Mutation("overlays: unknown ranges are apart", OVERLAY, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]"),
-    Mutation("overlays: files of one partition are of one write", "plan/writes.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False"),
-    Mutation("datasets that are used are dropped", DATASETS, "if part is self._source.parts[0] or used is None:", "if part is self._source.parts[0]:"),
-    Mutation("the seed prunes by left joined datasets", TRANSFER, 'if other.join == "inner":', "if True:"),
-    Mutation("transfer: partners need no shared partition", TRANSFER, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()"),
+    Mutation("overlays: ranges that touch are apart", OVERLAY, "if clusters and low <= end:", "if clusters and low < end:", by="tests/plan/test_overlaps.py"),
+    Mutation("overlays: unknown ranges are apart", OVERLAY, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]", by="tests/plan/test_overlaps.py"),
+    Mutation("overlays: files of one partition are of one write", "plan/writes.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False", by="tests/plan/test_overlay.py"),
+    Mutation("datasets that are used are dropped", DATASETS, "or used is None:\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used)", ":\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used or ())", by="tests/plan/test_prune.py::test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets"),
+    Mutation("the seed prunes by left joined datasets", TRANSFER, 'if other.join == "inner":', "if True:", by="tests/plan/test_prune.py"),
+    Mutation("transfer: partners need no shared partition", TRANSFER, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_transfer.py::test_files_are_left_out_over_dimensions"),
+    # -- looking up in indices
+    Mutation("a held index is looked up in its first values", LOOKUPS, "if len(found) < limit:", "if True:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("an index file is looked up in its first values", LOOKUPS, "if found[0] < limit:", "if found[0] <= limit:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("what is not looked up is left out", LOOKUPS, "return Found(self._table.all_files, note)", "return Found(self._table.all_files - rest, note)", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("a sample speaks for the whole index", LOOKUPS, "return self._kept(rest) if self._exceeds(price, rest) else self._whole()", "return self._kept(rest) if self._exceeds(price, rest) else Found(found.union(listed or ()))", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("indices are looked up at any price", LOOKUPS, "return price > NEGLIGIBLE and price > self._lookups.seconds(self._table, files)", "return False", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("binary values are never cut", LOOKUPS, "doubtful = set(table.all_files) if isinstance(more, bool) else {row[0] for row in more}", "doubtful = set[int]()", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
+    Mutation("any predicate may be asked of cut values", LOOKUPS, "if isinstance(found, bool) or not self._compares(predicate, parameters):", "if isinstance(found, bool):", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
+    Mutation("cut values are compared with such that would be cut", LOOKUPS, 'clean = not any(isinstance(v, bytes) and b"\\0" in v for v in parameters.values())', "clean = True", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
+    Mutation("NULL is in indices, beside partition keys", ENGINE + "evaluator.py", "return Found(found.files | files, found.note)", "return Found(found.files, found.note)", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
+    Mutation("a held index is read with one batch's dictionary", HELD, "if codes is None or not labels.dictionary.equals(last):", "if codes is None:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("labels without a file are held", HELD, "if unknown or lists.null_count or labels.null_count:", "if False:", by="tests/engines/test_lookups.py::test_unusual_index_files_say_the_same_once_they_are_held"),
+    Mutation("text that is none is held", HELD, "values.validate(full=True)", "pass", survives="DuckDB refuses to store such text, and the index is not held then either"),
+    Mutation("an index is held before it is whole", STRUCTURES, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
+    Mutation("a value stands once in a held index", STRUCTURES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_cells.py"),
+    Mutation("indices with a collation are held", STRUCTURES, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_structures.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
+    Mutation("an index is never held", "engines/duckdb/indexed.py", "if self.held is not None or not self.may_be_held or self.uses < FREE_USES:", "if True:", by="tests/engines/test_structures.py::test_an_index_gives_the_same_answer_before_and_after_it_is_held"),
+    # -- statistics
+    Mutation("statistics: the ends of a list are outside", BOUNDS, "lambda e: low <= e AND e <= high", "lambda e: low < e AND e < high", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: a long list is looked at from one end", BOUNDS, "(low <= list_max({listed}) AND high >= list_min({listed}))", "(low <= list_min({listed}) AND high >= list_min({listed}))", by="tests/engines/test_statistics.py"),
+    Mutation("statistics: a prefix is compared with whole texts", BOUNDS, "left(high, {len(prefix)}) >= {{0}})", "left(high, {len(prefix)}) > {{0}})", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: patterns are prefixes", BOUNDS, r're.compile(r"([^%_\\]+)%")', r're.compile(r"([^%\\]+)%")', by="tests/engines/test_statistics.py"),
+    Mutation("statistics: NOT BETWEEN is outside of both ends", BOUNDS, "(low < {0} OR high > {1})", "(low < {0} AND high > {1})", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: a comparison is not turned around", BOUNDS, "_FLIPPED.get(operator, operator)", "operator", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: NOT is forgotten", BOUNDS, "operator = _NEGATED[operator]", "pass", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: constants need no type in common", BOUNDS, "if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):\n            return None", "", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: texts beside constants take any type", BOUNDS, "if types and None in self.typed:\n            return None", "", by="tests/engines/test_statistics.py::test_a_text_takes_the_type_that_several_constants_have_in_common"),
+    Mutation("statistics with a collation count", ENGINE + "evaluator.py", 'or (declared == "VARCHAR" and self.has_collation())', "", by="tests/engines/test_footers.py::test_a_collation_of_the_session_keeps_all_files"),
+    Mutation("files without statistics match nothing", FOOTERS, "bool_and(coalesce(nulls = num_values, false) OR (low", "bool_or(coalesce(nulls = num_values, false) OR (low", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    # -- row counts and extremes
+    Mutation("extremes of all types are exact", ENGINE + "knowledge.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_less.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
+    Mutation("files without rows are counted", LESS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_less.py::test_files_without_rows_make_no_groups"),
+    Mutation("no files have no count", LESS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_less.py::test_files_without_rows_make_no_groups"),
+    Mutation("rows are grouped by what is in no metadata", SHAPES, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("min and max have one argument", SHAPES, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("DISTINCT ON is DISTINCT", SHAPES, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("GROUP BY ROLLUP is answered from metadata", SHAPES, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    # -- LIMIT
+    Mutation("a LIMIT counts the rows of all files", LESS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
+    Mutation("a LIMIT in percent counts rows", SHAPES, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("a row becomes one row, whatever is selected", SHAPES, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    # -- cells
+    Mutation("binary values and floats are exact in indices", CELLS, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_transfer.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
+    Mutation("a value stands in one row of an index file", ENGINE + "cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_cells.py"),
+    Mutation("ranges of one row group are those of the file", ENGINE + "cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_cells.py"),
+    Mutation("ranges: row groups without statistics hold nothing", ENGINE + "cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_cells.py"),
+    Mutation("files that cannot be compared share no cells", ENGINE + "cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlay.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
+    # -- overlays
+    Mutation("a file is overlaid only by all its partners", "plan/writes.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlay.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
+    Mutation("a file name of any kind tells the write", "plan/writes.py", "number.setdefault(name, at) if name in known else at for", "number.setdefault(name, at) if name in known else 0 for", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("dimensions are never NULL in any cube", OVERLAY, "if checked and c not in keys]", "if c not in keys]", by="tests/plan/test_overlaps.py::test_ranges_and_indices_are_not_trusted_where_dimensions_may_be_null"),
+    Mutation("where there are many pairs no file hides another", OVERLAY, "hiding.update(late)", "pass", by="tests/plan/test_overlaps.py::test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows"),
+    Mutation("where there are many files none is overlaid", OVERLAY, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
+    # -- transfer
+    Mutation("what a dimension leaves out hides nothing", TRANSFER, "(condition, by, left | files) for", "(condition, by, left) for", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("looked up values are as many as there may be", ENGINE + "knowledge.py", "return None if len(rows) > limit else", "return", by="tests/plan/test_lookup.py::test_more_values_than_may_be_looked_up_are_no_condition"),
+    Mutation("overwritten rows are looked up no more", LOOKUP, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
+    # -- plans that are kept
+    Mutation("a plan is kept for all parameters", "plan/cache.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),
+    Mutation("1, 1.0 and TRUE are one parameter", "plan/cache.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple((n, v) for n, v in sorted(given.items()))", by="tests/plan/test_plan_cache.py"),
+    Mutation("a plan is kept for all settings", "plan/cache.py", "return planner, values, tuple(sorted(settings.items()))", "return planner, values, ()", by="tests/plan/test_plan_cache.py"),
+    Mutation("a plan is kept when tables change", "plan/cache.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
 ]  # fmt: skip

@@ -1,16 +1,19 @@
 """Breaks one rule of the planner at a time and shows which test notices.
 
-    python tests/mutation/run.py [--list] [--tests golden,plan,differential] [NAME ...]
+    python tests/mutation/run.py [--list] [--tests golden,plan,engines,differential] [NAME ...]
 
 Every mutation of ``mutations.py`` is applied to a copy of the package, over which the tests
-run in a process of their own until the first one fails. A mutation that no test notices
-survives; one whose text is no longer found exactly once is an error. Both make the run fail,
+run in a process of their own until the first one fails: the test that is known to notice it,
+then the others. A mutation that no test notices survives; one whose text is no longer found
+exactly once, or over which the tests do not run, is an error. All of these make the run fail,
 except for survivors that are known, with the reason why nothing can notice them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mutations import MUTATIONS, Mutation
@@ -25,51 +30,106 @@ from mutations import MUTATIONS, Mutation
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
     "golden": ["tests/golden/test_sql.py"],
-    "plan": ["tests/plan", "tests/engines/test_statistics.py"],
+    "plan": ["tests/plan/test_rules.py", "tests/plan/test_extract.py", "tests/plan"],
+    "engines": [
+        f"tests/engines/test_{name}.py" for name in ("cells", "statistics", "lookups", "structures", "footers")
+    ],
     "differential": ["tests/test_differential.py"],
 }
 STATEMENTS = "12x120"
-TIMEOUT = 900
+TIMEOUT = 1800
 
 
-def mutated(mutation: Mutation, source: Path) -> str | None:
-    """Apply a mutation to the package below ``source``; return what is wrong with it."""
+@dataclass(frozen=True)
+class Outcome:
+    """The first test that failed, or why the tests did not run to their end."""
+
+    test: str = ""
+    problem: str = ""
+    output: str = ""
+
+
+@contextlib.contextmanager
+def broken(mutation: Mutation, source: Path) -> Iterator[str]:
+    """Apply a mutation to the package below ``source`` for a while, and tell what is wrong with it, if anything."""
     path = source / "kartosql" / mutation.module
     text = path.read_text("utf-8")
-    if text.count(mutation.old) != 1:
-        return f"{mutation.module}: the text occurs {text.count(mutation.old)} times"
-    path.write_text(text.replace(mutation.old, mutation.new), "utf-8")
-    return None
+    found = text.count(mutation.old)
+    if found != 1:
+        yield f"{mutation.module}: the text occurs {found} times"
+        return
+    _write(path, text.replace(mutation.old, mutation.new))
+    try:
+        yield ""
+    finally:
+        _write(path, text)
 
 
-def noticed(source: Path, kinds: list[str], statements: str) -> tuple[str | None, str]:
-    """Return the first test that fails over the package below ``source``, and the end of the output."""
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
+    # Bytecode is told apart by size and second only.
+    Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
+
+
+def first_failure(source: Path, tests: Sequence[str], statements: str) -> Outcome:
+    """Run some tests over the package below ``source`` until one fails."""
     environment = {**os.environ, "PYTHONPATH": str(source), "KARTOSQL_DIFFERENTIAL": statements}
-    check = [sys.executable, "-c", "import kartosql; print(kartosql.__file__)"]
-    used = subprocess.run(check, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    if not used.startswith(str(source)):
-        raise SystemExit(f"the tests would run over {used.strip()}, not over the mutated copy")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(problem=f"no end after {TIMEOUT} s")
+    output = done.stdout[-2000:] + done.stderr[-2000:]
+    if done.returncode == 0:
+        return Outcome()
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode == 1 and found:
+        return Outcome(test=found[1], output=output)
+    return Outcome(problem=f"pytest ended with {done.returncode}", output=output)
+
+
+def noticed(source: Path, known: str, kinds: Sequence[str], statements: str) -> Outcome:
+    """Run the test that is known to notice a mutation, and then those of all kinds."""
+    outcome = first_failure(source, [known], statements) if known else Outcome()
+    if outcome.test:
+        return outcome
+    # A known test that does not run may have gone, or its data may not be there.
     for kind in kinds:
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *TESTS[kind]]
-        try:
-            done = subprocess.run(
-                command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return f"{kind}: timeout", ""
-        if done.returncode == 1:
-            found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-            return found[1] if found else kind, done.stdout[-2000:]
-        if done.returncode != 0:
-            return f"{kind}: pytest ended with {done.returncode}", done.stdout[-2000:] + done.stderr[-2000:]
-    return None, ""
+        outcome = first_failure(source, TESTS[kind], statements)
+        if outcome != Outcome():
+            break
+    return outcome
+
+
+def check_copy(source: Path) -> None:
+    """Make sure that the copy is what the tests run over."""
+    code = "import kartosql; print(kartosql.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    if not done.stdout.startswith(str(source)):
+        raise SystemExit(f"the tests would run over {done.stdout.strip()}, not over the mutated copy")
+
+
+def verdict(mutation: Mutation, outcome: Outcome) -> tuple[str, bool]:
+    """Return what came of a mutation, and whether that is as it should be."""
+    if outcome.problem:
+        return f"ERROR: {outcome.problem}", False
+    if outcome.test and mutation.survives:
+        return f"SHOULD SURVIVE, noticed by {outcome.test}", False
+    if outcome.test:
+        return f"noticed by {outcome.test}", True
+    return (f"survives, as known: {mutation.survives}", True) if mutation.survives else ("SURVIVES", False)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mutations to try; all of them by default")
     parser.add_argument("--list", action="store_true", help="only check that every mutation still applies")
-    parser.add_argument("--tests", default="golden,plan,differential", help="kinds of tests, in order")
+    parser.add_argument("--tests", default=",".join(TESTS), help="kinds of tests, in order")
     parser.add_argument("--statements", default=STATEMENTS, help="see tests/test_differential.py")
     parser.add_argument("--verbose", action="store_true", help="show how the test failed")
     options = parser.parse_args()
@@ -77,38 +137,39 @@ def main() -> int:
     unknown = set(options.names) - {m.name for m in MUTATIONS}
     if unknown:
         parser.error(f"no such mutation: {', '.join(sorted(unknown))}")
-    kinds = options.tests.split(",")
+    kinds = [k for k in options.tests.split(",") if k]
+    began = time.monotonic()
+    rows: list[tuple[str, str, float]] = []
     bad: list[str] = []
-    if not options.list and not options.names:
-        with tempfile.TemporaryDirectory() as folder:
-            shutil.copytree(ROOT / "src", folder, dirs_exist_ok=True)
-            test, output = noticed(Path(folder), kinds, options.statements)
-        if test is not None:
-            print(f"without any mutation {test} fails\n{output}")
-            return 2
-    for mutation in chosen:
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            source = Path(folder)
-            shutil.copytree(ROOT / "src", source, dirs_exist_ok=True)
-            problem = mutated(mutation, source)
-            test, output = (None, "") if problem or options.list else noticed(source, kinds, options.statements)
-        if problem:
-            verdict = f"DOES NOT APPLY: {problem}"
-            bad.append(mutation.name)
-        elif options.list:
-            verdict = "applies"
-        elif test is not None:
-            verdict = f"noticed by {test}"
-        elif mutation.survives:
-            verdict = f"survives, as known: {mutation.survives}"
-        else:
-            verdict = "SURVIVES"
-            bad.append(mutation.name)
-        print(f"{mutation.name}: {verdict} ({time.monotonic() - started:.0f} s)", flush=True)
-        if options.verbose and output:
-            print(output)
-    print(f"{len(chosen)} mutations, {len(bad)} bad" + (f": {', '.join(bad)}" if bad else ""))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder)
+        shutil.copytree(ROOT / "src", source, dirs_exist_ok=True)
+        check_copy(source)
+        if not options.list and not options.names:
+            outcome = noticed(source, "", kinds, options.statements)
+            if outcome != Outcome():
+                print(f"without any mutation: {outcome.test or outcome.problem}\n{outcome.output}")
+                return 2
+        for mutation in chosen:
+            started = time.monotonic()
+            with broken(mutation, source) as problem:
+                if problem or options.list:
+                    outcome = Outcome(problem=problem)
+                else:
+                    outcome = noticed(source, mutation.by, kinds, options.statements)
+            text, good = verdict(mutation, outcome)
+            if not problem and (options.list or not (kinds or mutation.by)):
+                text, good = "applies" if options.list else "not tried, as no test is noted", True
+            rows.append((mutation.name, text, time.monotonic() - started))
+            bad += [] if good else [mutation.name]
+            print(f"{mutation.name}: {text} ({rows[-1][2]:.0f} s)", flush=True)
+            if outcome.output and (options.verbose or outcome.problem):
+                print(outcome.output)
+    print()
+    for name, text, seconds in rows:
+        print(f"{seconds:5.0f} s  {name:<60}  {text}")
+    passed = time.monotonic() - began
+    print(f"{len(rows)} mutations in {passed:.0f} s, {len(bad)} bad" + (f": {', '.join(bad)}" if bad else ""))
     return 1 if bad else 0
 
 

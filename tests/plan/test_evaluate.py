@@ -65,6 +65,8 @@ def _check(connection: Any, where: str, files: list[int], rows: list[int], param
         ("i IS NULL", [0, 1, 2, 3], [3]),
         ("NOT (i < 5)", [0, 1, 2, 3], [1, 2]),
         ("i BETWEEN 1 AND 5", [0], [0, 0]),
+        ("coalesce(i, n + 1) = 4", [0, 3], [0, 3]),
+        ("i > n + 60", [0, 1, 2, 3], [2]),
     ],
 )
 def test_nan_and_null_stand_in_no_index_and_count_as_possible(make, where, files, rows):

@@ -120,6 +120,7 @@ def check(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str, parameters
         ("SELECT v FROM t WHERE p >= 4 AND q = 'a/b' LIMIT 5", None),
         ("SELECT * FROM (SELECT v FROM t LIMIT 2) WHERE v > 0", 2),
         ("SELECT v FROM t WHERE v > 100 LIMIT 1", None),
+        ("SELECT v FROM t WHERE v % 100 = 1 LIMIT 1", None),
         ("SELECT unnest(l) FROM t LIMIT 3", FILES),
         ("SELECT v FROM t ORDER BY v LIMIT 1", FILES),
         ("SELECT DISTINCT s FROM t LIMIT 2", FILES),
@@ -155,3 +156,23 @@ def test_the_report_says_what_stands_for_the_files(connection):
         "files_before": FILES,
         "files_after": 2,
     }
+
+
+def test_files_without_rows_make_no_groups(local, monkeypatch):
+    write_dataset(local, "t", pa.table({"p": [0, 1, 2], "v": [1, 2, 3]}), partition_on="p")
+    first = next(iter(builders.read_document(local, "t")["partitions"].values()))["files"]["table"]
+    local.put(first, builders.parquet(builders.read_parquet(local, first).slice(0, 0)))
+    with kartosql.connect(local.url) as made:
+        for sql in ("SELECT DISTINCT p FROM t ORDER BY p", "SELECT p, count(*) FROM t GROUP BY p ORDER BY p"):
+            assert check(made, monkeypatch, sql) == 0
+            assert [row[0] for row in made.sql(sql).rows()] == [1, 2]
+        assert check(made, monkeypatch, "SELECT count(*) FROM t WHERE p = 0") == 0
+        assert made.sql("SELECT count(*), min(p) FROM t WHERE p = 0").rows() == [(0, None)]
+
+
+def test_the_largest_float_may_be_no_number_of_the_statistics(local):
+    rows = {"p": [*range(FILES)] * 2, "f": [float(n) for n in range(FILES)] + [float("nan")] * FILES}
+    write_dataset(local, "t", pa.table(rows), partition_on="p")
+    with kartosql.connect(local.url) as made:
+        for _ in range(4):
+            assert repr(made.sql("SELECT min(f), max(f) FROM t").rows()) == "[(0.0, nan)]"

@@ -13,6 +13,7 @@ import pytest
 
 import kartosql
 import kartosql.query
+from kartosql.plan import lookup
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from kartosql.write.build import write_dataset
@@ -104,6 +105,12 @@ def test_the_files_that_a_small_source_leaves(connection, monkeypatch, sql, file
 
 def test_a_large_source_is_not_read_twice(connection, monkeypatch):
     assert check(connection, monkeypatch, "SELECT count(*) FROM big a JOIN big b ON a.i = b.i") == 2 * FILES
+
+
+def test_more_values_than_may_be_looked_up_are_no_condition(connection, monkeypatch):
+    monkeypatch.setattr(lookup, "MAX_VALUES", 2)
+    assert check(connection, monkeypatch, "SELECT i, p FROM big WHERE i IN (SELECT k FROM small)") == FILES
+    assert check(connection, monkeypatch, "SELECT i, p FROM big WHERE i IN (SELECT k FROM small WHERE flag)") == 2
 
 
 def test_values_found_for_one_table_are_a_condition_for_the_next(connection, monkeypatch):

@@ -306,3 +306,9 @@ def test_columns_of_outer_tables_are_read_beside_items_whose_columns_are_not_kno
     middle = f"SELECT b.x FROM c b WHERE b.p IS NOT NULL AND EXISTS ({inner})"
     sql = f"SELECT count(*) FROM c a WHERE EXISTS (SELECT 1 FROM ({middle}) q)"
     assert rows(sql) == rows("SELECT count(*) FROM c")
+
+
+@pytest.mark.parametrize("inner", ["SELECT x AS b FROM c", "SELECT x AS B, p FROM c GROUP BY ALL", "SELECT 1 AS b"])
+def test_a_column_of_a_derived_table_with_the_name_of_an_outer_table_hides_no_column_of_that(rows, inner):
+    sql = f"SELECT count(*) FROM c b WHERE EXISTS (SELECT 1 FROM ({inner}) q WHERE b.v IS NOT NULL OR b.v IS NULL)"
+    assert rows(sql) == rows("SELECT count(*) FROM c")

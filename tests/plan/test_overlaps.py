@@ -136,6 +136,13 @@ def test_too_many_pairs_of_files_are_not_looked_at(make, overlaid, monkeypatch):
     assert connection.sql("SELECT v FROM c WHERE i1 = 0").rows() == [("a0",)]
 
 
+def test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows(make, monkeypatch):
+    moved = _seed([0], [0], "b").set_column(3, "i1", pa.array([9]))
+    connection = make("seed", _seed([0, 1], [0, 0], "a"), moved)
+    monkeypatch.setattr(overlay, "MAX_PAIRS", 0)
+    assert connection.sql("SELECT v FROM c WHERE i1 = 0").rows() == []
+
+
 def test_an_index_that_costs_more_than_it_saves_is_not_read(make, overlaid, monkeypatch):
     connection = make("seed", _seed([0, 2], [0, 0], "a"), _seed([1, 3], [0, 0], "b"))
     monkeypatch.setattr(overlay, "INDEX_SHARE", 0.0001)

@@ -202,3 +202,12 @@ def test_a_plain_dataset_has_no_overlays(local):
     builders.append(local, "d", rows)
     connection = kartosql.connect(local.url)
     assert connection.sql("SELECT count(*) FROM d WHERE i = 1").rows() == [(4,)]
+
+
+def test_a_later_file_that_cannot_be_read_is_not_left_out(make, local):
+    connection = make(("e", pa.table({"x": [0], "p": [0], "j1": [77], "w": ["Z"]}), None))
+    later = list(builders.read_document(local, "c++e")["partitions"].values())[-1]["files"]["table"]
+    whole = local.read(later)
+    local.put(later, whole[:4] + b"\xff" * 60 + whole[64:])  # its footer can be read
+    with pytest.raises(kartosql.KartosqlError):
+        connection.sql("SELECT x, w FROM c.e WHERE j1 = 20").rows()

@@ -58,6 +58,14 @@ def test_other_parameters_are_planned_anew(connection, plans):
     assert repeat(connection, sql, [True]) == [(1.0,)]
 
 
+def test_parameters_that_are_only_equal_in_python_are_planned_anew(connection, plans):
+    typed = "SELECT v FROM t WHERE typeof(?) = 'DOUBLE' AND p = 1"
+    signed = "SELECT v FROM t WHERE signbit(?) AND p = 1"
+    for sql, one, other in ((typed, 1, 1.0), (typed, True, 1.0), (signed, 0.0, -0.0)):
+        assert repeat(connection, sql, [one]) == []
+        assert repeat(connection, sql, [other]) == [(3.0,)]
+
+
 def test_a_write_is_seen_at_once(connection, plans):
     assert repeat(connection, "SELECT count(*), sum(v) FROM t WHERE p = 1") == [(1, 3.0)]
     builders.append(connection.store, "t", pa.table({"p": [1], "i": [12], "v": [7.0]}))

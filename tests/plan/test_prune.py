@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import builders
 import kartosql
 import kartosql.query
 from kartosql.formats.kartothek.cube import Cube
@@ -106,6 +107,11 @@ def test_rows_of_a_cube(connection, sql, rows):
     assert connection.sql(sql).rows() == rows
 
 
+def test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets(connection):
+    ((row,),) = connection.sql("SELECT c FROM c WHERE x = 1 LIMIT 1").rows()
+    assert (row["x"], row["w"], row["j1"]) == (1, "b", 6)
+
+
 def test_nothing_is_left_out_when_pruning_is_switched_off(connection, monkeypatch):
     monkeypatch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
     report = connection.explain("SELECT w FROM c WHERE i1 = 10")
@@ -158,3 +164,16 @@ def test_a_condition_on_a_dimension_prunes_through_the_values_it_has_in_the_seed
         "scans"
     ][1:]
     assert len(scan["datasets"][0]["files"]) == 1
+
+
+def test_an_index_column_of_a_cube_may_be_null(local):
+    build_cube(local, Cube("n", ["x"], ["p"], index_columns=["i"]), pa.table({"x": [0, 1], "p": [0, 1], "i": [5, 6]}))
+    document = builders.read_document(local, "n++seed")
+    first, second = document["partitions"]
+    # It was before it was indexed.
+    local.put(f"n++seed/table/{first}.parquet", builders.parquet({"x": [0], "i": pa.array([None], pa.int64())}))
+    index = {"i": [6], "partition": pa.array([[second]], pa.list_(pa.string()))}
+    local.put(document["indices"]["i"], builders.parquet(index))
+    with kartosql.connect(local.url) as made:
+        assert made.sql("SELECT x FROM n WHERE i IS NULL").rows() == [(0,)]
+        assert made.sql("SELECT x FROM n WHERE coalesce(i, p + 9) = 9").rows() == [(0,)]

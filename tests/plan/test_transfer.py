@@ -299,6 +299,20 @@ def test_overwritten_rows_stay_overwritten(cube, local, sql, rows):
     assert cube.sql(sql).rows() == rows
 
 
+def test_what_an_index_cuts_is_not_looked_up_in_it(local):
+    cells = [b"a\0%d" % n for n in range(8)]
+    seed = pa.table({"x": cells, "p": range(8), "v": range(8)})
+    enrichment = pa.table({"x": cells, "q": range(8), "j": range(8)})
+    cube = Cube("b", ["x"], ["p"], index_columns=["j"])
+    build_cube(local, cube, {"seed": seed, "a": enrichment}, partition_on={"a": ["q"]})
+    document = builders.read_document(local, "b++seed")
+    # As the originals write it: all values end at their first NUL byte.
+    index = pa.table({"x": [b"a"], "partition": pa.array([list(document["partitions"])], pa.list_(pa.string()))})
+    local.put(document["indices"]["x"], builders.parquet(index))
+    with kartosql.connect(local.url) as made:
+        assert made.sql("SELECT v FROM b WHERE j = 3").rows() == [(3,)]
+
+
 @pytest.mark.parametrize("cheap", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_cubes_have_the_same_rows_pruned_unpruned_and_by_definition(seed, cheap, worlds, monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ from kartosql.errors import Span, SqlError, UnknownNameError
 from kartosql.plan.occurrences import Occurrence, Relation, Unknown
 from kartosql.plan.scopes import ScopeWalker, Walked
 from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
+from kartosql.sql.shapes import with_masks
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, placeholders, span_of
 
@@ -30,7 +31,8 @@ class BoundQuery:
     """A query whose names are resolved.
 
     ``text`` is the user's text in which each table occurrence has the name of its own view
-    (``occurrence.view``) and each parameter the form ``$name``. ``suspects`` are
+    (``occurrence.view``) and each parameter the form ``$name``; ``shape`` is the same for
+    statements that differ in constants only. ``suspects`` are
     references nothing explains; the engine has the last word on them.
     """
 
@@ -42,10 +44,19 @@ class BoundQuery:
     parameter_places: Mapping[Span, str]
     suspects: tuple[Unknown, ...]
     edits: tuple[tuple[Span, str], ...] = ()
+    shape: str = ""
 
     def edited(self, edits: Sequence[tuple[Span, str]]) -> BoundQuery:
         """Return the query with more edits of the user's text."""
-        return replace(self, text=_apply(self.select.text, [*self.edits, *edits]))
+        return self._of(self.select, [*self.edits, *edits])
+
+    def alike(self, select: Select) -> BoundQuery:
+        """Return the query of a statement with the same tree."""
+        return self._of(select, self.edits)
+
+    def _of(self, select: Select, edits: Sequence[tuple[Span, str]]) -> BoundQuery:
+        text, shape = texts_of(select, edits)
+        return replace(self, select=select, text=text, shape=shape)
 
     @property
     def sources(self) -> tuple[TableSource, ...]:
@@ -108,15 +119,17 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
         assert occurrence.span is not None
         edits.append((occurrence.span, ".".join(quote_identifier(n) for n in occurrence.view)))
     edits += _renames(walker)
+    text, shape = texts_of(select, edits)
     return BoundQuery(
         select=select,
-        text=_apply(select.text, edits),
+        text=text,
         occurrences=tuple(occurrences),
         walked=walked,
         parameters=values,
         parameter_places=places,
         suspects=tuple(walker.names.unknown),
         edits=tuple(edits),
+        shape=shape,
     )
 
 
@@ -241,7 +254,15 @@ def _renames(walker: ScopeWalker) -> list[tuple[Span, str]]:
     return list(edits.items())
 
 
-def _apply(text: str, edits: list[tuple[Span, str]]) -> str:
+def texts_of(select: Select, edits: Sequence[tuple[Span, str]]) -> tuple[str, str]:
+    """Return the text to run and its shape."""
+    text = _apply(select.text, edits)
+    if not select.constants:
+        return text, text
+    return text, _apply(select.text, [*edits, *with_masks(select.text, select.constants)])
+
+
+def _apply(text: str, edits: Sequence[tuple[Span, str]]) -> str:
     pieces, at = [], 0
     for (start, end), new in sorted(edits):
         pieces += [text[at:start], new]

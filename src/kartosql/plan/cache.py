@@ -48,12 +48,19 @@ class PlanCache:
         """Return a bound query; raises what ``plan.bind`` raises."""
         with self._lock:
             entry = self._entries.get(id(select))
+            like = self._entries.get(id(select.like)) if entry is None and select.like is not None else None
         if entry is not None and _has_same_tables(entry, tables):
             return rebind(entry.bound, parameters)
-        bound = bind(select, tables, parameters)
+        if like is not None and _has_same_tables(like, tables):
+            bound = rebind(like.bound.alike(select), parameters)
+        else:
+            bound, like = bind(select, tables, parameters), None
+        if select.like is not None and like is None:
+            like = _Entry(select.like, bound.alike(select.like))
         with self._lock:
-            self._entries[id(select)] = _Entry(select, bound)
-            self._entries.move_to_end(id(select))
+            for new in filter(None, (like, _Entry(select, bound))):
+                self._entries[id(new.select)] = new
+                self._entries.move_to_end(id(new.select))
             while len(self._entries) > MAX_STATEMENTS:
                 self._entries.popitem(last=False)
         return bound

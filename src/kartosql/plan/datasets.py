@@ -11,19 +11,12 @@ from collections.abc import Sequence, Set
 from kartosql.formats.kartothek.cube import has_cube_flags
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.conditions import Condition, is_evaluable, parameters_for
-from kartosql.plan.evaluate import Evaluator, FileFilter
+from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.tables import Part
 from kartosql.plan.transfer import Draft, Transfer
-
-
-def rejects_null(condition: Condition, occurrence: Occurrence, query: BoundQuery, evaluator: Evaluator) -> bool:
-    """Return whether a condition is not TRUE for a row of an occurrence that is all NULL."""
-    types = occurrence.source.columns
-    predicate = condition.render(lambda column: evaluator.null(types[column[1]]))
-    return not evaluator.constant(predicate, parameters_for(condition, query.parameters))
 
 
 class OccurrencePruner:
@@ -94,10 +87,12 @@ class OccurrencePruner:
         keys = {name: f"k{i}" for i, name in enumerate(seed.partition_keys)}
         if not self._is_about(condition, payload | keys.keys()) or all(c in keys for _, c in condition.columns):
             return False
-        if self._is_about(condition, payload):
-            return rejects_null(condition, self._occurrence, self._query, self._evaluator)
-        # What else the condition depends on are the seed's partition keys: all their values are known.
         types = self._source.columns
+        if self._is_about(condition, payload):
+            return rejects_null(
+                condition, lambda c: (self._evaluator.null(types[c[1]]),), self._evaluator, self._query.parameters
+            )
+        # What else the condition depends on are the seed's partition keys: all their values are known.
         predicate = condition.render(lambda c: keys.get(c[1]) or self._evaluator.null(types[c[1]]))
         return not self._evaluator.partitions(seed, predicate, parameters_for(condition, self._query.parameters))
 

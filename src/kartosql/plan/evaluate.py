@@ -6,12 +6,21 @@ predicates over the distinct partition values and index values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Cells, Files, Found
-from kartosql.plan.conditions import Atom, Condition, Group, conjunction, is_evaluable, parameters_for
+from kartosql.plan.conditions import (
+    Atom,
+    Condition,
+    Group,
+    Pieces,
+    conjunction,
+    is_evaluable,
+    parameters_for,
+    substitute,
+)
 from kartosql.plan.occurrences import ColumnRef, Occurrence
 from kartosql.plan.scan import OccurrenceScan
 
@@ -112,6 +121,20 @@ class Evaluator(Protocol):
 
         Only what is remembered of the footers of files is used, no file is opened for it.
         """
+
+
+def rejects_null(
+    condition: Condition,
+    nulls: Callable[[ColumnRef], Pieces | None],
+    evaluator: Evaluator,
+    parameters: Mapping[str, Any],
+) -> bool:
+    """Return whether a condition is not TRUE for any row that has ``nulls`` in place of columns.
+
+    What depends on columns for which there are none may be TRUE.
+    """
+    left = substitute(condition, nulls)
+    return is_evaluable(left) and not evaluator.constant(left.render(str), parameters_for(left, parameters))
 
 
 class FileFilter:

@@ -14,13 +14,14 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.plan.columns import ColumnTypes
-from kartosql.plan.conditions import Condition, Lookup, Opaque, Pieces, disjunction, parameters_for, substitute
-from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.conditions import Condition, Lookup, Opaque, Pieces, disjunction, substitute
+from kartosql.plan.evaluate import Evaluator, rejects_null
 from kartosql.plan.joins import Conjunct, Joins, Pair, is_positional
 from kartosql.plan.occurrences import ColumnRef, Merged, Relation, Scope, Source
 from kartosql.plan.passing import Passage
 from kartosql.plan.reader import ConditionReader, conjuncts
 from kartosql.plan.scopes import Walked
+from kartosql.sql.tree import span_of
 
 MAX_CONDITIONS = 64  # on one source; what is carried over many equal columns multiplies
 
@@ -190,7 +191,8 @@ class Extractor:
 
     def _conjuncts(self, node: exp.Expression) -> list[Conjunct]:
         if not self._reader.agrees(node):
-            return [Conjunct(Opaque(node.sql("duckdb")))]
+            span = span_of(node)
+            return [Conjunct(Opaque(self._reader.slice(span) if span is not None else node.sql("duckdb")))]
         return [self._conjunct(part) for part in conjuncts(node)]
 
     def _conjunct(self, node: exp.Expression) -> Conjunct:
@@ -270,12 +272,12 @@ class Extractor:
         """Return whether a conjunct is not TRUE wherever a source's columns are all NULL."""
         if conjunct.equates(source):
             return True
-        condition = substitute(
-            conjunct.condition, lambda ref: (self._types.null(ref),) if ref[0] == source.id else None
+        return rejects_null(
+            conjunct.condition,
+            lambda ref: (self._types.null(ref),) if ref[0] == source.id else None,
+            self._evaluator,
+            self._parameters,
         )
-        if isinstance(condition, Opaque | Lookup):
-            return False
-        return not self._evaluator.constant(condition.render(str), parameters_for(condition, self._parameters))
 
     # -- columns of USING with FULL JOIN ---------------------------------------------------------
 

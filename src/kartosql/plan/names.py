@@ -32,6 +32,8 @@ class NameBinder:
         levels = list(scope.chain())
         for at, level in enumerate(levels):
             if self.bind_at(node, parts, names, level):
+                if _may_be_field(names, level):
+                    self._may_use(node, parts, names, levels[at + 1 :])
                 return
             if any(s.open for s in level.sources):
                 # It may belong to a source whose columns are not known, or to a query further out.
@@ -161,6 +163,13 @@ class NameBinder:
                             source.occurrence.use(source.real(found))
                     if source.occurrence is not None and source.alias.lower() in (n.lower() for n in names):
                         source.occurrence.all_used = True
+
+
+def _may_be_field(names: list[str], scope: Scope) -> bool:
+    """Return whether a reference was taken for a field of a column that may have none."""
+    if len(names) == 1 or any(s.alias.lower() in (n.lower() for n in names[:2]) for s in scope.sources):
+        return False
+    return any(s.occurrence is None and s.find(names[0]) is not None for s in scope.sources)
 
 
 def _has_fields(source: Source, column: str) -> bool:

@@ -11,6 +11,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
 from kartosql.sql.guard import check_tokens, check_tree
+from kartosql.sql.shapes import constants_of
 from kartosql.sql.statements import Describe, Explain, Name, Reset, Select, Set, Show, Statement
 from kartosql.sql.tokens import CONSTANTS, cleaned, parts_of, tokens_of
 from kartosql.sql.tree import parse_tree
@@ -210,7 +211,9 @@ class _Cursor:
         tree = trees[0] if len(trees) == 1 else None
         if tree is not None:
             check_tree(tree, text)
-        return Select(text, tree if isinstance(tree, exp.Query | exp.Summarize | exp.Pivot | exp.Values) else None)
+        if not isinstance(tree, exp.Query | exp.Summarize | exp.Pivot | exp.Values):
+            return Select(text, None)
+        return Select(text, tree, constants_of(tree, text))
 
     def show(self) -> Show:
         word = self.word()

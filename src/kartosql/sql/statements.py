@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlglot import exp
@@ -21,9 +21,15 @@ class Statement:
 
 @dataclass(frozen=True)
 class Select(Statement):
-    """A query. ``tree`` is None when only the engine understands the text."""
+    """A query. ``tree`` is None when only the engine understands the text.
+
+    ``constants`` are the places of those constants that may differ between statements with one
+    tree. It is that of the statement ``like``, if there is one.
+    """
 
     tree: exp.Expression | None
+    constants: tuple[Span, ...] = ()
+    like: Select | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ class LocalFiles:
     protocol = ("file", "local")
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
-        """Return the entries of a folder."""
+        """Return the entries of a folder, without their sizes: each of them would take a call of its own."""
         with os.scandir(path) as entries:
-            return [_info(e.path, e.is_dir(), e) for e in entries]
+            return [{"name": e.path, "size": None, "type": "directory" if e.is_dir() else "file"} for e in entries]
 
     def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
         """Return every file below a folder; links to folders are not followed."""
@@ -36,15 +36,20 @@ class LocalFiles:
                 f.seek(start)
             return f.read() if end is None else f.read(max(0, end - (start or 0)))
 
+    def tail(self, path: str, size: int, length: int) -> bytes | None:
+        """Return at most ``length`` bytes at the end of a file of some size, None if it cannot be read."""
+        try:
+            number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except OSError:
+            return None
+        try:
+            start = max(0, size - length)
+            os.lseek(number, start, os.SEEK_SET)
+            return os.read(number, size - start)
+        except OSError:
+            return None
+        finally:
+            os.close(number)
+
     def invalidate_cache(self) -> None:
         """Do nothing: nothing is cached."""
-
-
-def _info(path: str, is_dir: bool, entry: os.DirEntry[str]) -> dict[str, Any]:
-    size = None
-    if not is_dir:
-        try:
-            size = entry.stat().st_size
-        except OSError:
-            size = None  # a link to nothing, or gone since
-    return {"name": path, "size": size, "type": "directory" if is_dir else "file"}

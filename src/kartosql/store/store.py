@@ -20,9 +20,8 @@ MAX_WORKERS = 32
 MAX_METADATA_BYTES = 1 << 30
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One name of a listing; ``size`` is None for folders, ``etag`` where the store gives none."""
+class Entry(NamedTuple):
+    """One name of a listing; ``size`` is None for folders and local files, ``etag`` where the store gives none."""
 
     name: str
     size: int | None

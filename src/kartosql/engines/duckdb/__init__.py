@@ -1,8 +1,9 @@
 """The DuckDB engine: evaluates conditions for the planner, and runs the statement."""
 
 from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import Statement, table_names
 
-__all__ = ["FileAccess", "Planner", "Runtime", "Statement", "table_names"]
+__all__ = ["FileAccess", "Measured", "Planner", "Runtime", "Statement", "table_names"]

@@ -17,6 +17,7 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Files, Rows
 
 if TYPE_CHECKING:
+    from kartosql.engines.duckdb.indexed import Index
     from kartosql.engines.duckdb.planner import Planner
     from kartosql.engines.duckdb.structures import Structures
 
@@ -90,8 +91,7 @@ class DuckCells:
             lists, files = f"SELECT files AS list FROM {index.held}", ""
         else:
             lists = f"SELECT labels AS list FROM {index.values}"
-            if pa.types.is_timestamp(index.index.type) or index.index.embedded is not None:
-                # Values that differ on disk may be one in the type of the column.
+            if self._repeats(index):
                 lists = f"SELECT flatten(list(labels)) AS list FROM {index.values} GROUP BY v"
             files = f"JOIN (SELECT label AS item, file FROM {self._structures.files(table)}) USING (item)"
         numbers = self._numbers(file=groups.keys(), grp=groups.values())
@@ -109,6 +109,17 @@ class DuckCells:
         if isinstance(found, bool):
             return {(a, b) for a, b in combinations(sorted(groups), 2) if groups[a] == groups[b]}
         return {(a, b) for a, b in found}
+
+    def _repeats(self, index: Index) -> bool:
+        """Return whether a value may stand in several rows of an index that is not held.
+
+        Values that differ on disk may be one in the type of the column.
+        """
+        if index.repeats is None:
+            with index.timed():
+                found = self._select(f"SELECT count(*) > count(DISTINCT v) FROM {index.values} WHERE ", "TRUE", {})
+            index.repeats = found is True or found == [(True,)]
+        return index.repeats
 
     def files_sharing(
         self, source: DatasetTable, files: Files, target: DatasetTable, column: str, rows: Rows | None

@@ -16,7 +16,17 @@ from kartosql.engines.duckdb.cells import DuckCells
 from kartosql.engines.duckdb.indexed import Index
 from kartosql.engines.duckdb.knowledge import Knowledge
 from kartosql.engines.duckdb.lookups import Lookups
-from kartosql.engines.duckdb.predicates import is_pure, literals, shortened, with_lists, without_places
+from kartosql.engines.duckdb.predicates import (
+    compared_end,
+    equal_value,
+    is_null_for_null,
+    is_pure,
+    literals,
+    masked,
+    shortened,
+    with_lists,
+    without_places,
+)
 from kartosql.engines.duckdb.structures import Structures, index_columns
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError
@@ -55,13 +65,19 @@ class DuckEvaluator(Knowledge):
 
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
-        tree, _ = self.parse(predicate)
+        tree, _ = self._shape(predicate)
         return tree is not None and is_pure(tree, self._pure_functions)
 
     def same_meaning(self, left: str, right: str) -> bool:
         """Return whether DuckDB parses two predicates to the same tree."""
-        parsed = self.parse(left)
-        return parsed[0] is not None and parsed == self.parse(right)
+        parsed = self._shape(left)
+        return parsed[0] is not None and parsed == self._shape(right)
+
+    def _shape(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
+        """Return the tree of a predicate with other literals, which is found again for other values, and its own."""
+        shape = masked(predicate) if len(predicate) <= MAX_LENGTH else None
+        tree = self._short_parse(shape[0]) if shape is not None else None
+        return self.parse(predicate) if tree is None or shape is None else (tree, shape[1])
 
     def parse(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
         """Return the tree of a predicate without its long lists, and these; the tree is None for what is none."""
@@ -156,7 +172,8 @@ class DuckEvaluator(Knowledge):
         """Return the files with a value of ``column`` for which a predicate may be TRUE."""
         type_ = table.indices[column].type
         predicate, parameters = self._without_lists(predicate, parameters, {"v": type_})
-        absent = [] if never_null else [self.null(type_)]
+        skips_null = never_null or (not with_keys and self._is_null_for_null(predicate, type_))
+        absent = [] if skips_null else [self.null(type_)]
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
         if not with_keys:
@@ -176,6 +193,25 @@ class DuckEvaluator(Knowledge):
     def _holds_for(self, value: str, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate over ``v`` may be TRUE for a value."""
         return bool(self.select(f"SELECT 1 FROM (SELECT {value} AS v) WHERE ", predicate, parameters))
+
+    def _is_null_for_null(self, predicate: str, type_: pa.DataType) -> bool:
+        """Return whether a predicate over ``v`` is certainly NULL for NULL; asked without DuckDB."""
+        tree, _ = self._shape(predicate)
+        return tree is not None and is_null_for_null(tree, texts=pa.types.is_string(type_))
+
+    def compared_end(self, predicate: str, type_: pa.DataType) -> str | None:
+        """Return which end of a file's values of ``v`` tells whether a predicate is TRUE for one of them, if any."""
+        texts = pa.types.is_string(type_)
+        tree, _ = self._shape(predicate)
+        return compared_end(tree, texts=texts) if tree is not None and (texts or pa.types.is_integer(type_)) else None
+
+    def equal_value(self, predicate: str, type_: pa.DataType) -> int | str | None:
+        """Return the one value that satisfies a predicate over ``v``, if it says so without DuckDB."""
+        texts = pa.types.is_string(type_)
+        if not (texts or pa.types.is_integer(type_)) or (shape := masked(predicate)) is None:
+            return None
+        tree = self._short_parse(shape[0]) if len(predicate) <= MAX_LENGTH else None
+        return None if tree is None else equal_value(tree, shape[1], texts=texts)
 
     def _without_lists(
         self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]
@@ -225,7 +261,9 @@ class DuckEvaluator(Knowledge):
             if condition is None or (declared == "VARCHAR" and self.has_collation()):
                 return None
             name = self._structures.statistics(table, found)
-            null = self._holds_for(self.null(type_), predicate, parameters)
+            null = not self._is_null_for_null(predicate, type_) and self._holds_for(
+                self.null(type_), predicate, parameters
+            )
             nan = pa.types.is_floating(type_) and self._holds_for(f"'nan'::{declared}", predicate, parameters)
             if nan:
                 return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kartosql.engines.duckdb.types import fits, literal
 from kartosql.errors import FormatError
+from kartosql.formats.footer import footer_of, schema_bytes
 from kartosql.formats.kartothek.dataset import DatasetTable
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ _ORDERED = {
     *("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
     "VARCHAR",
 }
+
+TAIL = 32_768  # bytes at the end of a local file that are read for its footer
+MAX_PREFIXES = 16  # beginnings of footers with which others are compared
 
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
@@ -82,6 +86,7 @@ class Footers:
         self._lock = threading.RLock()
         self._shape_of: dict[tuple[str, int | None], int] = {}
         self._shapes: dict[Shape, int] = {}
+        self._prefixes: dict[bytes, int] = {}  # beginning of a footer -> number of its shape
         self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
         self._uniform: dict[tuple[int, tuple[tuple[str, str], ...]], bool] = {}
         self._counts: dict[str, int] = {}
@@ -113,6 +118,39 @@ class Footers:
         if len(self._shape_of) + len(files) > MAX_FILES:
             self._shape_of.clear()
             self._counts.clear()
+        if session.store.is_local:
+            files = self._recognise(session, files)
+            if len(files) > 1:
+                self._ask(session, files[:1])
+                files = self._recognise(session, files[1:])
+        if files:
+            self._ask(session, files)
+
+    def _recognise(self, session: Session, files: list[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+        """Note the shapes of local files whose footers begin like known ones, and return the other files."""
+        if not self._prefixes:
+            return files
+        others = []
+        for file in files:
+            footer = _footer(session, file)
+            known = (number for prefix, number in self._prefixes.items() if footer.startswith(prefix))
+            number = next(known, None)
+            if number is None:
+                others.append(file)
+            else:
+                self._shape_of[file] = number
+        return others
+
+    def _learn(self, session: Session, file: tuple[str, int | None], number: int) -> None:
+        """Remember how the footers of a shape begin."""
+        prefix = schema_bytes(_footer(session, file))
+        if prefix is not None:
+            while len(self._prefixes) >= MAX_PREFIXES:
+                del self._prefixes[next(iter(self._prefixes))]
+            self._prefixes[prefix] = number
+
+    def _ask(self, session: Session, files: list[tuple[str, int | None]]) -> None:
+        """Let DuckDB read the schemas of files."""
         paths = session.set_files("kartosql_unread", [key for key, _ in files])
         named = dict(zip(paths, files, strict=True))
         rows = session.rows(
@@ -124,6 +162,8 @@ class Footers:
             shape = tuple((n["name"], n["children"], n["type"]) for n in nodes)
             number = self._shapes.setdefault(shape, len(self._shapes))
             self._shape_of.update(dict.fromkeys(map(named.__getitem__, found), number))
+            if session.store.is_local:
+                self._learn(session, named[found[0]], number)
 
     def _check_shape(self, session: Session, path: str, key: str, number: int, declared: Mapping[str, str]) -> None:
         """Check one of the files of one shape."""
@@ -241,6 +281,16 @@ class Footers:
             ]
         for column in columns:
             column.seen.update(file_of.values())
+
+
+def _footer(session: Session, file: tuple[str, int | None]) -> bytes:
+    """Return the footer of a local file, empty if DuckDB has to read it."""
+    key, size = file
+    (path,) = session.files.names([key])
+    tail = session.store.fs.tail(path, size, TAIL) if size is not None else None
+    footer = footer_of(tail) if tail is not None else None
+    # What GeoParquet notes behind the schema gives columns another type.
+    return b"" if footer is None or b"geo" in footer else footer
 
 
 def _has_exactly(shape: Shape, declared: Mapping[str, str]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kartosql.formats.kartothek.dataset import InvertedIndex
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.held import Portions
+    from kartosql.engines.duckdb.held import Ascending, Portions
 
 # Seconds that one core takes, per index, value, and pair of value and file: to hold an index, to read its
 # file, and to look into a held one. Roughly, as they depend on types and on the machine.
@@ -52,7 +52,11 @@ class Index:
     saved: float = 0.0
     may_be_held: bool = True
     sampled: str | None = None
+    ranges: int = 0  # lookups that the extremes of each file answer
+    extremes: str | None = None
+    repeats: bool | None = None  # whether a value stands in several rows, once that is known
     plain: bool = False  # read by Arrow, which takes a fraction of the time
+    ascending: Ascending | None = None  # a held index once more, where there is room for it
     coming: Portions | None = None  # what the table that is being made does not have yet
 
     @property

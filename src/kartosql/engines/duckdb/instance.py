@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
 # DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
 # looking partition values up by it fails ("Attempted to access index ... within vector of size").
-LATE, NONE = "'late_materialization'", "''"
-OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers")
+LATE = "late_materialization"
+OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers", "async_threads")
 SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
 
@@ -50,8 +50,9 @@ class Instance:
         self._current: dict[str, Any] = {
             "max_execution_time": 0,
             "parquet_metadata_cache": False,
-            "disabled_optimizers": NONE,
+            "disabled_optimizers": "''",
         }
+        self._directly = False
         self.worn_out = False
         self.resting: Any = None  # a statement that ended, whose views are still there
         # For the views of a statement's first occurrences.
@@ -102,6 +103,12 @@ class Instance:
         if self._current[name] != value:
             self._root.execute(f"SET GLOBAL {name} = {str(value).lower()}")
             self._current[name] = value
+
+    def read_directly(self, directly: bool) -> None:
+        """Let threads that compute read files themselves, which is quicker where the pages are in memory anyway."""
+        if self._directly != directly:
+            self._root.execute("SET GLOBAL async_threads = 0" if directly else "RESET GLOBAL async_threads")
+            self._directly = directly
 
     def drop_schema(self, name: str) -> None:
         """Forget all that was made in a schema."""

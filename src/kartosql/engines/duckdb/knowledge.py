@@ -45,7 +45,7 @@ class Knowledge:
 
     def has_collation(self) -> bool:
         """Return whether texts that differ may be equal."""
-        return bool(self._session.rows("SELECT current_setting('default_collation')")[0][0])
+        return bool(self._session.instance.settings.get("default_collation"))
 
     def freeze(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for now."""

@@ -44,6 +44,7 @@ class Lookups:
     def __init__(self, evaluator: DuckEvaluator, session: Planner, structures: Structures) -> None:
         self._evaluator = evaluator
         self._select = evaluator.select
+        self.compared_end, self.equal_value = evaluator.compared_end, evaluator.equal_value
         self._session = session
         self._structures = structures
         self._file_seconds: weakref.WeakKeyDictionary[DatasetTable, float] = weakref.WeakKeyDictionary()
@@ -198,6 +199,10 @@ class _Lookup:
     def run(self) -> Found:
         """Return the files."""
         index = self._index
+        if index.ascending is not None and not self._parts:
+            value = self._lookups.equal_value(self._predicate, self._table.indices[index.column].type)
+            if value is not None:
+                return Found(frozenset(index.ascending.files(value)))
         if self._exceeds(self._lowest_price(), self._among):
             return self._kept(self._among)
         if self._parts:
@@ -226,7 +231,21 @@ class _Lookup:
         if isinstance(found, bool):
             return self._everything
         files = frozenset(f for (listed,) in found for f in listed)
-        return self._sampled(files) if len(found) == limit else Found(files)
+        if len(found) < limit:
+            return Found(files)
+        return self._by_extremes() or self._sampled(files)
+
+    def _by_extremes(self) -> Found | None:
+        """Look at the smallest or largest value of each file, for predicates that it answers."""
+        index = self._index
+        if SCAN_PAIR * index.pairs < NEGLIGIBLE:
+            return None
+        end = self._lookups.compared_end(self._predicate, self._table.indices[index.column].type)
+        name = self._structures.extremes(index) if end is not None else None
+        if name is None:
+            return None
+        found = self._ask(f"SELECT file FROM (SELECT file, {end} AS v FROM {name}) WHERE ")
+        return self._everything if isinstance(found, bool) else Found(frozenset(file for (file,) in found))
 
     def _sampled(self, found: Files) -> Found:
         """Look at a sample of the values before looking at all of them."""

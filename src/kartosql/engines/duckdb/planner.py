@@ -19,7 +19,7 @@ class Planner(Session):
         super().__init__(*args)
         self.run(f"CREATE SCHEMA {SCHEMA}")
         self.run(f"USE {SCHEMA}")
-        self.instance.change("disabled_optimizers", LATE)
+        self.instance.change("disabled_optimizers", f"'{LATE}'")
         self.evaluator = DuckEvaluator(self)
 
     def begin(self, files: FileAccess, timeout: int) -> None:

@@ -220,8 +220,9 @@ class Relations:
             inner = [f"c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
-            self._variables.append(f"kartosql_files_{number}")
-            reader, inner = self._session.parquet_files(self._variables[-1], file_keys, declared)
+            variable = f"kartosql_files_{number}"
+            self._variables += (variable, f"{variable}_schema")
+            reader, inner = self._session.parquet_files(variable, file_keys, declared)
         values = {c: f"r.{name}" for c, name in zip(columns, inner, strict=True)}
         found, joined = self._partition_values(table, files, names, codes or {}, number)
         values |= found
@@ -282,7 +283,7 @@ def _empty(source: TableSource, columns: Sequence[str]) -> str:
 
 
 def parquet_schema_argument(declared: dict[str, str]) -> str:
-    """Return the ``schema`` argument of read_parquet: columns by name, exposed as c0, c1, ..."""
+    """Return the value of read_parquet's ``schema``: columns by name, exposed as c0, c1, ..."""
     entries = [
         f"{literal(name)}: {{name: 'c{i}', type: {literal(type_)}, default_value: NULL}}"
         for i, (name, type_) in enumerate(declared.items())

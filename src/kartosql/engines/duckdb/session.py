@@ -142,8 +142,10 @@ class Session:
         size = sum(self.files.sizes.get(k) or 0 for k in keys)
         names, schema = list(map(quote, declared)), ""
         if not self.footers.are_uniform(keys, self.files.sizes, declared):
-            # Costs about a millisecond.
-            names, schema = [f"c{i}" for i in range(len(declared))], f"schema = {parquet_schema_argument(declared)}, "
+            # As a variable it is computed once, and not each time the view is bound.
+            self.run(f"SET VARIABLE {variable}_schema = {parquet_schema_argument(declared)}")
+            names = [f"c{i}" for i in range(len(declared))]
+            schema = f"schema = getvariable('{variable}_schema'), "
         reader = (
             f"read_parquet(getvariable('{variable}'), {schema}"
             f"hive_partitioning = false, can_have_nan = true, explicit_cardinality = {max(1, size // 50)})"

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 MAX_TABLES = 64
 MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
+MAX_TWICE = 20_000_000  # of them that are held in ascending order as well
 MAX_INDEX_BYTES = 80_000_000
+FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
 SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
 # Types of which values mean the same to Arrow and to DuckDB.
 _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_string)
@@ -76,7 +78,7 @@ class Structures:
     def _drop_index(self, index: Index) -> None:
         for view in (index.name, index.values, f"{index.values}_all"):
             self._session.run(f"DROP VIEW IF EXISTS {view}")
-        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_embedded"):
+        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_extremes", f"{index.name}_embedded"):
             self._session.run(f"DROP TABLE IF EXISTS {table}")
 
     def _table(self, name: str, data: pa.Table, select: str = "*") -> None:
@@ -141,6 +143,22 @@ class Structures:
             chosen = f"hash(rowid) % 1000000 < {int(share * 1_000_000)}"
             self._session.run(f"CREATE TABLE {index.sampled} AS SELECT v, files FROM {index.held} WHERE {chosen}")
         return index.sampled, share
+
+    def extremes(self, index: Index) -> str | None:
+        """Return the table (file, low, high) of a held index, once it was asked for often enough to pay."""
+        index.ranges += 1
+        if index.extremes is None and index.ranges > FREE_RANGES:
+            name = f"{index.name}_extremes"
+            spread = f"SELECT v, unnest(files) AS file FROM {index.held}"
+            try:
+                self._session.run(
+                    f"CREATE TABLE {name} AS SELECT file, min(v) AS low, max(v) AS high FROM ({spread}) GROUP BY file"
+                )
+            except duckdb.Error:  # too large for the memory limit
+                index.ranges = 0
+                return None
+            index.extremes = name
+        return index.extremes
 
     def _values_view(self, index: Index) -> None:
         stored = index.index
@@ -208,7 +226,7 @@ class Structures:
 
     def _take_over(self, table: DatasetTable, index: Index, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
-        from kartosql.engines.duckdb.held import Portions  # takes long to import
+        from kartosql.engines.duckdb.held import Ascending, Portions  # takes long to import
 
         declared, key = sql_type(index.index.type), index.index.key
         assert key is not None
@@ -221,6 +239,9 @@ class Structures:
             except ValueError:
                 index.plain = False
                 return True
+            searched = pa.types.is_integer(index.index.type) or pa.types.is_string(index.index.type)
+            if searched and self._kept_twice() + index.weight <= MAX_TWICE:
+                index.coming.passed = []
             self._session.run(f"CREATE TABLE {held} (v {declared}, files INTEGER[])")
         for batch in index.coming.some(seconds):
             self._session.register("kartosql_new", batch)
@@ -229,6 +250,7 @@ class Structures:
             finally:
                 self._session.unregister("kartosql_new")
         index.plain, whole = not index.coming.is_broken, index.coming.is_whole
+        passed = index.coming.passed if whole and index.plain else None
         if not index.plain or whole:
             index.coming = None
         if not index.plain:
@@ -238,7 +260,13 @@ class Structures:
             if self._session.rows(disorder):
                 lists = f"SELECT v, flatten(list(files)) AS files FROM {held} GROUP BY v ORDER BY v"
                 self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
+            elif passed is not None and not any(t.column(0).null_count for t in passed):
+                index.ascending = Ascending(passed)
         return whole or not index.plain
+
+    def _kept_twice(self) -> int:
+        indices = (i for known in self._known.values() for i in known.indices.values())
+        return sum(i.weight for i in indices if i.ascending is not None)
 
     def _make_room(self, newest: Index) -> None:
         """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
