@@ -369,6 +369,7 @@ def test_a_connection_that_is_dropped_frees_its_engines(store, made):
 # -- what others write -------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*another program wrote it")
 def test_each_statement_sees_what_was_committed_before(store):
     _write(store)
     with kartosql.connect(store.url) as connection:

@@ -102,8 +102,12 @@ def test_texts_that_a_collation_makes_equal_are_not_the_same(connection):
 
 
 def test_zeros_that_are_equal_are_not_the_same(connection):
-    for name, zero in (("plus", 0.0), ("minus", -0.0)):
-        write_dataset(connection.store, name, pa.table({"f": [zero, 1.0], "v": [1, 2]}), partition_on="f")
+    for name, zero in (("plus", "0.0"), ("minus", "-0.0")):
+        columns = {"f": pa.float64(), "v": pa.int64()}
+        builders.write_dataset(connection.store, name, columns, [f"f={zero}", "f=1.0"], partition_keys=["f"])
+        for v, folder in enumerate((f"f={zero}", "f=1.0"), 1):
+            key = f"{name}/table/{folder}/{builders.WRITE_ID}.parquet"
+            connection.store.put(key, builders.parquet({"v": [v]}))
     joined = "FROM plus JOIN minus ON plus.f = minus.f"
     assert connection.sql(f"SELECT plus.v {joined} WHERE signbit(minus.f)").rows() == [(1,)]
 

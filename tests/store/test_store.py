@@ -173,7 +173,10 @@ def test_every_call_is_counted(store):
     assert store.counter.keys == ["a", "a"]
 
 
-def test_opening_a_cube_costs_one_listing_and_two_reads_per_dataset(store):
+ENDS = (".by-dataset-metadata.json", "/table/_common_metadata")
+
+
+def test_opening_a_cube_costs_one_listing_and_two_files_per_dataset(store):
     write_cube(store, "c", {"seed": INT, "a": {"x": "int64", "w": "int64"}, "b": {"x": "int64", "u": "int64"}})
     write_dataset(store, "other", {"x": "int64"})
     before = store.counter.to_dict()
@@ -181,8 +184,10 @@ def test_opening_a_cube_costs_one_listing_and_two_reads_per_dataset(store):
     assert sorted(snapshot.cube("c").members) == ["a", "b", "seed"]
     counts = store.counter.to_dict()
     assert counts["lists"] - before["lists"] == 1
-    ends = (".by-dataset-metadata.json", "/table/_common_metadata")
-    assert sorted(store.counter.keys) == sorted(f"c++{d}{end}" for d in ("a", "b", "seed") for end in ends)
+    documents, schemas = ([f"c++{d}{end}" for d in ("a", "b", "seed")] for end in ENDS)
+    # Nothing but the content tells in memory whether a document changed while the others were read.
+    again = [] if store.is_local else documents
+    assert sorted(store.counter.keys) == sorted([*documents, *schemas, *again])
     assert counts["sizes"] == before["sizes"]
     snapshot.cube("c")
     snapshot.cubes()
