@@ -31,6 +31,23 @@ def _rows(connection: Any, sql: str) -> list[dict[str, Any]]:
     return list(connection.sql(sql).arrow().to_pylist())
 
 
+def test_datasets_of_which_a_document_says_that_there_are_none_are_not_listed(connection, store):
+    before = [connection.sql(f"SHOW {what}").rows() for what in ("CUBES", "TABLES", "DATASETS")]
+    uuids = connection.datasets()
+    for uuid in ("gone", "c++coming"):
+        builders.write_document(store, builders.document(uuid, [], metadata={"kartosql_absent": True}))
+    assert [connection.sql(f"SHOW {what}").rows() for what in ("CUBES", "TABLES", "DATASETS")] == before
+    assert connection.datasets() == uuids
+    with pytest.raises(KartosqlError, match="no dataset 'gone'") as e:
+        connection.sql("SELECT * FROM gone")
+    assert e.value.code == "unknown-table"
+
+
+def test_a_dataset_whose_document_is_torn_is_listed(connection, store):
+    store.put("torn.by-dataset-metadata.json", b"{")
+    assert "torn" in connection.datasets()
+
+
 def test_show_cubes(connection):
     assert _rows(connection, "SHOW CUBES") == [
         {

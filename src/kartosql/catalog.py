@@ -46,7 +46,7 @@ def cubes(snapshot: Snapshot) -> pa.Table:
             list(cube.dimension_columns),
             list(cube.partition_columns),
             sorted(cube.index_columns),
-            sorted(snapshot.members[name]),
+            snapshot.names(name),
         )
         for name, cube in snapshot.cubes().items()
     ]
@@ -69,10 +69,10 @@ def tables(known: Tables) -> pa.Table:
     rows += [
         (f"{quote_if_needed(cube)}.{quote_if_needed(d)}", "dataset of a cube")
         for cube in found
-        for d in sorted(snapshot.members[cube])
+        for d in snapshot.names(cube)
     ]
     members = {f"{cube}++{d}" for cube in found for d in snapshot.members[cube]}
-    rows += [(quote_if_needed(uuid), "dataset") for uuid in sorted(snapshot.keys) if uuid not in members]
+    rows += [(quote_if_needed(uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members]
     rows += [(quote_if_needed(name), "registered") for name in known.registered]
     return _table(rows, table=pa.string(), kind=pa.string())
 
@@ -80,7 +80,7 @@ def tables(known: Tables) -> pa.Table:
 def datasets(snapshot: Snapshot) -> pa.Table:
     """Return the datasets of a store, one row each; broken ones with what is wrong."""
     rows: list[tuple[Any, ...]] = []
-    for uuid, found in sorted(snapshot.datasets(snapshot.keys).items()):
+    for uuid, found in sorted(snapshot.datasets(snapshot.uuids()).items()):
         if isinstance(found, Dataset):
             try:
                 every = list(found.tables.values())

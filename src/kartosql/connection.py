@@ -268,7 +268,7 @@ class Connection(Upkeep):
     def datasets(self) -> list[str]:
         """Return the uuids of all datasets of the store, members of cubes included."""
         self._open()
-        return sorted(self._snapshot().keys)
+        return self._snapshot().uuids()
 
     def register(self, name: str, data: Any) -> None:
         """Make Arrow data (anything with ``__arrow_c_stream__``) a table of this connection.

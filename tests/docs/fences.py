@@ -23,6 +23,8 @@ _CHANGING = [
     (re.compile(r"\d+\.\d+ s\b"), "TIME"),
     (re.compile(r"^(\S+,\d+,\d+),\d+,(\d+),\d*,[0-9a-f]{32}$", re.MULTILINE), r"\1,SIZE,\2,COMMIT"),
     (re.compile(r"^(\S+,\S+,\d*),\d+,[0-9a-f]{32}$", re.MULTILINE), r"\1,COMMIT"),
+    (re.compile(r"^(\S+,\S+/)[0-9a-f]{32}\.parquet,\d+,[^,]+\+00:00,[^,]+\+00:00,", re.MULTILINE), r"\1FILE,TIMES,"),
+    (re.compile(r"\b\d[\d,]* bytes belong"), "SIZE belong"),
     (re.compile(r"\b(parse|bind|conditions|files|lookups|shapes) \d+\.\d\b"), r"\1 TIME"),
 ]
 

@@ -116,8 +116,9 @@ def test_cli_page_names_every_format() -> None:
 
 def test_python_page_names_every_setting_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (DOCS / "python.md").read_text("utf-8"), re.MULTILINE)
-    shown = {name: default.strip().strip("`") for name, default in rows if name in SETTINGS}
-    assert shown == {s.name: "none" if s.default is None else s.default for s in SETTINGS.values()}
+    texts = {name: default.strip().strip("`") for name, default in rows if name in SETTINGS}
+    shown = {name: None if text == "none" else SETTINGS[name].parse(text) for name, text in texts.items()}
+    assert shown == {s.name: s.default for s in SETTINGS.values()}
 
 
 # -- pages -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from builders import SEED_FLAGS, document, read_document, schema_bytes, write_cube, write_dataset, write_document
-from kartosql.errors import FormatError, StoreError
+from kartosql.errors import FormatError
 from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.snapshot import Snapshot
 
@@ -105,16 +105,25 @@ def test_a_change_that_is_carried_out_while_it_is_looked_at_is_seen(cube, monkey
 def test_a_document_that_waits_and_is_lost_is_an_error(cube):
     _mark(cube, "c++seed", unfinished={"t": ["c++e"]})
     cube.delete(["c++e/.commit/t.json"])
-    with pytest.raises(StoreError) as e:
-        _labels(cube)
-    assert e.value.code == "store-busy"
+    with pytest.raises(FormatError, match="committed change waits") as e:
+        Snapshot(cube).cube("c")
+    assert e.value.code == "missing-metadata"
 
 
 def test_a_document_that_waits_elsewhere_is_refused(cube):
     _mark(cube, "c++e", intent=_intent(staged="c++seed/.commit/t.json"))
     with pytest.raises(FormatError) as e:
-        _labels(cube)
+        Snapshot(cube).cube("c")
     assert e.value.code == "unsafe-key"
+
+
+def test_what_is_wrong_with_one_dataset_is_not_wrong_with_others(cube):
+    write_dataset(cube, "d", {"p": pa.int64()})
+    _mark(cube, "c++e", intent=_intent(staged="c++seed/.commit/t.json"))
+    found = Snapshot(cube)
+    assert found.uuids() == ["c++e", "c++seed", "d"]
+    assert found.names("c") == ["e", "seed"]
+    assert found.dataset("d").uuid == "d"
 
 
 def test_a_seed_that_cannot_be_read_is_an_error_for_what_waits_on_it(cube):

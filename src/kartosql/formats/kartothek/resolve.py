@@ -113,10 +113,6 @@ class Absent(KeyError):
     """There is no such dataset, although a document stands there: one is coming, or going."""
 
 
-class _Moved(Exception):
-    """Something was carried out meanwhile."""
-
-
 Found = dict[str, DatasetDocument | KartosqlError | KeyError]
 
 
@@ -126,40 +122,41 @@ def is_marked(found: object) -> bool:
 
 
 def resolved(store: Store, found: Found, load: Callable[[Sequence[str]], Found]) -> Found:
-    """Return documents as readers see them: where a committed change waits, the document after it.
+    """Return documents as readers see them: where a committed change waits, the document after it, or what is wrong.
 
-    ``load`` reads documents anew. Raises what reading a document that waits raises.
+    ``load`` reads documents anew.
     """
     current = dict(found)
     for _ in rounds(found):
         marked = {u: d for u, d in current.items() if isinstance(d, DatasetDocument) and is_marked(d)}
-        views: Found | None = None
-        problem: KartosqlError | None = None
-        try:
-            intents = [i for i in map(intent_of, marked.values()) if i is not None and i.kind != "primary"]
-            seeds = load(sorted({i.seed for i in intents}))
-            newer = {u: s for u, s in seeds.items() if u in current and s is not current[u]}
-            if newer:
-                current |= newer
-                continue
-            views = {u: _view(store, d, seeds) for u, d in marked.items()}
-        except _Moved:
-            pass
-        except KartosqlError as e:
-            problem = e
-        # A mark and the seed's word on it go together only if the mark still stood there afterwards.
-        again = load(list(marked))
-        if all(again[u] is d for u, d in marked.items()):
-            if problem is not None:
-                raise problem
-            if views is not None:
+        intents = {u: _intent(d) for u, d in marked.items()}
+        asked = {i.seed for i in intents.values() if isinstance(i, Intent) and i.kind != "primary"}
+        seeds = load(sorted(asked))
+        newer = {u: s for u, s in seeds.items() if u in current and s is not current[u]}
+        if newer:
+            current |= newer
+        else:
+            views = {u: _view(store, d, intents[u], seeds) for u, d in marked.items()}
+            # A mark and the seed's word on it go together only if the mark still stood there afterwards.
+            again = load(list(marked))
+            if all(again[u] is d for u, d in marked.items()):
                 return current | views
-        current |= again
+            current |= again
     return current
 
 
-def _view(store: Store, document: DatasetDocument, seeds: Found) -> DatasetDocument | KartosqlError | KeyError:
-    intent = intent_of(document)
+def _intent(document: DatasetDocument) -> Intent | KartosqlError | None:
+    try:
+        return intent_of(document)
+    except KartosqlError as e:
+        return e
+
+
+def _view(
+    store: Store, document: DatasetDocument, intent: Intent | KartosqlError | None, seeds: Found
+) -> DatasetDocument | KartosqlError | KeyError:
+    if isinstance(intent, KartosqlError):
+        return intent
     if intent is not None and intent.kind != "primary":
         seed = seeds[intent.seed]
         if isinstance(seed, KartosqlError):
@@ -169,9 +166,15 @@ def _view(store: Store, document: DatasetDocument, seeds: Found) -> DatasetDocum
                 return Absent(document.key)
             try:
                 data = store.read_metadata(str(intent.staged))
+                return parse_document(data, f"{document.uuid}{naming.METADATA_JSON}", document.uuid)
             except KeyError:
-                raise _Moved from None
-            return parse_document(data, f"{document.uuid}{naming.METADATA_JSON}", document.uuid)
+                return FormatError(
+                    f"Dataset {document.uuid!r}: {intent.staged} is missing, in which a committed change waits",
+                    code="missing-metadata",
+                    hint="Another program may have cleaned up. Restore the file.",
+                )
+            except KartosqlError as e:
+                return e
     return Absent(document.key) if ABSENT in document.metadata else document
 
 

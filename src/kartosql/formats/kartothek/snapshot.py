@@ -9,7 +9,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, StoreError
+from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, StoreError, UsageError
 from kartosql.formats.kartothek import naming, resolve
 from kartosql.formats.kartothek.cache import Failure, MetadataCache, Wanted
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents, cube_state, is_seed
@@ -59,6 +59,15 @@ class Snapshot:
             if split:
                 found.setdefault(split[0], []).append(split[1])
         return found
+
+    def uuids(self) -> list[str]:
+        """Return the uuids of all datasets, broken ones too; a document may say that there is none."""
+        return sorted(u for u, d in self.documents(self.keys).items() if not isinstance(d, KeyError))
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the names of the datasets of a cube, broken ones too."""
+        uuids = {f"{prefix}{naming.CUBE_SEPARATOR}{n}": n for n in self.members.get(prefix, [])}
+        return sorted(uuids[u] for u, d in self.documents(uuids).items() if not isinstance(d, KeyError))
 
     # -- documents and datasets ------------------------------------------------------------
 
@@ -212,8 +221,10 @@ class Snapshot:
         return self._cache.dataset(document.uuid, parts, lambda: Dataset(document, good, listed))
 
     def dataset(self, uuid: str) -> Dataset:
-        """Return one dataset; raises ``missing-metadata`` or what is wrong with it."""
+        """Return one dataset; raises ``unknown-table``, ``missing-metadata`` or what is wrong with it."""
         found = self.datasets([uuid])[uuid]
+        if isinstance(found, resolve.Absent):
+            raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
         if isinstance(found, KeyError):
             raise missing_metadata(uuid, found)
         if isinstance(found, KartosqlError):
