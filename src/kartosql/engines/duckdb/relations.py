@@ -253,13 +253,13 @@ class Relations:
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             self._tables.append(f"kartosql_rows_{number}")
             reader = self._session.arrow_files(self._tables[-1], file_keys, columns, table.types)
-            inner = [f"c{i}" for i in range(len(columns))]
+            inner = [f"r.c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
             variable = f"kartosql_files_{number}"
             self._variables[variable] = str(declared)
             reader, inner = self._session.parquet_files(variable, file_keys, declared)
-        values = {c: f"r.{name}" for c, name in zip(columns, inner, strict=True)}
+        values = dict(zip(columns, inner, strict=True))
         found, joined = self._partition_values(table, files, names, codes or {}, number)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
