@@ -72,6 +72,11 @@ class PlanCache:
             return None
         return entry.scans.get(key)
 
+    def is_kept(self, scan: Scan) -> bool:
+        """Return whether a scan is kept, so that it may be asked for again."""
+        with self._lock:
+            return any(k.occurrences is scan.occurrences for e in self._entries.values() for k in e.scans.values())
+
     def keep(self, bound: BoundQuery, planner: Planner, settings: Mapping[str, Any], scan: Scan) -> None:
         """Keep the scan of a bound query."""
         entry, key = self._entries.get(id(bound.select)), _key(bound, planner, settings)

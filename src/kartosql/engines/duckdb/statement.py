@@ -74,10 +74,11 @@ class Statement(Session):
 
     # -- repeated statements -----------------------------------------------------------------------
 
-    def rest(self) -> None:
-        """End the statement, but leave its views for the case that the same scan is asked for again."""
+    def rest(self, kept: bool) -> None:
+        """End the statement, but leave its views for others; ``kept`` says that its scan may be asked for again."""
         # Without occurrences there is nothing that tells one scan from another.
-        if self._closed or not self._unharmed or not self._prepared or self.instance.filesystem is not None:
+        useful = self._prepared and (kept or self.may_hand_over) and self.instance.filesystem is None
+        if self._closed or not self._unharmed or not useful:
             self.close()
             return
         self._reader = None
