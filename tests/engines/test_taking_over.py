@@ -199,3 +199,16 @@ def test_a_column_without_a_type_has_the_type_of_the_files_at_hand(tmp_path):
     with kartosql.connect(tmp_path / "s") as con:
         for p in (0, 1, 2, 0, 0, 1, 1, 2):
             assert con.sql(f"SELECT v FROM t WHERE p = {p}").rows() == [([7, "seven", None][p],)]
+
+
+def test_conditions_over_widened_integers_leave_row_groups_out(tmp_path):
+    table = pa.table({"v": range(20_000), "w": range(20_000)})
+    write_dataset(Store(str(tmp_path / "s"), create=True), "t", table)
+    (path,) = (tmp_path / "s" / "t" / "table").rglob("*.parquet")
+    narrow = table.cast(pa.schema([("v", pa.int32()), ("w", pa.int32())]))
+    pq.write_table(narrow, path, row_group_size=2_000)
+    with kartosql.connect(tmp_path / "s") as con:
+        for condition in ("v = 5", "v IN (5, 6)", "v BETWEEN 5 AND 8", "v < 7"):
+            query = con.sql(f"SELECT sum(w) FROM t WHERE {condition}")
+            query.rows()
+            assert query.stats["row_groups_read"] == 1
