@@ -242,10 +242,7 @@ class SelectQuery(Query):
                 "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }
             self._running = None
-            if self._plans.is_kept(report.scan):
-                statement.rest()
-            else:
-                statement.close()
+            statement.rest(self._plans.is_kept(report.scan))
 
 
 def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:

@@ -43,6 +43,7 @@ _ORDERED = {
 TAIL = 32_768  # bytes at the end of a local file that are read for its footer
 MAX_PREFIXES = 16  # beginnings of footers with which others are compared
 
+_NARROWER = {"BIGINT": {"TINYINT", "SMALLINT", "INTEGER"}, "UBIGINT": {"UTINYINT", "USMALLINT", "UINTEGER"}}
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
@@ -88,7 +89,7 @@ class Footers:
         self._shapes: dict[Shape, int] = {}
         self._prefixes: dict[bytes, int] = {}  # beginning of a footer -> number of its shape
         self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
-        self._uniform: dict[tuple[int, tuple[tuple[str, str], ...]], bool] = {}
+        self._narrower: dict[tuple[int, tuple[tuple[str, str], ...]], frozenset[str] | None] = {}
         self._counts: dict[str, int] = {}
         self._watched: dict[int, _Watched] = {}
 
@@ -189,18 +190,23 @@ class Footers:
             if name not in names:
                 raise _mismatch(f"{key}: the column {name!r} is missing")
 
-    def are_uniform(self, keys: Sequence[str], sizes: Mapping[str, int | None], declared: Mapping[str, str]) -> bool:
-        """Return whether checked files have the same schema, with the declared columns in their very types."""
+    def narrower(
+        self, keys: Sequence[str], sizes: Mapping[str, int | None], declared: Mapping[str, str]
+    ) -> frozenset[str] | None:
+        """Return the declared columns that are narrower integers in checked files; all others are of their very types.
+
+        None if that does not describe the files, or their schemas differ.
+        """
         with self._lock:
             numbers = {self._shape_of.get((key, sizes.get(key))) for key in keys}
             number = numbers.pop()
             if numbers or number is None:
-                return False
-            known = self._uniform.get((number, tuple(declared.items())))
-            if known is None:
+                return None
+            wanted = (number, tuple(declared.items()))
+            if wanted not in self._narrower:
                 (shape,) = (s for s, n in self._shapes.items() if n == number)
-                known = self._uniform[number, tuple(declared.items())] = _has_exactly(shape, declared)
-            return known
+                self._narrower[wanted] = _narrower(shape, declared)
+            return self._narrower[wanted]
 
     # -- row counts ----------------------------------------------------------------------------
 
@@ -293,14 +299,20 @@ def _footer(session: Session, file: tuple[str, int | None]) -> bytes:
     return b"" if footer is None or b"geo" in footer else footer
 
 
-def _has_exactly(shape: Shape, declared: Mapping[str, str]) -> bool:
-    """Return whether a flat schema has columns of their declared types, and no name is there twice."""
+def _narrower(shape: Shape, declared: Mapping[str, str]) -> frozenset[str] | None:
+    """Return the columns of a flat schema that are narrower integers than declared.
+
+    None if others are not of their declared types, or a name is there twice.
+    """
     columns = shape[1:]  # the first node is the schema itself
     names = [name.lower() for name, _, _ in columns]
     if any(children for _, children, _ in columns) or len(set(names)) < len(names) or not _VIRTUAL.isdisjoint(names):
-        return False
+        return None
     types = {name: type_ for name, _, type_ in columns}
-    return all(types.get(name) == type_ for name, type_ in declared.items())
+    others = {name for name, type_ in declared.items() if types.get(name) != type_}
+    if not all(types.get(name) in _NARROWER.get(declared[name], ()) for name in others):
+        return None
+    return frozenset(others)
 
 
 def _statistics_query(columns: Sequence[ColumnStatistics]) -> str:

@@ -94,6 +94,15 @@ class Instance:
         if resting is not None:
             resting.forget()
 
+    def take_over(self, wanted: bool) -> Any:
+        """Return the statement that rests if another one wants to go on where it ended, and may; else forget it."""
+        resting = self.resting
+        if not wanted or resting is None or not resting.may_hand_over:
+            self.wake()
+            return None
+        self.resting = None
+        return resting
+
     def cursor(self) -> Any:
         """Return a connection of its own, for one statement."""
         return self._root.cursor()

@@ -21,19 +21,26 @@ if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
 MAX_LISTED = 256  # files whose partition values stand in a list
+MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
 
+_Made = tuple[str, frozenset[tuple[str, str]]]  # the body of a view, and what the types of its variables depend on
 Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the name of the column that it becomes
 
 
 class Relations:
     """Creates the views over which the user's text runs."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, former: Relations | None = None) -> None:
         self._session = session
         self._count = 0
         self.by_position = False  # whether rows are told apart by the position of their file
-        self._variables: list[str] = []
+        self._variables: dict[str, str] = {}  # with what their types depend on
         self._tables: list[str] = []
+        self._views: dict[tuple[str, str], _Made] = {}
+        # What a former statement left behind.
+        self._former_variables = {} if former is None else former._variables
+        self._former_views = {} if former is None else former._views
+        self._replaced: int = 0 if former is None else former._replaced
 
     def forget(self) -> None:
         """Drop what was made for the relations of one statement."""
@@ -45,6 +52,29 @@ class Relations:
         self._tables.clear()
         self._count = 0
         self.by_position = False
+
+    # -- what another statement may take over ------------------------------------------------
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether the relations depend on nothing but variables, which another statement can set anew."""
+        return bool(self._views) and not self._tables and self._replaced < MAX_REPLACED
+
+    def drop_former(self) -> None:
+        """Drop what the former statement left and this one did not ask for."""
+        for schema, name in self._former_views:
+            self._session.run(f"DROP VIEW {quote(schema)}.{quote(name)}")
+            self._replaced += 1
+        for name in self._former_variables.keys() - self._variables.keys():
+            self._session.run(f"RESET VARIABLE {name}")
+        self._former_views, self._former_variables = {}, {}
+
+    def set_once(self, variable: str, expression: str) -> None:
+        """Set a variable, unless it has the value of that expression already."""
+        self._variables[variable] = expression
+        if self._former_variables.get(variable) != expression:
+            self._former_variables.pop(variable, None)
+            self._session.run(f"SET VARIABLE {variable} = {expression}")
 
     # -- views -------------------------------------------------------------------------------
 
@@ -137,7 +167,13 @@ class Relations:
         schema, name = occurrence.view
         if schema not in self._session.instance.schemas:
             self._session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
-        self._session.run(f"CREATE VIEW {quote(schema)}.{quote(name)} AS {body}")
+        made = (body, frozenset(self._variables.items()))
+        former = self._former_views.pop((schema, name), None)
+        if former != made:
+            self._replaced += former is not None
+            create = "CREATE VIEW" if former is None else "CREATE OR REPLACE VIEW"
+            self._session.run(f"{create} {quote(schema)}.{quote(name)} AS {body}")
+        self._views[schema, name] = made
 
     def _supported(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
         if pa.types.is_duration(source.columns[column]) and used is not None and column not in used:
@@ -217,13 +253,13 @@ class Relations:
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             self._tables.append(f"kartosql_rows_{number}")
             reader = self._session.arrow_files(self._tables[-1], file_keys, columns, table.types)
-            inner = [f"c{i}" for i in range(len(columns))]
+            inner = [f"r.c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
             variable = f"kartosql_files_{number}"
-            self._variables += (variable, f"{variable}_schema")
+            self._variables[variable] = str(declared)
             reader, inner = self._session.parquet_files(variable, file_keys, declared)
-        values = {c: f"r.{name}" for c, name in zip(columns, inner, strict=True)}
+        values = dict(zip(columns, inner, strict=True))
         found, joined = self._partition_values(table, files, names, codes or {}, number)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
@@ -263,7 +299,7 @@ class Relations:
                 values[key] = f"k.k{at}"
                 columns[f"k{at}"] = array_of(listed, type_)
                 continue
-            self._variables.append(name)
+            self._variables[name] = sql_type(type_)
             self._session.set_list(name, listed, type_)
         if not columns:
             return values, ""

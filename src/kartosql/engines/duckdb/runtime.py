@@ -107,7 +107,8 @@ class Runtime:
 
         Without ``keys`` it may be begun before its files are known; they are given to
         ``Statement.prepare`` by the scan then. If the views of ``scan`` are still there, they
-        are used again.
+        are used again, and so is what fits of those of another scan. Without ``scan`` the
+        statement has a transaction of its own.
         """
         resting = self._take_resting(settings, scan, files) if scan is not None else None
         if resting is not None:
@@ -115,6 +116,8 @@ class Runtime:
         every = list({id(t): t for t in tables}.values())
         values = settings.engine_settings()
         instance = self._take(values, every, keys) or self._take_planners(values) or Instance(self.store, values)
+
+        former = instance.take_over(scan is not None)
 
         def lock(selected: Sequence[str]) -> None:
             if not instance.is_locked:
@@ -124,7 +127,13 @@ class Runtime:
 
         try:
             return Statement(
-                instance, files, self.footers, lock=lock, give_back=self._give_back, timeout=_milliseconds(settings)
+                instance,
+                files,
+                self.footers,
+                former,
+                lock=lock,
+                give_back=self._give_back,
+                timeout=_milliseconds(settings),
             )
         except BaseException:
             instance.close()
@@ -141,7 +150,7 @@ class Runtime:
                     break
             else:
                 return None
-        statement.resume(_milliseconds(settings))
+        statement.resume(_milliseconds(settings), self._give_back)
         return statement
 
     def _take(
@@ -151,7 +160,6 @@ class Runtime:
             for at in reversed(range(len(self._idle))):
                 found = self._idle[at]
                 if found.settings == values and (found.covers(tables) if keys is None else found.allows(keys)):
-                    found.wake()
                     return self._idle.pop(at)
         return None
 

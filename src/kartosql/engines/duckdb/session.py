@@ -21,20 +21,24 @@ from kartosql.formats.arrays import array_of
 from kartosql.plan.tables import TableSource
 
 MAX_BLAMED = 1_000  # files that are read again to find the one that made a statement fail
+EXACT_ROWS = 1 << 17  # estimates up to here are rounded
 
 
 class Session:
-    """A connection of its own to an instance, with the files of one statement."""
+    """A connection of its own to an instance, with the files of one statement.
 
-    def __init__(self, instance: Instance, files: FileAccess, footers: Footers) -> None:
+    It takes the connection over from ``former``, with the views and variables that are there.
+    """
+
+    def __init__(self, instance: Instance, files: FileAccess, footers: Footers, former: Session | None = None) -> None:
         self.instance = instance
         self.files = files
         self.footers = footers
         self.store = files.store
         self._registered: dict[int, str] = {}
         self._data_keys: list[str] = []
-        self._connection = instance.cursor()
-        self.relations = Relations(self)
+        self._connection: Any = instance.cursor() if former is None else former._connection
+        self.relations: Relations = Relations(self, None if former is None else former.relations)
 
     def close(self) -> None:
         """Free the connection and all that was made for it; whatever runs is stopped."""
@@ -128,7 +132,7 @@ class Session:
     # -- files ---------------------------------------------------------------------------------
 
     def parquet_files(self, variable: str, keys: Sequence[str], declared: dict[str, str]) -> tuple[str, list[str]]:
-        """Return a reader over Parquet files and the names of the declared columns in it.
+        """Return a reader over Parquet files and the values of the declared columns in its rows ``r``.
 
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
         """
@@ -140,17 +144,23 @@ class Session:
             reader = f"read_parquet(getvariable('{variable}'), hive_partitioning = false)"
             return f"(SELECT file_index, file_row_number FROM {reader})", []
         size = sum(self.files.sizes.get(k) or 0 for k in keys)
-        names, schema = list(map(quote, declared)), ""
-        if not self.footers.are_uniform(keys, self.files.sizes, declared):
+        narrower = self.footers.narrower(keys, self.files.sizes, declared)
+        values, schema = [f"r.{quote(c)}" for c in declared], ""
+        if narrower is not None:
+            # Bound in half of the time that a schema takes; conditions still leave row groups out.
+            values = [
+                f"CAST({v} AS {declared[c]})" if c in narrower else v for c, v in zip(declared, values, strict=True)
+            ]
+        else:
             # As a variable it is computed once, and not each time the view is bound.
-            self.run(f"SET VARIABLE {variable}_schema = {parquet_schema_argument(declared)}")
-            names = [f"c{i}" for i in range(len(declared))]
+            self.relations.set_once(f"{variable}_schema", parquet_schema_argument(declared))
+            values = [f"r.c{i}" for i in range(len(declared))]
             schema = f"schema = getvariable('{variable}_schema'), "
         reader = (
             f"read_parquet(getvariable('{variable}'), {schema}"
-            f"hive_partitioning = false, can_have_nan = true, explicit_cardinality = {max(1, size // 50)})"
+            f"hive_partitioning = false, can_have_nan = true, explicit_cardinality = {_estimated_rows(size)})"
         )
-        return reader, names
+        return reader, values
 
     def types_in_files(self, keys: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
         """Return the DuckDB type that files give to columns; those that hold only NULL are left out.
@@ -208,3 +218,9 @@ class Session:
             ) from None
         index_columns(described, key, column, declared)
         self.run(f"CREATE VIEW {name} AS SELECT {quote(column)} AS v, partition AS labels FROM {reader}")
+
+
+def _estimated_rows(size: int) -> int:
+    """Return how many rows files of ``size`` bytes may have; roughly, so that many small scans have the same view."""
+    rows = max(1, size // 50)
+    return rows if rows > EXACT_ROWS else 4 ** (rows.bit_length() // 2)

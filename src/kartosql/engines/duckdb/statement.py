@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.instance import LATE
+from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.session import Session
@@ -45,13 +46,22 @@ class Statement(Session):
     """A session for one statement, in one transaction that is rolled back at the end.
 
     ``lock`` locks a fresh instance before the user's text runs; ``give_back`` takes the instance
-    and whether another statement may use it.
+    and whether another statement may use it. ``former`` is a statement that rests, whose
+    transaction goes on.
     """
 
     def __init__(
-        self, *args: Any, lock: Callable[[Sequence[str]], None], give_back: Callable[[Any, bool], None], timeout: int
+        self,
+        instance: Instance,
+        files: FileAccess,
+        footers: Footers,
+        former: Statement | None = None,
+        *,
+        lock: Callable[[Sequence[str]], None],
+        give_back: Callable[[Any, bool], None],
+        timeout: int,
     ) -> None:
-        super().__init__(*args)
+        super().__init__(instance, files, footers, former)
         self._lock = lock
         self._give_back = give_back
         self._reader: pa.RecordBatchReader | None = None
@@ -64,21 +74,26 @@ class Statement(Session):
             self.instance.filesystem.forget()
         self.instance.read_directly(False)
         self.instance.change("max_execution_time", timeout)
+        if former is not None:
+            former.hand_over()
+            return
         self.run("PRAGMA enable_profiling = 'no_output'")
         # now() is one instant in it, and no view of the statement outlives it.
         self.run("BEGIN")
 
     # -- repeated statements -----------------------------------------------------------------------
 
-    def rest(self) -> None:
-        """End the statement, but leave its views for the case that the same scan is asked for again."""
+    def rest(self, kept: bool) -> None:
+        """End the statement, but leave its views for others; ``kept`` says that its scan may be asked for again."""
         # Without occurrences there is nothing that tells one scan from another.
-        if self._closed or not self._unharmed or not self._prepared or self.instance.filesystem is not None:
+        useful = self._prepared and (kept or self.may_hand_over) and self.instance.filesystem is None
+        if self._closed or not self._unharmed or not useful:
             self.close()
             return
         self._reader = None
         self.instance.resting = self
-        self._give_back(self.instance, True)
+        give_back, self._give_back, self._lock = self._give_back, _nothing, _nothing  # they hold on to the connection
+        give_back(self.instance, True)
 
     def resumes(self, scan: Scan, files: FileAccess) -> bool:
         """Return whether the views left are those of a scan, and its files have the sizes that they had."""
@@ -88,12 +103,24 @@ class Statement(Session):
     def _read_sizes(self) -> dict[str, int | None]:
         return {k: self.files.sizes[k] for k in self._data_keys}
 
-    def resume(self, timeout: int) -> None:
+    def resume(self, timeout: int, give_back: Callable[[Any, bool], None]) -> None:
         """Start again on the same scan."""
+        self._give_back = give_back
         self._settle()
         sizes = self._read_sizes.values()
         self.instance.read_directly(len(sizes) <= DIRECT_FILES and sum(n or 0 for n in sizes) <= DIRECT_BYTES)
         self.instance.change("max_execution_time", timeout)
+
+    @property
+    def may_hand_over(self) -> bool:
+        """Whether another statement may go on with the connection, once this one rests."""
+        return self._bound is not None and not self._registered and self.relations.may_be_left
+
+    def hand_over(self) -> None:
+        """Let go of the connection, which another statement has."""
+        self._closed = True
+        self._bound = None
+        self._settle()
 
     def forget(self) -> None:
         """Drop the views that were left."""
@@ -159,6 +186,7 @@ class Statement(Session):
                     self.relations.create_registered(occurrence)
             for occurrence_scan in scan.occurrences:
                 self.relations.create(occurrence_scan)
+            self.relations.drop_former()
             self._prepared = scan.occurrences
 
     def _choose_optimizers(self, text: str) -> None:
@@ -236,6 +264,10 @@ class Statement(Session):
         if found is not None:
             found.settle()
         self._measured = None
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def _restored(schema: pa.Schema, query: BoundQuery) -> pa.Schema:
