@@ -12,7 +12,7 @@ import pytest
 
 import builders
 import kartosql
-from kartosql.errors import CommitError, FormatError, UsageError
+from kartosql.errors import CommitError, FormatError, StoreError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write import build_cube
@@ -442,3 +442,15 @@ def test_the_list_says_what_it_is(made):
     stored = json.loads(made.read(marks_key("d")))
     assert list(stored["marked"]) == [key]
     assert replace(read_marks(made, "d"), version=None).removing == frozenset()
+
+
+def test_the_schema_of_a_dropped_dataset_stays_where_deletes_have_no_condition(cube, clock, monkeypatch):
+    def refuse(store, key, expected):
+        raise StoreError("no condition", code="no-conditional-delete")
+
+    commit(cube, Change("c++en", "delete", drop=True), patience=QUICK)
+    monkeypatch.setattr(Store, "delete_if", refuse)
+    for _ in range(2):
+        clean(cube, clock, "c++en")
+        assert {k for k in cube.list_below("c++en/") if k.endswith("_common_metadata")}
+    assert not [k for k in cube.list_below("c++en/") if k.endswith(".parquet")]

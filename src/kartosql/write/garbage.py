@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kartosql.errors import KartosqlError, UsageError
+from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.store import Store
@@ -129,10 +129,16 @@ def _remove(store: Store, uuid: str, found: list[Garbage], marks: Marks, now: dt
     schemas = [key for key in keys if key.endswith(f"/{naming.COMMON_METADATA}")]
     store.delete([key for key in keys if key not in schemas])
     for key in schemas:
-        delete_schema(store, uuid, key)
+        try:
+            delete_schema(store, uuid, key)
+        except StoreError as e:
+            if e.code != "no-conditional-delete":
+                raise
+            # It stays: one that is written for a new dataset meanwhile would go with it.
+            keys.remove(key)
     if marks.removing:
         marks = put_marks(store, uuid, Marks(marks.since, frozenset(), marks.version))
-    if head is None and not marks.since and marks.version is not None:
+    if head is None and not marks.since and marks.version is not None and set(schemas) <= set(keys):
         store.delete_if(marks_key(uuid), marks.version)
         # Deleting, even of nothing, takes the folders with it that are empty now.
         store.delete([f"{key.rpartition('/')[0]}/.nothing" for key in [*schemas, marks_key(uuid)]])

@@ -96,7 +96,9 @@ class WriteStatements:
                 e.sql = statement.text  # every character stands at the same place in both
             raise
         except UsageError as e:
-            if (
+            if e.code == "dataset-exists" and isinstance(statement, ws.CopyCube):
+                e.hint = "COPY CUBE c TO 'url' AS name gives the copy another name."
+            elif (
                 e.code == "dataset-exists"
                 and isinstance(statement, ws.CreateCube | ws.CreateDataset)
                 and not statement.replace
