@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -53,13 +52,14 @@ def build(folder: str, rows: pa.Table, indexed: tuple[str, ...]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     store = Store(folder, create=True)
     layout = Layout("c++seed", "seed", (MONTH,), (MONTH, *DIMENSIONS), indexed, (MONTH, *DIMENSIONS, *indexed))
-    written = write_rows(store, open_rows(rows, "seed"), layout)
-    for column in indexed:
-        index = indexing.merge(None, frozenset(), written.pairs[column], column)
-        store.put(
-            indexing.index_key(layout.uuid, column, "2026-01-01"),
-            files.parquet_bytes(index, indexing.VALUES_PER_ROW_GROUP),
-        )
+    written = write_rows(store, open_rows(rows, "seed"), layout, sorter=SpillingSorter(folder))
+    store.map(lambda column: _put_index(store, layout.uuid, column, written.pairs[column]), indexed)
+
+
+def _put_index(store: Store, uuid: str, column: str, pairs: pa.Table) -> None:
+    index = indexing.merge(None, frozenset(), pairs, column)
+    data = files.parquet_bytes(index, indexing.VALUES_PER_ROW_GROUP)
+    store.put(indexing.index_key(uuid, column, "2026-01-01"), data)
 
 
 def copy(folder: str, rows: pa.Table, connection: duckdb.DuckDBPyConnection) -> None:
@@ -112,11 +112,16 @@ def build_within_memory(folder: str) -> None:
     memory = MEMORY_MB * 1_000_000
     for _ in generated(1):
         pass
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _peak()
     rows = open_rows(generated(TIMES_MEMORY * memory), "d")
     written = write_rows(Store(folder, create=True), rows, layout, sorter=SpillingSorter(folder), memory=memory)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(written.rows, (after - before) // 1000)
+    print(written.rows, (_peak() - before) // 1000)
+
+
+def _peak() -> int:
+    # In KB. What getrusage tells begins with the size of the process that started this one.
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("VmHWM:"))
 
 
 def memory() -> Figure:

@@ -7,9 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -19,9 +18,11 @@ import pyarrow as pa
 import kartosql
 from kartosql.store import Store
 from kartosql.write.build import build_cube, write_dataset
-from kartosql.write.commit import publish
+from kartosql.write.cubes import new_dataset
+from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.split import Split, run_starts
+from kartosql.write.operation import Operation
+from kartosql.write.split import run_starts
 
 FILE_COUNTS = {"lineitem_few": 1_000, "lineitem_many": 10_000}
 INDEXED = ("l_orderkey", "l_partkey", "l_suppkey")
@@ -32,7 +33,7 @@ MEMBERS = {
     "shipping": ("l_shipdate", "l_commitdate", "l_receiptdate", "l_shipinstruct", "l_shipmode"),
     "state": ("l_returnflag", "l_linestatus", "l_tax", "l_comment"),
 }
-_VERSION = 1  # of the layout below: folders with another one are made again
+_VERSION = 2  # of the layout below: folders with another one are made again
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def prepare(folder: str, scale: float, counts: Mapping[str, int] = FILE_COUNTS) 
         os.path.join(raw, "lineitem.parquet"),
     )
     for name, count in counts.items():
-        publish(store, [split_to_files(rows, name, count)])
+        _write_files(store, rows, name, count)
     _write_cube(store, rows)
     parts = _query("SELECT * FROM read_parquet(?) ORDER BY p_partkey", os.path.join(raw, "part.parquet"))
     write_dataset(store, "part", parts, partition_on="p_brand", index_columns=["p_partkey", "p_size"])
@@ -110,17 +111,35 @@ def _query(sql: str, path: str) -> pa.Table:
         return connection.sql(sql, params=[path]).to_arrow_table()
 
 
-def split_to_files(rows: pa.Table, name: str, count: int) -> Split:
-    """Cut rows that are sorted by month into about ``count`` files of one size, several for each month."""
-    months = [*run_starts(rows, (MONTH,)), rows.num_rows]
-    starts: list[int] = []
-    labels: list[str] = []
-    for start, end in pairwise(months):
-        pieces = min(end - start, max(1, round((end - start) * count / rows.num_rows)))
-        starts += [start + (end - start) * i // pieces for i in range(pieces)]
-        labels += [f"{MONTH}={rows[MONTH][start]}/{uuid.uuid4().hex}" for _ in range(pieces)]
+def _write_files(store: Store, rows: pa.Table, name: str, count: int) -> None:
+    """Write rows that are sorted by month as about ``count`` files of one size, several for each month."""
     layout = Layout(uuid=name, name=name, partition_on=(MONTH,), index_columns=INDEXED, not_null=(MONTH,))
-    return Split(layout, rows, (*starts, rows.num_rows), tuple(labels))
+    operation = Operation(store, "create_dataset")
+    # A write makes one file for each month, so there are as many as the month with the most files needs.
+    written = [operation.write_table(open_rows(part, name), layout) for part in _parts(rows, count)]
+    files = sorted(
+        (label.partition("/")[0], at, label, key)
+        for at, one in enumerate(written)
+        for label, key in zip(one.labels, one.keys, strict=True)
+    )
+    whole = replace(
+        written[0],
+        labels=tuple(label for *_, label, _ in files),
+        keys=tuple(key for *_, key in files),
+        pairs={c: pa.concat_tables([one.pairs[c] for one in written]) for c in INDEXED},
+    )
+    operation.commit([new_dataset(operation, whole, replaces=False)], written)
+
+
+def _parts(rows: pa.Table, count: int) -> list[pa.Table]:
+    """Return the rows in parts with an equal share of each month, unless that would make more than ``count`` files."""
+    parts: dict[int, list[pa.Table]] = {}
+    for start, end in pairwise([*run_starts(rows, (MONTH,)), rows.num_rows]):
+        pieces = min(end - start, max(1, round((end - start) * count / rows.num_rows)))
+        cuts = [start + (end - start) * i // pieces for i in range(pieces + 1)]
+        for at, (first, last) in enumerate(pairwise(cuts)):
+            parts.setdefault(at, []).append(rows.slice(first, last - first))
+    return [pa.concat_tables(found) for found in parts.values()]
 
 
 def _write_cube(store: Store, rows: pa.Table) -> None:

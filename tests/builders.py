@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
+from kartosql.write.files import file_columns
 from kartosql.write.layout import Layout
-from kartosql.write.split import split
+from kartosql.write.split import arranged, folders, run_starts
 
 WRITE_ID = "0123456789abcdef" * 2
 SEED_FLAGS = {
@@ -98,6 +101,17 @@ def read_parquet(store: Store, key: str) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(store.read(key))).read()
 
 
+def partitions(rows: pa.Table, keys: Iterable[str]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield label and rows of each partition, without its partition columns, sorted by them."""
+    layout = Layout("d", "d", tuple(keys))
+    rows = arranged(rows, layout)
+    starts = run_starts(rows, layout.partition_on)
+    tail = uuid4().hex
+    columns = file_columns(rows.schema, layout.partition_on)
+    for folder, (start, end) in zip(folders(rows, layout, starts), pairwise([*starts, rows.num_rows]), strict=True):
+        yield "/".join((*folder, tail)), rows.select(columns).slice(start, end - start)
+
+
 def append(store: Store, uuid: str, rows: pa.Table, tail: str | None = None) -> list[str]:
     """Append a write to a dataset as the original does, indices included, and return its file keys.
 
@@ -106,7 +120,7 @@ def append(store: Store, uuid: str, rows: pa.Table, tail: str | None = None) -> 
     made = read_document(store, uuid)
     indices = {column: _labels(read_parquet(store, key)) for column, key in made.get("indices", {}).items()}
     keys = []
-    for label, part in split(rows, Layout(uuid, uuid, tuple(made["partition_keys"]))).partitions():
+    for label, part in partitions(rows, made["partition_keys"]):
         label = label if tail is None else f"{label.rpartition('/')[0]}/{tail}".lstrip("/")
         keys.append(f"{uuid}/table/{label}.parquet")
         store.put(keys[-1], parquet(part))

@@ -50,8 +50,8 @@ class Writing:
 
     def _operation(self, name: str, progress: Tell | None = None) -> Operation:
         """Begin a write, the ``name`` of which other writers will read if they lose against it."""
-        from kartosql.engines.duckdb.sorting import DuckDBSorter
         from kartosql.write.operation import Operation
+        from kartosql.write.spill import SpillingSorter
 
         self._open()
         if self.read_only:
@@ -61,7 +61,7 @@ class Writing:
             name,
             cache=self._metadata,
             memory=self.settings["write_memory"],
-            sorter=DuckDBSorter(self.settings["temp_directory"], self.settings["threads"]),
+            sorter=SpillingSorter(self.settings["temp_directory"]),
             single_writer=self.settings["single_writer"],
             progress=progress,
             grace=dt.timedelta(seconds=self.settings["grace_period"]),

@@ -10,11 +10,11 @@ import pytest
 import builders
 import kartosql
 from kartosql import Cube
-from kartosql.engines.duckdb.sorting import DuckDBSorter
 from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, KartosqlWarning, UsageError
 from kartosql.store import Store
 from kartosql.write.compact import compact
 from kartosql.write.operation import Operation
+from kartosql.write.spill import SpillingSorter
 
 CUBE = Cube("c", ["x", "y"], ["p"], index_columns="i")
 
@@ -250,7 +250,7 @@ def test_more_rows_than_fit_into_memory_are_merged_by_the_sorter(con):
         rows = pa.table({"x": xs, "p": [0] * count, "v": [n] * count, "t": [f"{x:0100d}" for x in xs]})
         con.build_cube(cube, {"seed": rows}) if not n else con.append_to_cube(cube, {"seed": rows})
     expected = rows_of(con)
-    operation = Operation(con.store, "compact", memory=6_000_000, sorter=DuckDBSorter())
+    operation = Operation(con.store, "compact", memory=6_000_000, sorter=SpillingSorter())
     assert compact(operation, "c")["seed"]["files"] == 1
     assert rows_of(con) == expected
 

@@ -13,10 +13,13 @@ import builders
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from kartosql.write import ranges
 from kartosql.write.build import write_dataset
-from kartosql.write.indexing import index_key, merge, pairs_of_files, unique_values
+from kartosql.write.files import parquet_bytes
+from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of_files
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
+from kartosql.write.pairs import pairs_of
 from kartosql.write.rows import write_rows
 
 
@@ -27,6 +30,10 @@ def index_of(values, partitions):
     names = {label: label.split("/")[0] for label in written.labels}
     index = merge(None, frozenset(), written.pairs["i"], "i")
     return index, [(v, [names[n] for n in labels]) for v, labels in zip(*index.to_pydict().values(), strict=True)]
+
+
+def as_stored(index):
+    return pq.read_table(pa.BufferReader(parquet_bytes(index, VALUES_PER_ROW_GROUP)))
 
 
 def test_values_are_sorted_and_labels_follow_the_files():
@@ -50,7 +57,7 @@ def test_values_are_sorted_and_labels_follow_the_files():
 )
 def test_types_are_normalised(values, stored):
     index, rows = index_of(values, [1, 2])
-    assert index.schema == pa.schema({"i": stored, "partition": pa.list_(pa.string())})
+    assert as_stored(index).schema == pa.schema({"i": stored, "partition": pa.list_(pa.string())})
     assert dict(rows) == dict(zip(values.to_pylist(), [["p=1"], ["p=2"]], strict=True))
 
 
@@ -86,7 +93,7 @@ def listed(index):
 
 def test_a_new_index_is_sorted_and_keeps_the_order_of_labels():
     index = merge(None, frozenset(), pairs([3, 1, 3, 2], ["b", "b", "a", "a"]), "i")
-    assert index.schema == pa.schema({"i": pa.int64(), "partition": pa.list_(pa.string())})
+    assert as_stored(index).schema == pa.schema({"i": pa.int64(), "partition": pa.list_(pa.string())})
     assert list(listed(index).items()) == [(1, ["b"]), (2, ["a"]), (3, ["b", "a"])]
 
 
@@ -180,11 +187,67 @@ def test_many_pairs_against_a_plain_dictionary():
         assert all(len(found) == len(set(found)) for found in index["partition"].to_pylist())
 
 
-def test_unique_values():
-    values = pa.chunked_array([pa.array([3, None, 1], pa.int8()), pa.array([3], pa.int8())])
-    assert unique_values(values).equals(pa.array([1, 3]))
-    assert unique_values(pa.chunked_array([[0.0, -0.0, None]])).to_pylist() == [0.0]
-    assert unique_values(pa.chunked_array([pa.nulls(2)])).equals(pa.nulls(0))
+def test_the_pieces_of_an_index_have_one_size_whatever_the_pairs():
+    for values in (range(25_000), [v // 3 for v in range(75_000)], [v % 25_000 for v in range(75_000)]):
+        labels = [f"{n % 3}" for n in range(len(values))]
+        found = list(merged(None, frozenset(), pairs(values, labels), "i"))
+        assert [piece.num_rows for piece in found] == [10_000, 10_000, 5_000]
+        for piece in found:
+            dictionary = piece["partition"].combine_chunks().values.dictionary
+            assert set(dictionary.to_pylist()) == {label for row in piece["partition"].to_pylist() for label in row}
+
+
+def test_the_labels_of_a_row_group_are_those_it_needs():
+    files = [pa.array(range(n * 10_000, (n + 1) * 10_000)) for n in range(3)]
+    found = merged(None, frozenset(), pairs_of(pa.int64(), ["a", "b", "c"], files), "i")
+    assert [piece["partition"].combine_chunks().values.dictionary.to_pylist() for piece in found] == [
+        ["a"],
+        ["b"],
+        ["c"],
+    ]
+
+
+def runs_of(kind, rng):
+    if kind == "numbers":
+        return pa.int64(), [sorted(rng.sample(range(-9000, 9000), 3000)) for _ in range(7)]
+    if kind == "far numbers":
+        return pa.uint64(), [sorted({0, 2**64 - 1, *(rng.randrange(2**64) for _ in range(3000))}) for _ in range(5)]
+    if kind == "times":
+        return pa.timestamp("us"), [sorted(rng.sample(range(-(10**6), 10**15), 2500)) for _ in range(5)]
+    if kind == "days":
+        return pa.date32(), [sorted(rng.sample(range(-5000, 5000), 2500)) for _ in range(5)]
+    if kind == "text":
+        return pa.string(), [[f"ä{k}" for k in rng.sample(range(9000), 2500)] for _ in range(4)]
+    if kind == "one file":
+        return pa.int64(), [sorted(rng.sample(range(10**12), 20_000))]
+    if kind == "one text":
+        return pa.string(), [sorted(f"{k}" for k in range(20_000))]
+    if kind == "many files of few":
+        return pa.int64(), [sorted(rng.sample(range(500), 5)) for _ in range(3000)]
+    return pa.int64(), [[7], *([] for _ in range(4)), [7], list(range(12_000)), [7]]
+
+
+@pytest.mark.parametrize("has_search", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    ["numbers", "far numbers", "times", "days", "text", "one file", "one text", "many files of few", "one value"],
+)
+def test_ranges_of_values_are_the_whole(kind, has_search, monkeypatch):
+    # Older versions of Arrow do not search.
+    if not has_search:
+        monkeypatch.delattr(ranges.pc, "search_sorted", raising=False)
+    monkeypatch.setattr(ranges, "RANGE_PAIRS", 1000)
+    monkeypatch.setattr(ranges, "RUN_PAIRS", 64)
+    type_, files = runs_of(kind, random.Random(7))
+    arrays = [pa.array(values, type_) for values in files]
+    labels = [f"f{n}" for n in range(len(files))]
+    expected: dict = {}
+    for label, array in zip(labels, arrays, strict=True):
+        for value in array.to_pylist():
+            expected.setdefault(value, []).append(label)
+    index = merge(None, frozenset(), pairs_of(type_, labels, arrays), "i")
+    assert list(listed(index).items()) == sorted(expected.items())
+    assert as_stored(index).to_pydict() == index.to_pydict()
 
 
 @pytest.mark.parametrize("values", [["a", None, "b"], [1.5, -0.0, 0.0], [1, 2, 1]])

@@ -67,7 +67,8 @@ def test_files_are_sorted_and_what_was_written_is_told(store):
     assert (written.rows, written.table, written.schema) == (3, "table", table.schema)
     assert written.bytes == sum(len(store.read(key)) for key in written.keys)
     a, b = written.labels
-    assert written.pairs["i"].schema == pa.schema({"value": pa.int64(), "label": pa.string()})
+    labels = pa.dictionary(pa.int32(), pa.string())
+    assert written.pairs["i"].schema == pa.schema({"value": pa.int64(), "label": labels})
     assert sorted(zip(*written.pairs["i"].to_pydict().values(), strict=True)) == [(7, b), (8, a)]
     assert sorted(zip(*written.pairs["x"].to_pydict().values(), strict=True)) == [(1, a), (2, b), (3, b)]
     assert stored(store) == set(written.keys)
@@ -116,6 +117,46 @@ def test_an_unpartitioned_dataset_is_one_file_in_the_order_given(store, streamed
     assert contents(store, written) == {"": table.to_pylist()}
     assert len(written.labels[0]) == 32
     assert written.pairs["i"].num_rows == 10
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "spilled"
+    made.mkdir()
+    return made
+
+
+def test_pairs_that_are_too_many_for_memory_are_sorted_on_disk_which_is_free_again(store, streamed, folder):
+    sorter = SpillingSorter(str(folder))
+    layout = Layout("c++seed", "seed", ("p",), ("p", "x"), ("v", "x", "i"), ("p", "x", "v", "i"))
+    table = shuffled(60_000, 7)
+    written = write_rows(store, open_rows(table, "seed"), layout, sorter=sorter, memory=1_000_000)
+    values = written.pairs["v"]["value"].to_pylist()
+    assert values == sorted(table["v"].to_pylist())
+    assert written.pairs["x"]["value"].to_pylist() == list(range(60_000))
+    assert written.pairs["i"].num_rows == 70
+    folders = {label: label.split("/")[0] for label in written.labels}
+    of_row = dict(zip(table["v"].to_pylist(), table["p"].to_pylist(), strict=True))
+    assert all(
+        folders[label] == f"p={of_row[v]}"
+        for v, label in zip(values, written.pairs["v"]["label"].to_pylist(), strict=True)
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_a_failed_write_leaves_no_pairs_on_disk(store, streamed, monkeypatch, folder):
+    Failing(store, monkeypatch, 3)
+    with pytest.raises(StoreError):
+        write_rows(store, open_rows(shuffled(60_000), "seed"), CUBE, sorter=SpillingSorter(str(folder)), memory=100_000)
+    assert list(folder.iterdir()) == []
+
+
+def test_dictionaries_are_for_values_that_repeat(store):
+    table = shuffled(5000, 1)
+    written = write_rows(store, open_rows(table, "seed"), CUBE)
+    group = pq.read_metadata(pa.BufferReader(store.read(written.keys[0]))).row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    assert {c.path_in_schema for c in columns if c.has_dictionary_page} == {"i"}
 
 
 @pytest.mark.parametrize(("layout", "files"), [(Layout("d", "d"), 1), (PLAIN, 0)])

@@ -2,23 +2,43 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import uuid
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 
+import builders
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek.naming import write_id
+from kartosql.store import Store
+from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.split import run_starts, split
+from kartosql.write.rows import write_rows
+from kartosql.write.split import run_starts
 
 
 def layout(partition_on=("p",), cell=("p", "x"), index=(), **changes):
     return Layout("c++seed", "seed", partition_on, cell, index, tuple({*partition_on, *cell, *index}), **changes)
 
 
+@dataclass
+class Made:
+    """What the files of some rows hold, in the order of their labels."""
+
+    labels: tuple[str, ...]
+    files: list[pa.Table]
+
+
+def split(table, layout):
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    written = write_rows(store, open_rows(table, "seed"), layout)
+    return Made(written.labels, [builders.read_parquet(store, key) for key in written.keys])
+
+
 def rows_of(made):
     folders = [label.rpartition("/")[0] for label in made.labels]
-    return dict(zip(folders, (rows.to_pylist() for _, rows in made.partitions()), strict=True))
+    return dict(zip(folders, (rows.to_pylist() for rows in made.files), strict=True))
 
 
 def test_rows_are_sorted_and_partition_columns_leave_the_files():
@@ -29,7 +49,7 @@ def test_rows_are_sorted_and_partition_columns_leave_the_files():
 def test_text_is_sorted_by_code_point():
     words = ["ä", "z", "a", "B", "\U0001f600", "\uffff", ""]
     made = split(pa.table({"x": words, "p": [1] * len(words)}), layout())
-    assert made.rows["x"].to_pylist() == sorted(words)
+    assert made.files[0]["x"].to_pylist() == sorted(words)
 
 
 def test_partition_columns_of_its_own_split_first_and_cells_stay_in_order():
@@ -84,11 +104,11 @@ def test_names_of_partition_columns_are_quoted():
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("p", ["a", None], "partition column 'p' holds NULL in 1 row, first in row 1"),
-        ("x", [None, None], "dimension column 'x' holds NULL in 2 rows, first in row 0"),
-        ("x", pa.nulls(2), "dimension column 'x' holds NULL in 2 rows"),
-        ("i", [None, "u"], "index column 'i' holds NULL in 1 row"),
-        ("x", [1.0, math.nan], "dimension column 'x' holds NaN in 1 row, first in row 1"),
+        ("p", ["a", None], "partition column 'p' holds NULL, first in row 1"),
+        ("x", [None, None], "dimension column 'x' holds NULL, first in row 0"),
+        ("x", pa.nulls(2), "dimension column 'x' holds NULL, first in row 0"),
+        ("i", [None, "u"], "index column 'i' holds NULL, first in row 0"),
+        ("x", [1.0, math.nan], "dimension column 'x' holds NaN, first in row 1"),
         ("i", [math.nan, 1.0], "index column 'i' holds NaN"),
     ],
 )
@@ -101,7 +121,7 @@ def test_null_and_nan_in_keys_are_refused(column, values, message):
 
 def test_payload_may_hold_null_and_nan():
     made = split(pa.table({"p": ["a", "a"], "x": [1, 2], "v": [None, math.nan]}), layout())
-    assert made.rows["v"].null_count == 1
+    assert made.files[0]["v"].null_count == 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,18 @@ from kartosql.write import files, indexing
 from kartosql.write.change import Change
 from kartosql.write.evolve import Schemas
 
+# From here on an index is written without ever being in memory as a whole.
+STREAMED_PAIRS = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Work:
+    """An index as it stands in its file, the pairs that are new, and the labels that go."""
+
+    old: pa.Table | None
+    added: pa.Table
+    removed: frozenset[str]
+
 
 @dataclass(frozen=True)
 class IndexWork:
@@ -45,38 +57,43 @@ class IndexWork:
         # The originals cannot read an index without a type.
         wanted |= {c: None for c, p in new if p is not None and not pa.types.is_null(p.schema.field("value").type)}
         columns = list(wanted)
-        tables = self.store.map(lambda column: self._table(column, wanted[column]), columns)
-        made = {column: table for column, table in zip(columns, tables, strict=True) if table is not None}
+        work = self.store.map(lambda column: self._work(column, wanted[column]), columns)
+        made = {column: index for column, index in zip(columns, work, strict=True) if index is not None}
         keys = {}
         for column in made:
             # Two commits in one microsecond must not meet.
             name = f"{created}-{uuids.uuid4().hex}"
             key = indexing.index_key(self.document.uuid, column, name)
             keys[column] = check_key(key, f"{self.document.uuid}/", source=self.document.key)
-        self.store.map(lambda column: self._put(keys[column], made[column]), list(made))
-        self.store.sync(keys.values())
+        self.store.map(lambda column: self._put(keys[column], column, made[column]), list(made))
         return {column: keys.get(column, self.old.get(column)) for column in columns}, tuple(keys.values())
 
-    def _put(self, key: str, table: pa.Table) -> None:
-        data = files.parquet_bytes(table, indexing.VALUES_PER_ROW_GROUP)
-        with self.store.output(key, sync_folders=False) as out:
-            out.write(data)
+    def _put(self, key: str, column: str, work: _Work) -> None:
+        schema = indexing.index_schema(work.added, column)
+        pieces = indexing.merged(work.old, work.removed, work.added, column)
+        if work.old is not None or work.added.num_rows < STREAMED_PAIRS:
+            table = pa.concat_tables([schema.empty_table(), *pieces])
+            self.store.put(key, files.parquet_bytes(table, indexing.VALUES_PER_ROW_GROUP))
+            return
+        # Row group by row group, so that an index may be larger than memory.
+        with self.store.output(key) as out:
+            files.write_parquet(files.Counted(out), schema, pieces, indexing.VALUES_PER_ROW_GROUP)
 
-    def _table(self, column: str, where: Any) -> pa.Table | None:
-        """Return the index of a column as it stands in its file; None if the old file stays."""
+    def _work(self, column: str, where: Any) -> _Work | None:
+        """Return what the index of a column is made of; None if the old file stays."""
         given = self.change.indices.get(column)
         if given is not None:
             labels = self.document.labels or ()
             pairs = _without(given, self.planned.difference(labels))
             later = [label for label in labels if label not in self.planned]
-            return _merge(None, column, [pairs, *self._pairs(column, later)])
+            return _joined(None, [pairs, *self._pairs(column, later)])
         if where is None:
-            return _merge(None, column, [self.change.pairs[column]])
+            return _joined(None, [self.change.pairs[column]])
         if not self.removed and not self.change.added:
             return None
         if not isinstance(where, str):
             everything = self._pairs(column, self.document.labels or ())
-            return _merge(None, column, everything) if everything else None
+            return _joined(None, everything) if everything else None
         added = self.change.pairs.get(column)
         if added is None:
             new = self._pairs(column, list(self.change.added))
@@ -86,7 +103,7 @@ class IndexWork:
         if not self.removed and not any(pairs.num_rows for pairs in new):
             return None
         old = read_index(self.store, where, column)
-        return _merge(old, column, new or [_no_pairs(old.schema.field(0).type)], self.removed)
+        return _joined(old, new or [_no_pairs(old.schema.field(0).type)], self.removed)
 
     def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
         """Return the values of a column in the files of some labels, from each table that has it."""
@@ -100,14 +117,12 @@ class IndexWork:
         return found
 
 
-def _merge(
-    old: pa.Table | None, column: str, pairs: Sequence[pa.Table], removed: frozenset[str] = frozenset()
-) -> pa.Table:
+def _joined(old: pa.Table | None, pairs: Sequence[pa.Table], removed: frozenset[str] = frozenset()) -> _Work:
     if len(pairs) > 1:
         # Labels may be encoded as a dictionary here and as text there.
         plain = [pa.table({"value": p["value"], "label": p["label"].cast(pa.string())}) for p in pairs if p.num_rows]
         pairs = [pa.concat_tables(plain)] if plain else pairs[:1]
-    return indexing.merge(old, removed, pairs[0], column)
+    return _Work(old, pairs[0], removed)
 
 
 def _without(pairs: pa.Table, labels: Set[str]) -> pa.Table:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import inspect
 import io
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek import naming
@@ -98,11 +100,50 @@ def _has_struct(type_: pa.DataType) -> bool:
     return bool(pa.types.is_struct(type_)) or (bool(pa.types.is_list(type_)) and _has_struct(type_.value_type))
 
 
+class Counted(io.RawIOBase):
+    """A file object that counts what is written to it."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+        self.count = 0
+
+    def writable(self) -> bool:
+        """Return True, as pyarrow asks for it."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data``."""
+        self._out.write(data)
+        self.count += len(data)
+        return len(data)
+
+
 def parquet_bytes(rows: pa.Table, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
-    """Return ``rows`` as a Parquet file: ZSTD, format 2.6, checksummed pages."""
+    """Return ``rows`` as a Parquet file: ZSTD, format 2.6, checksummed pages.
+
+    Dictionaries, also those in lists, become what they hold.
+    """
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, row_group_size=row_group_rows, **_OPTIONS)
+    write_parquet(sink, rows.schema, [rows], row_group_rows)
     return bytes(sink.getvalue().to_pybytes())
+
+
+def write_parquet(sink: Any, schema: pa.Schema, pieces: Iterable[pa.Table], row_group_rows: int) -> None:
+    """Write tables of ``schema`` as one Parquet file as of ``parquet_bytes``; each begins a row group."""
+    plain = pa.schema([field.with_type(_without_dictionaries(field.type)) for field in schema])
+    is_plain = plain.equals(schema)
+    with pq.ParquetWriter(sink, schema, store_schema=is_plain, **_OPTIONS) as writer:
+        if not is_plain:
+            # Readers would otherwise be told to make dictionaries, which the originals do not expect.
+            writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(plain.serialize()).decode()})
+        for piece in pieces:
+            writer.write_table(piece, row_group_size=row_group_rows)
+
+
+def _without_dictionaries(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_without_dictionaries(type_.value_type)))
+    return type_.value_type if pa.types.is_dictionary(type_) else type_
 
 
 @dataclass(frozen=True)
@@ -111,23 +152,26 @@ class FileFormat:
 
     Rows stand in small row groups with a page index; where a file has several of them, the
     columns with an inverted index get bloom filters, as their values stand in any order.
+    Dictionaries are made for columns whose values repeat within a row group.
     """
 
     layout: Layout
     row_group_rows: int = ROW_GROUP_ROWS
+    _repeating: dict[int, list[str]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def encode(self, rows: pa.Table, distinct: Mapping[str, int]) -> bytes:
         """Return ``rows`` as a file; ``distinct`` is the number of values of each index column."""
         if rows.num_rows <= self.row_group_rows:
             distinct = {}
         sink = pa.BufferOutputStream()
-        with self.writer(sink, rows.schema, distinct) as writer:
+        with self.writer(sink, rows, distinct) as writer:
             writer.write_table(rows, row_group_size=self.row_group_rows)
         return bytes(sink.getvalue().to_pybytes())
 
-    def writer(self, sink: Any, schema: pa.Schema, distinct: Mapping[str, int]) -> pq.ParquetWriter:
-        """Return a writer of row groups; ``distinct`` as for ``encode``, not more than the rows of a row group."""
-        options = _OPTIONS | {"write_page_index": True}
+    def writer(self, sink: Any, rows: pa.Table, distinct: Mapping[str, int]) -> pq.ParquetWriter:
+        """Return a writer of row groups for rows like ``rows``; ``distinct`` as for ``encode``."""
+        schema = rows.schema
+        options = _OPTIONS | {"write_page_index": True, "use_dictionary": self._dictionaries(rows)}
         order = [c for c in self.layout.order if c in schema.names] if self.layout.cell else []
         if order:
             options["sorting_columns"] = pq.SortingColumn.from_ordering(schema, [(c, "ascending") for c in order])
@@ -139,3 +183,16 @@ class FileFormat:
                 if count and column not in order[:1] and not pa.types.is_boolean(schema.field(column).type)
             } or None
         return pq.ParquetWriter(sink, schema, **options)
+
+    def _dictionaries(self, rows: pa.Table) -> bool | list[str]:
+        """Return the columns that are worth a dictionary; files of one call are taken to be alike."""
+        if any(pa.types.is_nested(type_) for type_ in rows.schema.types):
+            return True  # leaves would have to be named
+        # Looked at again for files twice as large as those before.
+        size = min(rows.num_rows, self.row_group_rows).bit_length()
+        known = next((found for seen, found in list(self._repeating.items()) if seen >= size), None)
+        if known is None:
+            sample = rows.slice(0, self.row_group_rows)
+            known = [c for c in rows.column_names if 2 * len(pc.unique(sample[c])) <= sample.num_rows]
+            self._repeating[size] = known
+        return known

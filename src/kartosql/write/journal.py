@@ -214,7 +214,8 @@ def _lost(
     elif at is not None and at in known and at in by_id:
         later_ids = [i for i in known if i in by_id and by_id[i].sequence > by_id[at].sequence]
     else:
-        added = {label: files for label, files in entry.added.items() if label not in state}
+        gone = {label for e in by_id.values() for label in e.removed}
+        added = {label: files for label, files in entry.added.items() if label not in state and label not in gone}
         return Lost(entry, added, (), frozenset(), "its place among the other commits is not known")
     after = [by_id[i] for i in later_ids if i in by_id]
     gone = {label for e in after for label in e.removed}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import uuid
 from collections import deque
@@ -12,15 +11,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
-from kartosql.write import files, indexing
+from kartosql.write import files
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import Layout
+from kartosql.write.pairs import Pairs, unique_values
 from kartosql.write.sorting import Sorter, ordered
 from kartosql.write.split import check_columns, check_label, folders, run_starts
 
@@ -44,8 +44,8 @@ class Written:
     """Data files that nothing refers to yet, in the order of their partitions.
 
     ``schema`` has the types that columns are stored in, partition columns included. ``pairs``
-    has for each index column a table of ``value`` (in its normalised type) and ``label``, each
-    pair once and none with NULL.
+    has for each index column a table of ``value`` (in its normalised type) and ``label`` (as a
+    dictionary), each pair once and none with NULL; if it is large, it is a file in memory's place.
     """
 
     layout: Layout
@@ -71,12 +71,12 @@ def write_rows(
 ) -> Written:
     """Write the data files of one table, sorted, one for each partition, and return what they are.
 
-    Takes about ``memory`` bytes, and more only for the pairs of indices; rows that do not fit
-    into it are sorted by ``sorter``. Raises ``invalid-data``, ``null-in-key``,
-    ``duplicate-cells`` and ``store-failed``; the files that were written by then are deleted.
+    Takes about ``memory`` bytes; rows and pairs of indices that do not fit into it are sorted
+    by ``sorter``. Raises ``invalid-data``, ``null-in-key``, ``duplicate-cells``, ``disk-full``
+    and ``store-failed``; the files that were written by then are deleted.
     """
     check_columns(rows.schema, layout)
-    with _Files(store, layout, rows.schema, table, row_group_rows, memory, progress) as out:
+    with _Files(store, layout, rows.schema, table, row_group_rows, sorter, memory, progress) as out:
         with contextlib.closing(ordered(rows, layout, sorter, memory)) as pieces:
             for piece in pieces:
                 out.add(piece)
@@ -96,11 +96,10 @@ def _delete(store: Store, keys: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _File:
-    """A file that was written; ``uniques`` are the different values of each index column."""
+    """A file that was written."""
 
     rows: int
     bytes: int
-    uniques: Sequence[pa.Array]
 
 
 class _Files:
@@ -113,6 +112,7 @@ class _Files:
         schema: pa.Schema,
         table: str,
         row_group_rows: int,
+        sorter: Sorter | None,
         memory: int,
         progress: Callable[[Progress], object] | None,
     ) -> None:
@@ -120,11 +120,13 @@ class _Files:
         self._progress = progress
         self._columns = files.file_columns(schema, layout.partition_on)
         self._format = files.FileFormat(layout, row_group_rows)
+        limit = memory // 8 // max(1, len(layout.index_columns))
+        self._pairs = {c: Pairs(schema.field(c).type, sorter, limit) for c in layout.index_columns}
         # One id per call, as the original does: it tells which files cannot overlay each other.
         self._tail = uuid.uuid4().hex
         self._labels: list[str] = []
         self._known: set[str] = set()
-        self._files: list[Future[_File]] = []
+        self._files = 0
         self._waiting: deque[tuple[Future[_File], int]] = deque()
         self._waiting_bytes, self._rows, self._bytes = 0, 0, 0
         self._max_waiting = memory // 8
@@ -147,6 +149,8 @@ class _Files:
             for large in self._large_files:
                 large.abort()
             _delete(self._store, [self._key(label) for label in self._labels])
+        for pairs in self._pairs.values():
+            pairs.close()
 
     def _key(self, label: str) -> str:
         return files.file_key(self._layout.uuid, label, self._table)
@@ -180,32 +184,34 @@ class _Files:
             large, self._large = self._large, None
             self._submit(large.end, parts, size)
         elif parts:
-            self._submit(self._small_file(self._key(self._labels[-1])), parts, size)
+            self._submit(self._small_file(), parts, size)
 
     def _flush(self) -> None:
         """Write the row groups that are full of a partition that goes on."""
         if self._large is None:
-            self._large = _LargeFile(self._store, self._key(self._labels[-1]), self._format)
+            number = len(self._labels) - 1
+            self._large = _LargeFile(self._store, self._key(self._labels[-1]), self._format, self._pairs, number)
             self._large_files.append(self._large)
         # One at a time: the row groups of a file stand one behind the other.
         parts, self._parts = self._parts, []
         rest = self._large.add(self._pool, pa.concat_tables(parts))
         self._parts, self._parts_bytes = [rest], rest.nbytes
 
-    def _small_file(self, key: str) -> Callable[[list[pa.Table]], _File]:
+    def _small_file(self) -> Callable[[list[pa.Table]], _File]:
+        number, key = len(self._labels) - 1, self._key(self._labels[-1])
+
         def write(parts: list[pa.Table]) -> _File:
             rows = pa.concat_tables(parts)
-            uniques = [indexing.unique_values(rows[c]) for c in self._layout.index_columns]
-            data = self._format.encode(rows, dict(zip(self._layout.index_columns, map(len, uniques), strict=True)))
+            data = self._format.encode(rows, _collect(rows, self._pairs, number))
             with self._store.output(key, sync_folders=False) as out:
                 out.write(data)
-            return _File(rows.num_rows, len(data), uniques)
+            return _File(rows.num_rows, len(data))
 
         return write
 
     def _submit(self, write: Callable[[list[pa.Table]], _File], parts: list[pa.Table], size: int) -> None:
         future = self._pool.submit(write, parts)
-        self._files.append(future)
+        self._files += 1
         self._waiting.append((future, size))
         self._waiting_bytes += size
         while self._waiting and (self._waiting_bytes > self._max_waiting or self._waiting[0][0].done()):
@@ -218,7 +224,7 @@ class _Files:
         self._rows += file.rows
         self._bytes += file.bytes
         if self._progress is not None:
-            done = len(self._files) - len(self._waiting)
+            done = self._files - len(self._waiting)
             self._progress(Progress(self._layout.name, self._rows, done, self._bytes))
 
     def finish(self) -> Written:
@@ -227,32 +233,37 @@ class _Files:
         if not self._labels and not self._layout.partition_on:
             # An empty dataset without partition columns is one file without rows.
             self._begin_file(self._tail)
-            self._submit(self._small_file(self._key(self._tail)), [self._schema.empty_table().select(self._columns)], 0)
+            self._submit(self._small_file(), [self._schema.empty_table().select(self._columns)], 0)
         while self._waiting:
             self._await_oldest()
         self._store.sync([self._key(label) for label in self._labels])
-        found = [future.result() for future in self._files]
-        pairs = {
-            column: indexing.pairs_of(
-                self._schema.field(column).type, self._labels, [file.uniques[i] for file in found]
-            )
-            for i, column in enumerate(self._layout.index_columns)
-        }
+        pairs = {column: pairs.finish(self._labels) for column, pairs in self._pairs.items()}
         keys = tuple(self._key(label) for label in self._labels)
         return Written(
             self._layout, self._table, self._schema, tuple(self._labels), keys, pairs, self._rows, self._bytes
         )
 
 
+def _collect(rows: pa.Table, pairs: Mapping[str, Pairs], number: int) -> dict[str, int]:
+    """Add the values of some rows of a file to the pairs of each column, and return how many there are."""
+    distinct = {}
+    for column, found in pairs.items():
+        values = unique_values(rows[column])
+        distinct[column] = len(values)
+        found.add(number, values)
+    return distinct
+
+
 class _LargeFile:
     """A file that is written while its rows come in, one run of row groups after the other."""
 
-    def __init__(self, store: Store, key: str, format_: files.FileFormat) -> None:
-        self._format = format_
+    def __init__(
+        self, store: Store, key: str, format_: files.FileFormat, pairs: Mapping[str, Pairs], number: int
+    ) -> None:
+        self._format, self._pairs, self._number = format_, pairs, number
         self._context = contextlib.ExitStack()
-        self._out = _Counted(self._context.enter_context(store.output(key, sync_folders=False)))
+        self._out = files.Counted(self._context.enter_context(store.output(key, sync_folders=False)))
         self._writer: Any = None
-        self._uniques: list[list[pa.Array]] = []
         self._rows = 0
         self._before: Future[None] | None = None
 
@@ -269,12 +280,11 @@ class _LargeFile:
             self._before.result()
 
     def _write(self, rows: pa.Table) -> None:
-        columns = self._format.layout.index_columns
+        _collect(rows, self._pairs, self._number)
         if self._writer is None:
-            distinct = dict.fromkeys(columns, self._format.row_group_rows)
-            self._writer = self._format.writer(self._out, rows.schema, distinct)
+            distinct = dict.fromkeys(self._pairs, self._format.row_group_rows)
+            self._writer = self._format.writer(self._out, rows, distinct)
         self._writer.write_table(rows, row_group_size=self._format.row_group_rows)
-        self._uniques.append([indexing.unique_values(rows[c]) for c in columns])
         self._rows += rows.num_rows
 
     def end(self, parts: list[pa.Table]) -> _File:
@@ -286,10 +296,7 @@ class _LargeFile:
             self._write(rows)
         self._writer.close()
         self._context.close()
-        uniques = [
-            indexing.unique_values(pa.chunked_array(list(arrays))) for arrays in zip(*self._uniques, strict=True)
-        ]
-        return _File(self._rows, self._out.count, uniques)
+        return _File(self._rows, self._out.count)
 
     def abort(self) -> None:
         """Drop the file, if it is not written to its end."""
@@ -299,19 +306,3 @@ class _LargeFile:
                 self._writer.close()
         with contextlib.suppress(Exception):
             self._context.__exit__(RuntimeError, aborted, None)
-
-
-class _Counted(io.RawIOBase):
-    """A file object that counts what is written to it."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out = out
-        self.count = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._out.write(data)
-        self.count += len(data)
-        return len(data)

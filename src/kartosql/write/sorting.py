@@ -12,6 +12,7 @@ import pyarrow as pa
 from kartosql.write.frames import invalid_data
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import Layout
+from kartosql.write.spill import SortedRuns
 from kartosql.write.split import arranged, check_nulls, check_unique, is_sorted
 
 MIN_MEMORY = 1 << 20
@@ -30,6 +31,9 @@ class Sorter(Protocol):
         The tables yielded are not empty. Takes about ``memory`` bytes and spills the rest;
         closing the iterator frees both.
         """
+
+    def runs(self, columns: Sequence[str]) -> SortedRuns:
+        """Return a place for tables that are handed in one by one."""
 
 
 def ordered(rows: Rows, layout: Layout, sorter: Sorter | None, memory: int) -> Generator[pa.Table]:

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,17 +60,54 @@ class SpillingSorter:
         The tables yielded are not empty. Takes about ``memory`` bytes; closing the iterator
         removes the files. Raises ``disk-full`` and ``store-failed``; errors of ``pieces`` pass.
         """
-        with _disk():
-            folder = tempfile.mkdtemp(prefix="kartosql-sort-", dir=self._temp_directory)
-        try:
-            runs: list[_Run] = []
+        with self.runs(columns) as runs:
             for table in _gathered(pieces, min(memory // 4, MAX_RUN_BYTES)):
-                table = sorted_by(table, tuple(columns))
-                runs.append(_Run(os.path.join(folder, f"{len(runs)}.arrow"), table, columns))
+                runs.add(table)
                 del table
-            yield from _merged(runs, columns, min(memory // 6, MAX_RUN_BYTES))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            yield from runs.merged(memory // 6)
+
+    def runs(self, columns: Sequence[str]) -> SortedRuns:
+        """Return a place for tables that are handed in one by one; raises ``disk-full`` and ``store-failed``."""
+        with _disk():
+            return SortedRuns(tempfile.mkdtemp(prefix="kartosql-sort-", dir=self._temp_directory), columns)
+
+
+class SortedRuns:
+    """Tables of one schema in a folder of their own, each sorted by ``columns``; removed at the end of a with-block."""
+
+    def __init__(self, folder: str, columns: Sequence[str]) -> None:
+        self._folder, self._columns = folder, tuple(columns)
+        self._runs: list[_Run] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, table: pa.Table) -> None:
+        """Sort a table and write it; raises ``disk-full`` and ``store-failed``."""
+        path = os.path.join(self._folder, f"{len(self._runs)}.arrow")
+        self._runs.append(_Run(path, sorted_by(table, self._columns), self._columns))
+
+    def merged(self, limit: int) -> Iterator[pa.Table]:
+        """Yield all rows in order, in tables of about ``limit`` bytes."""
+        yield from _merged(self._runs, self._columns, min(limit, MAX_RUN_BYTES))
+
+    def mapped(self, pieces: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
+        """Return ``pieces`` as one table that stays on disk, also when the files are removed."""
+        path = os.path.join(self._folder, "mapped.arrow")
+        with _disk():
+            with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+                for piece in pieces:
+                    writer.write_table(piece)
+            # Pages of a mapped file take no memory that the system could not have back.
+            with pa.memory_map(path) as source:
+                return pa.ipc.open_file(source).read_all()
 
 
 def _gathered(pieces: Iterable[pa.Table], limit: int) -> Iterator[pa.Table]:

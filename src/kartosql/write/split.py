@@ -107,11 +107,8 @@ def _is_ordered(type_: pa.DataType) -> bool:
     return is_index_type(type_) or bool(pa.types.is_decimal(type_) or pa.types.is_time(type_))
 
 
-def check_nulls(table: pa.Table, layout: Layout, before: int | None = None) -> None:
-    """Raise ``null-in-key`` for NULL and NaN where values are needed.
-
-    ``before`` is the number of rows that stand before ``table``, if it is one piece of several.
-    """
+def check_nulls(table: pa.Table, layout: Layout, before: int = 0) -> None:
+    """Raise ``null-in-key`` for NULL and NaN where values are needed; ``before`` rows stand before ``table``."""
     for name in dict.fromkeys(layout.partition_on + layout.cell + layout.index_columns):
         column = table[name]
         what = "NULL"
@@ -121,13 +118,11 @@ def check_nulls(table: pa.Table, layout: Layout, before: int | None = None) -> N
                 continue
             what = "NaN"
             empty = pc.fill_null(pc.is_nan(column), False)
-        count = pc.sum(empty).as_py()
-        if count:
-            row = pc.index(empty, True).as_py() + (before or 0)
-            many = "" if before is not None else f" in {_rows(count)}"
+        row = pc.index(empty, True).as_py()
+        if row >= 0:
             raise invalid_data(
                 layout.name,
-                f"the {layout.role(name)} {name!r} holds {what}{many}, first in row {row:,}",
+                f"the {layout.role(name)} {name!r} holds {what}, first in row {row + before:,}",
                 "Drop these rows or fill in a value such as 'unknown'.",
                 "null-in-key",
             )
@@ -135,10 +130,10 @@ def check_nulls(table: pa.Table, layout: Layout, before: int | None = None) -> N
 
 def check_unique(table: pa.Table, layout: Layout) -> None:
     """Raise ``duplicate-cells`` if a cell occurs in two neighbouring rows."""
-    changed = _changed(table, layout.cell)
-    count = len(changed) - (pc.sum(changed).as_py() or 0)
+    differs = changed(table, layout.cell)
+    count = len(differs) - (pc.sum(differs).as_py() or 0)
     if count:
-        row = table.select(list(layout.cell)).slice(pc.index(changed, False).as_py(), 1)
+        row = table.select(list(layout.cell)).slice(pc.index(differs, False).as_py(), 1)
         cell = ", ".join(f"{c} = {str(row[c][0])[:60]}" for c in layout.cell)
         raise invalid_data(
             layout.name,
@@ -175,20 +170,20 @@ def is_sorted(table: pa.Table, columns: tuple[str, ...]) -> bool:
     return bool(pc.all(ascends).as_py())
 
 
-def _changed(table: pa.Table, columns: tuple[str, ...]) -> pa.ChunkedArray:
+def changed(table: pa.Table, columns: tuple[str, ...]) -> pa.ChunkedArray:
     """Return for each row but the first whether ``columns`` differ from the row before."""
-    changed = pa.chunked_array([pa.repeat(False, max(0, table.num_rows - 1))])
+    found = pa.chunked_array([pa.repeat(False, max(0, table.num_rows - 1))])
     for name in columns if table.num_rows > 1 else ():
         column = table[name]
-        changed = pc.or_(changed, pc.not_equal(column.slice(1), column.slice(0, table.num_rows - 1)))
-    return changed
+        found = pc.or_(found, pc.not_equal(column.slice(1), column.slice(0, table.num_rows - 1)))
+    return found
 
 
 def run_starts(table: pa.Table, columns: tuple[str, ...]) -> list[int]:
     """Return the first row of each run of rows that are equal in ``columns``."""
     if not table.num_rows:
         return []
-    return [0, *(i + 1 for i in pc.indices_nonzero(_changed(table, columns)).to_pylist())]
+    return [0, *(i + 1 for i in pc.indices_nonzero(changed(table, columns)).to_pylist())]
 
 
 def folders(table: pa.Table, layout: Layout, starts: list[int]) -> list[tuple[str, ...]]:
