@@ -152,7 +152,12 @@ class Upkeep(Writing):
 
         name, snapshot = _prefix(table), self._snapshot()
         if not isinstance(table, Cube) and (name in snapshot.keys or name not in snapshot.members):
-            is_member = naming.split_member(uuid := garbage.dataset_of(self.store, name))
+            try:
+                uuid = garbage.dataset_of(self.store, name)
+            except UsageError:
+                # A cube that was deleted may have left files behind.
+                return None, list(garbage.members_of(self.store, name).values())
+            is_member = naming.split_member(uuid)
             cube = self._cube_of(snapshot, is_member[0]) if is_member and snapshot.is_cube(is_member[0]) else None
             return cube if isinstance(cube, Cube) else None, [uuid]
         return self._cube_of(snapshot, name), list(garbage.members_of(self.store, name).values())

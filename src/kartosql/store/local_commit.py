@@ -92,7 +92,9 @@ class LocalWriter:
     def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
         """Remove files, those that are not there silently, and the folders that are empty then."""
         call_all(self._delete_some, [keys[i : i + 1000] for i in range(0, len(keys), 1000)])
-        folders = {os.path.dirname(self.locate(key)) for key in keys}
+        self._remove_empty({os.path.dirname(self.locate(key)) for key in keys})
+
+    def _remove_empty(self, folders: set[str]) -> None:
         while folders:
             outer = set()
             for folder in folders:
@@ -155,6 +157,7 @@ class LocalWriter:
         except PreconditionFailed:
             if os.path.lexists(path):
                 raise
+        self._remove_empty({os.path.dirname(path)})
 
     def delete_checked(self, key: str, expected: Version) -> None:
         """Remove the file after a look at its version; only for a single writer."""
@@ -166,6 +169,7 @@ class LocalWriter:
             raise PreconditionFailed(key)
         steps.unlink(path)
         self._sync_committed(key)
+        self._remove_empty({os.path.dirname(path)})
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
         """Return a file and its version."""

@@ -11,12 +11,27 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kartosql.store import steps
 
 TURN_SECONDS = 5.0
 _LOCKS = [threading.Lock() for _ in range(64)]
+_held = threading.local()
+
+
+@contextlib.contextmanager
+def take(name: str, wait: Callable[[str], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """Hold the turn of ``name`` that ``wait`` waits for; a thread that has one does not wait for itself."""
+    if getattr(_held, "any", False):
+        yield
+        return
+    with wait(name):
+        _held.any = True
+        try:
+            yield
+        finally:
+            _held.any = False
 
 
 @contextlib.contextmanager

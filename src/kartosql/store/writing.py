@@ -168,9 +168,8 @@ class StoreWriting:
 
         It saves writers from doing work that another one makes useless; nothing relies on it.
         """
-        if self.is_local:
-            return turns.of_folder(f"{self._real_root}/{folder}")
-        return turns.in_process(f"{self.url}/{folder}")
+        path = f"{self._real_root}/{folder}" if self.is_local else f"{self.url}/{folder}"
+        return turns.take(path, turns.of_folder if self.is_local else turns.in_process)
 
     # -- what stands there ---------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from kartosql.write.identity import new_id
 from kartosql.write.journal import record
 from kartosql.write.outcome import Attempt, Fate
 from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
-from kartosql.write.race import Patience, Race
+from kartosql.write.race import LONGEST_WAIT_OF_COMMIT, Patience, Race
 from kartosql.write.settle import complete_schemas, open_head, read_head
 
 __all__ = ["Committed", "Patience", "commit", "read_head"]
@@ -85,7 +85,7 @@ class _Committing:
         self.clock = clock
         self.grace = grace
         self.id = new_id()
-        self.race = Race(patience.race)
+        self.race = Race(patience.race, LONGEST_WAIT_OF_COMMIT)
         self.attempts: list[Attempt] = []  # puts that may have happened, or may happen yet
         self.winner: Head | None = None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from kartosql.errors import StoreError
 
 FIRST_WAIT, LONGEST_WAIT = 0.002, 1.0
+LONGEST_WAIT_OF_COMMIT = 10.0
 ATTEMPTS = 100
 
 
@@ -26,11 +27,17 @@ class Patience:
 
 
 class Race:
-    """Counts the rounds of a commit and waits between them, longer and longer, by chance."""
+    """Counts the rounds of a commit and waits between them, longer and longer, by chance.
 
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
+    A wait is about as long as the round before it took, or twice, four times as long after
+    more of them, up to ``longest`` seconds.
+    """
+
+    def __init__(self, seconds: float, longest: float = LONGEST_WAIT) -> None:
+        self._began = time.monotonic()
+        self._until = self._began + seconds
         self._wait = FIRST_WAIT
+        self._longest = longest
         self.rounds = 0
 
     def is_over(self) -> bool:
@@ -40,8 +47,11 @@ class Race:
     def wait(self) -> None:
         """Let others finish; at random, so that those who met do not meet again."""
         self.rounds += 1
+        # In a fraction of a round nobody could have finished.
+        self._wait = min(max(self._wait, time.monotonic() - self._began), self._longest)
         time.sleep(random.uniform(0, self._wait))
-        self._wait = min(self._wait * 1.7, LONGEST_WAIT)
+        self._wait *= 2
+        self._began = time.monotonic()
 
 
 def attempts(key: str) -> Iterator[int]:
