@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,45 +12,6 @@ from kartosql.store.keys import key_problem
 from kartosql.write import files
 from kartosql.write.frames import invalid_data
 from kartosql.write.layout import Layout
-
-
-@dataclass(frozen=True)
-class Split:
-    """The rows of one dataset, sorted so that each partition is one run of them.
-
-    ``starts`` holds the first row of each partition and at the end the number of rows;
-    ``labels`` has one label per partition.
-    """
-
-    layout: Layout
-    rows: pa.Table
-    starts: tuple[int, ...]
-    labels: tuple[str, ...]
-
-    def partitions(self) -> Iterator[tuple[str, pa.Table]]:
-        """Yield label and rows of each partition, without its partition columns."""
-        rows = self.rows.select(files.file_columns(self.rows.schema, self.layout.partition_on))
-        for label, start, end in zip(self.labels, self.starts[:-1], self.starts[1:], strict=True):
-            yield label, rows.slice(start, end - start)
-
-
-def split(table: pa.Table, layout: Layout) -> Split:
-    """Check ``table`` against ``layout``, sort it and find its partitions.
-
-    Rows are sorted by partition columns, then dimension columns; text by code point. Raises
-    ``invalid-data``, ``null-in-key`` and ``duplicate-cells``; nothing is written.
-    """
-    check_columns(table.schema, layout)
-    check_nulls(table, layout)
-    table = arranged(table, layout)
-    starts = run_starts(table, layout.partition_on)
-    if not table.num_rows and not layout.partition_on:
-        starts = [0]  # an empty dataset without partition columns is one file without rows
-    tail = uuid.uuid4().hex
-    labels = tuple("/".join((*folder, tail)) for folder in folders(table, layout, starts))
-    for label in labels:
-        check_label(label, layout)
-    return Split(layout, table, (*starts, table.num_rows) if starts else (), labels)
 
 
 def arranged(table: pa.Table, layout: Layout) -> pa.Table:

@@ -1,0 +1,143 @@
+"""One operation of each kind on a small store, and a server that runs them in processes to be killed.
+
+The server forks a process for each line that it reads, ``[operation, folder, step, phase]``, and
+answers with the signal or status by which it ended. It has no threads of its own that a fork
+would lose.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+import crashes
+import kartosql
+from kartosql.store import Store, steps
+
+CUBE = kartosql.Cube("c", "x", "p", index_columns="i")
+
+
+def seed(*x: int) -> pa.Table:
+    return pa.table({"x": x, "p": ["a"] * len(x), "i": [f"i{n}" for n in x], "v": [n * 10 for n in x]})
+
+
+def en(*x: int, name: str = "w") -> pa.Table:
+    return pa.table({"x": x, "p": ["a"] * len(x), name: [n * 100 for n in x]})
+
+
+def plain(*s: int) -> pa.Table:
+    return pa.table({"q": ["a"] * len(s), "s": s})
+
+
+def prepare(folder: str) -> None:
+    """Make a cube of two datasets and a plain dataset, the files of which can be merged."""
+    with kartosql.connect(folder) as con:
+        con.build_cube(CUBE, {"seed": seed(1, 2), "en": en(1)})
+        con.append_to_cube("c", {"seed": seed(2, 3)})
+        con.create_dataset("d", plain(1, 2), partition_on="q", index_columns="s")
+        con.append_to_dataset("d", plain(3))
+        # What is replaced belongs to nothing then: a cleanup has something to remove.
+        con.replace_partitions("d", plain(4))
+        con.append_to_dataset("d", plain(5))
+
+
+OTHER_SEED = pa.table({"x": ["1"], "p": [7], "i": [3]})
+OTHER_EN = pa.table({"x": ["1"], "p": [7], "new": [1]})
+
+
+def clean_up(con: kartosql.Connection) -> None:
+    """Mark what belongs to nothing, and remove it as if a grace period had passed."""
+    con.garbage_collect("d")
+    now = Store.now
+    Store.now = lambda store: now(store) + dt.timedelta(days=8)  # type: ignore[method-assign]
+    try:
+        con.garbage_collect("d")
+    finally:
+        Store.now = now  # type: ignore[method-assign]
+
+
+Act = Callable[[kartosql.Connection], Any]
+OPERATIONS: dict[str, Act] = {
+    "build": lambda con: con.build_cube(kartosql.Cube("b", "x", "p"), {"seed": seed(1), "en": en(1)}),
+    "overwrite with other schemas": lambda con: con.build_cube(
+        CUBE, {"seed": OTHER_SEED, "en": OTHER_EN}, overwrite=True
+    ),
+    "extend": lambda con: con.extend_cube("c", {"k": en(1, 2, name="u")}),
+    "append": lambda con: con.append_to_cube("c", {"seed": seed(4)}),
+    "append to two": lambda con: con.append_to_cube("c", {"seed": seed(4), "en": en(4)}),
+    "update": lambda con: con.update_cube("c", {"seed": seed(4), "en": en(4)}, remove_conditions="p == a"),
+    "remove": lambda con: con.remove_partitions("c", "p == a"),
+    "replace": lambda con: con.replace_partitions("c.seed", seed(5)),
+    "compact": lambda con: con.compact("c"),
+    "delete": lambda con: con.delete_cube("c"),
+    "create index": lambda con: con.create_index("c.en", "w"),
+    "drop index": lambda con: con.drop_index("c.seed", "i"),
+    "copy": lambda con: con.copy_cube("c", con, name="c2"),
+    "create dataset": lambda con: con.create_dataset("e", plain(1), partition_on="q", index_columns="s"),
+    "overwrite dataset": lambda con: con.create_dataset("d", en(1), index_columns="x", overwrite=True),
+    "append to dataset": lambda con: con.append_to_dataset("d", plain(6)),
+    "delete dataset": lambda con: con.delete_dataset("d"),
+    "compact dataset": lambda con: con.compact("d"),
+    "clean up": lambda con: clean_up(con),
+}
+
+
+def act(name: str, folder: str) -> None:
+    with kartosql.connect(folder) as con:
+        OPERATIONS[name](con)
+
+
+def record_names() -> list[str]:
+    """Note the names of the steps that follow."""
+    names: list[str] = []
+
+    def recorded(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any) -> Any:
+            names.append(name)
+            return real(*args)
+
+        return step
+
+    for name in crashes.NAMES:
+        setattr(steps, name, recorded(name, getattr(steps, name)))
+    return names
+
+
+def _child(name: str, folder: str, at: int | None, phase: str) -> None:
+    try:
+        names = record_names() if at is None else []
+        if at is not None:
+            crashes.install(at, phase)
+        act(name, folder)
+        if at is None:
+            print(json.dumps(names), flush=True)
+    except BaseException as e:  # noqa: BLE001
+        print(json.dumps([f"{type(e).__name__}: {e}"]), flush=True)
+        os._exit(3)
+    os._exit(0)
+
+
+def serve() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            _child(*json.loads(line))
+        status = os.waitpid(child, 0)[1]
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    import kartosql.engines.duckdb
+    import kartosql.write.check
+    import kartosql.write.compact
+    import kartosql.write.copy
+    import kartosql.write.cubes
+    import kartosql.write.garbage
+
+    serve()

@@ -1,0 +1,224 @@
+"""Processes killed while they write to a local disk: the old or the new state, little left behind, all of it cleaned.
+
+Each operation is killed at some of its steps, drawn by a seed. A killed process leaves what it had done,
+so the disk can look different only after steps that change it: KARTOSQL_KILLS=changes kills after every one
+of them, in the middle of every write, and before the first; KARTOSQL_KILLS=all before, in and after each of
+all steps. Every call of the store is stopped, without processes, in tests/write/test_crashes.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import crashes
+import kartosql
+from kartosql.errors import KartosqlError
+from kartosql.store import Store
+from kartosql.write.race import Patience
+from kartosql.write.settle import read_head
+from writing import operations, originals
+from writing.operations import OPERATIONS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.skipif(os.name == "nt", reason="it forks")]
+KILLS = 6  # of each operation, 100 in all
+CHANGING = ("create", "write", "mkdir", "link", "rename", "unlink", "rmdir")
+TESTS = Path(__file__).parents[1]
+
+
+class Server:
+    """Runs operations in processes of their own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "writing.operations"],
+            cwd=TESTS,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        assert self._process.wait() == 0
+
+    def steps_of(self, name: str, folder: Path) -> list[str]:
+        """Carry an operation out, and return the names of its steps."""
+        self._ask(name, folder, None, "")
+        names = json.loads(self._answer())
+        assert self._answer() == "0", names
+        return names
+
+    def is_killed(self, name: str, folder: Path, at: int, phase: str) -> bool:
+        """Kill an operation at a step; False when it came to its end before."""
+        self._ask(name, folder, at, phase)
+        answer = self._answer()
+        assert answer in ("0", str(-signal.SIGKILL)), f"{answer} {self._answer()}"
+        return answer != "0"
+
+    def _ask(self, *what: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(what, default=str) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with contextlib.closing(Server()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    operations.prepare(str(folder))
+    return folder
+
+
+def fresh(folder: Path, prepared: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(prepared, folder)
+    return folder
+
+
+def state(con: kartosql.Connection) -> dict[str, Any]:
+    """Return all that readers see: the rows, columns and indices of cubes and datasets."""
+    found: dict[str, Any] = {}
+    members = {
+        f"{name}++{member}" for name in con.cubes() for (member, *_) in con.sql(f"SHOW DATASETS FROM {name}").rows()
+    }
+    plain = [uuid for uuid in con.datasets() if "++" not in uuid]
+    for name in [*con.cubes(), *sorted(members), *plain]:
+        query = con.sql(f'SELECT * FROM "{name}" ORDER BY ALL')
+        found[name] = query.columns, query.rows()
+    for uuid in [*sorted(members), *plain]:
+        shown = con.sql(f'SHOW INDEXES FROM "{uuid}"')
+        found[f"{uuid} indices"] = sorted(row[shown.columns.index("column")] for row in shown.rows())
+    return found
+
+
+def uuids(folder: Path) -> list[str]:
+    """Return the datasets of which something stands in a folder."""
+    return sorted({name.partition(".")[0] for name in os.listdir(folder)})
+
+
+def kills(operation: str, names: list[str]) -> list[tuple[int, str]]:
+    """Return the steps at which an operation is killed, and when."""
+    how = os.environ.get("KARTOSQL_KILLS", "0")
+    if how == "all":
+        return [(at, phase) for at in range(len(names)) for phase in crashes.PHASES]
+    found = [(0, "before")]
+    for at, name in enumerate(names):
+        found += [(at, "in")] if name == "write" else []
+        found += [(at, "after")] if name in CHANGING else []
+    if how == "changes":
+        return found
+    return sorted(Random(f"{how} {operation}").sample(found, min(KILLS, len(found))))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_killed_operation_shows_the_old_or_the_new_state_and_leaves_little(
+    name, server, prepared, tmp_path, monkeypatch
+):
+    # Others that stand still are not waited for: they are dead.
+    monkeypatch.setattr(Patience.__init__, "__defaults__", (300.0, 0.001))
+    folder = tmp_path / "store"
+    with kartosql.connect(prepared, read_only=True) as con:
+        old = state(con)
+    names = server.steps_of(name, fresh(folder, prepared))
+    with kartosql.connect(folder) as con:
+        new = state(con)
+    assert names
+    assert (new == old) == (name in ("compact", "compact dataset", "clean up"))
+    count, most, seen = 0, 0, []
+    for at, phase in kills(name, names):
+        if not server.is_killed(name, fresh(folder, prepared), at, phase):
+            continue
+        count += 1
+        where = f"killed {phase} step {at} of {len(names)}, {names[at]}"
+        # The path is that of the last store, whose files are no more: nothing may be remembered.
+        with kartosql.connect(folder) as con:
+            found = state(con)
+            assert found in (old, new), where
+            seen.append(found == new)
+            check(con, folder, where)
+            most = max(most, left_behind(con.store, folder, prepared))
+            write_on(con, found, where)
+            clean_up(con, folder, where, monkeypatch)
+            check(con, folder, where)
+    print(f"{name}: {len(names)} steps, {count} kills, {sum(seen)} of them after the commit, {most} orphans at most")
+    assert count
+    # A copied seed has two data files, two indices and a schema, and one file is being written.
+    assert most <= (6 if name == "copy" else 4)
+
+
+def left_behind(store: Store, folder: Path, prepared: Path) -> int:
+    """Return how many files of one dataset are new and belong to nothing, when what was under way has ended."""
+    for uuid in uuids(folder):
+        read_head(store, uuid)
+    known = set(Store(prepared).details())
+    return max(len(set(originals.orphans(store, uuid)) - known) for uuid in uuids(folder))
+
+
+def check(con: kartosql.Connection, folder: Path, where: str) -> None:
+    """Check that nothing is wrong but what a crash may leave: a change under way, and files of no dataset."""
+    tables = {u.partition("++")[0] for u in uuids(folder)} & {*con.cubes(), *con.datasets()}
+    for table in tables:
+        bad = [f for f in con.check(table) if f.severity == "error" or f.check in ("foreign-write", "lost-commit")]
+        assert bad == [], where
+
+
+def write_on(con: kartosql.Connection, before: dict[str, Any], where: str) -> None:
+    """Commit to everything that is there, and build what is not; all of it can be read after."""
+    if "c" not in con.cubes():
+        con.build_cube(operations.CUBE, {"seed": operations.seed(9), "en": operations.en(9)})
+    elif "v" not in before["c"][0]:
+        con.append_to_cube("c", {"seed": operations.OTHER_SEED, "en": operations.OTHER_EN})
+    else:
+        members = [u.partition("++")[2] for u in con.datasets() if u.startswith("c++")]
+        rows = {"seed": operations.seed(9), "en": operations.en(9), "k": operations.en(9, name="u")}
+        con.append_to_cube("c", {name: rows[name] for name in members})
+        after = con.sql("SELECT v FROM c WHERE x = 9 AND i = 'i9'").rows()
+        assert after == [(90,)], where
+        assert len(con.sql("SELECT * FROM c").rows()) == len(before["c"][1]) + 1, where
+    for uuid in ("d", "e"):
+        if uuid not in before:
+            con.create_dataset(uuid, operations.plain(9), partition_on="q", index_columns="s")
+        elif before[uuid][0] == ["q", "s"]:
+            con.append_to_dataset(uuid, operations.plain(9))
+            assert con.sql(f"SELECT s FROM {uuid} WHERE s = 9").rows() == [(9,)], where
+    for name in ("b", "c2"):
+        if name not in con.cubes():
+            cube = kartosql.Cube(name, "x", "p")
+            con.build_cube(cube, {"seed": operations.seed(9), "en": operations.en(9)})
+
+
+def clean_up(con: kartosql.Connection, folder: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        for days in (0, 8):
+            later = dt.timedelta(days=days)
+            patch.setattr(Store, "now", lambda store: dt.datetime.now(dt.timezone.utc) + later)
+            for uuid in uuids(folder):
+                with contextlib.suppress(KartosqlError):
+                    con.garbage_collect(uuid)
+    left = {uuid: originals.orphans(con.store, uuid) for uuid in uuids(folder)}
+    assert not any(left.values()), f"{where}: {left}"

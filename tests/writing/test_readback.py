@@ -1,0 +1,208 @@
+"""The original, kartothek 5.3.0, reads, checks and appends to what is written here.
+
+``readback.py`` stands beside the golden data, in ``check``, or where KARTOSQL_CHECK says. The original needs an
+environment of its own: KARTOSQL_KARTOTHEK names its interpreter. In CI the environment is made where there is none,
+and whatever is missing is a failure; elsewhere the tests are skipped then.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import golden
+import kartosql
+from benchmarks import races
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CUBE = kartosql.Cube("c", ["x", "y"], ["p"], index_columns=["i"])
+MADE = Path(sys.prefix) / "kartothek"  # the environment that CI makes, beside the packages of the tests
+
+
+def script() -> Path:
+    named = os.environ.get("KARTOSQL_CHECK")
+    folder = Path(named) if named else golden.folder().parent / "check"
+    path = folder / "kartothek" / "readback.py"
+    if not path.is_file():
+        missing(f"no {path}; set KARTOSQL_CHECK to the folder of the checks")
+    return path
+
+
+@functools.cache
+def original() -> str:
+    """Return the interpreter that has the original; in CI its environment is made."""
+    named = os.environ.get("KARTOSQL_KARTOTHEK")
+    if named:
+        return named
+    python = MADE / "bin" / "python"
+    complete = MADE / "complete"
+    if not complete.is_file():
+        if not os.environ.get("CI"):
+            missing("set KARTOSQL_KARTOTHEK to a Python that has kartothek 5.3.0, or CI to make one")
+        requirements = script().parent / "requirements-venv311.txt"
+        install = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "setuptools<70",
+            "-r",
+            str(requirements),
+        ]
+        for command in ([sys.executable, "-m", "venv", "--clear", str(MADE)], install):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                missing(f"the environment of the original cannot be made: {done.stderr[-2000:]}")
+        complete.touch()
+    return str(python)
+
+
+def missing(reason: str) -> None:
+    """Fail in CI and where the originals were asked for; skip elsewhere."""
+    if any(os.environ.get(name) for name in ("CI", "KARTOSQL_CHECK", "KARTOSQL_KARTOTHEK")):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def verify(*arguments: str) -> dict[str, Any]:
+    """Let the original look at a store, and return its report, which must be fine."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    command = [original(), str(script()), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    report: dict[str, Any] = json.loads(done.stdout) if done.stdout else {"problems": [done.stderr[-2000:]]}
+    assert not report["problems"], report["problems"]
+    assert done.returncode == 0, done.stderr[-2000:]
+    return report
+
+
+# -- cubes -----------------------------------------------------------------------------------------
+
+
+def seed(xs: range, p: str, value: int) -> pa.Table:
+    count = len(xs)
+    days = pa.array([20_000 + x for x in xs], pa.int32()).cast(pa.date32())
+    return pa.table({"x": list(xs), "y": days, "p": [p] * count, "v": [value] * count, "i": [f"i{x % 3}" for x in xs]})
+
+
+def more(xs: range, p: str, value: float) -> pa.Table:
+    return pa.table({"x": list(xs), "p": [p] * len(xs), "w": [value] * len(xs), "j": [x * 10 for x in xs]})
+
+
+def build(con: kartosql.Connection) -> None:
+    both = pa.concat_tables([seed(range(6), "a ü=%", 1), seed(range(6, 9), "b", 1)])
+    con.build_cube(CUBE, {"seed": both}, metadata={"seed": {"about": "ours"}})
+
+
+def extend(con: kartosql.Connection) -> None:
+    con.extend_cube("c", {"e": pa.concat_tables([more(range(6), "a ü=%", 0.5), more(range(6, 8), "b", 0.5)])})
+
+
+def append(con: kartosql.Connection) -> None:
+    con.append_to_cube("c", {"seed": seed(range(3, 12), "a ü=%", 2), "e": more(range(3), "a ü=%", 1.5)})
+
+
+def index(con: kartosql.Connection) -> None:
+    con.create_index("c.e", ["j"])
+
+
+def compact(con: kartosql.Connection) -> None:
+    con.compact("c")
+
+
+def update(con: kartosql.Connection) -> None:
+    con.update_cube("c", {"seed": seed(range(20, 24), "d", 3)}, remove_conditions=[("p", "==", "b")])
+
+
+def remove(con: kartosql.Connection) -> None:
+    con.remove_partitions("c", [("p", "==", "b")])
+
+
+def replace(con: kartosql.Connection) -> None:
+    con.replace_partitions("c.seed", seed(range(40, 42), "d", 4))
+
+
+def clean(con: kartosql.Connection) -> None:
+    con.cleanup_cube("c")
+
+
+STEPS = (build, extend, append, index, compact, update, remove, replace, clean)
+
+
+@pytest.mark.parametrize("steps", range(1, len(STEPS) + 1), ids=[step.__name__ for step in STEPS])
+def test_the_original_reads_checks_and_appends_to_a_cube_after(tmp_path, steps):
+    with kartosql.connect(str(tmp_path)) as con:
+        for step in STEPS[:steps]:
+            step(con)
+        ours = con.query_cube(CUBE).arrow().num_rows
+    info = verify("verify", "--store", str(tmp_path), "--prefix", "c")["info"]
+    assert info["rows"] == ours > 0
+    assert "seed" in info["append_ok"]
+
+
+def test_the_original_reads_a_copy_under_another_name(tmp_path):
+    (tmp_path / "copy").mkdir()
+    with kartosql.connect(str(tmp_path)) as con:
+        for step in STEPS[:4]:
+            step(con)
+        con.copy_cube("c", str(tmp_path / "copy"), name="other")
+        ours = con.query_cube(CUBE).arrow().num_rows
+    report = verify("verify", "--store", str(tmp_path / "copy"), "--prefix", "other")
+    assert report["info"]["rows"] == ours
+
+
+def test_the_original_reads_slashes_in_partition_values(tmp_path):
+    """It cannot append to such a partition: whoever reads a path with a slash that it wrote gets another value."""
+    with kartosql.connect(str(tmp_path)) as con:
+        con.build_cube(CUBE, {"seed": pa.concat_tables([seed(range(3), "a/b", 1), seed(range(3, 5), "a", 1)])})
+        con.append_to_cube("c", {"seed": seed(range(5, 7), "a/b", 1)})
+    report = verify("verify", "--store", str(tmp_path), "--prefix", "c", "--no-append")
+    assert report["info"]["rows"] == 7
+
+
+# -- datasets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["json", "msgpack"])
+def test_the_original_reads_a_dataset_and_its_index(tmp_path, format):
+    rows = pa.table({"p": [1, 1, 2], "i": ["a", "b", "a"], "v": [1.5, None, 2.5]})
+    with kartosql.connect(str(tmp_path)) as con:
+        con.create_dataset("d", rows, partition_on=["p"], index_columns=["i"], format=format)
+        con.append_to_dataset("d", rows)
+        con.replace_partitions("d", rows.slice(2))
+    verify("verify-dataset", "--store", str(tmp_path), "--uuid", "d", "--lib", "kartothek")
+
+
+def test_the_original_reads_a_dataset_of_several_tables(tmp_path):
+    one = pa.table({"p": [1, 2], "v": [1, 2]})
+    other = pa.table({"p": [2, 3], "w": ["x", "y"]})
+    with kartosql.connect(str(tmp_path)) as con:
+        con.create_dataset("d", {"one": one, "other": other}, partition_on=["p"])
+        con.append_to_dataset("d", {"one": one, "other": other})
+    verify("verify-dataset", "--store", str(tmp_path), "--uuid", "d", "--lib", "kartothek")
+
+
+def test_the_original_reads_what_racing_writers_left(tmp_path):
+    races.create(str(tmp_path))
+    assert races.race_processes(str(tmp_path), 4, 5)[1] == []
+    verify("verify-dataset", "--store", str(tmp_path), "--uuid", "d", "--lib", "kartothek")
+
+
+def test_the_original_finds_what_is_wrong(tmp_path):
+    """The check itself: a dataset whose file is gone is not fine."""
+    with kartosql.connect(str(tmp_path)) as con:
+        con.create_dataset("d", pa.table({"v": [1]}))
+    for path in (tmp_path / "d" / "table").glob("*.parquet"):
+        path.unlink()
+    with pytest.raises(AssertionError, match="missing key"):
+        verify("verify-dataset", "--store", str(tmp_path), "--uuid", "d", "--lib", "kartothek")
