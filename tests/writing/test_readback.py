@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,10 @@ def original() -> str:
         if not os.environ.get("CI"):
             missing("set KARTOSQL_KARTOTHEK to a Python that has kartothek 5.3.0, or CI to make one")
         requirements = script().parent / "requirements-venv311.txt"
+        # The original wants pyarrow 10, which there is for no later Python.
+        base = sys.executable if sys.version_info[:2] == (3, 11) else shutil.which("python3.11")
+        if base is None:
+            missing("no python3.11, which kartothek 5.3.0 needs")
         install = [
             str(python),
             "-m",
@@ -60,7 +65,7 @@ def original() -> str:
             "-r",
             str(requirements),
         ]
-        for command in ([sys.executable, "-m", "venv", "--clear", str(MADE)], install):
+        for command in ([str(base), "-m", "venv", "--clear", str(MADE)], install):
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 missing(f"the environment of the original cannot be made: {done.stderr[-2000:]}")

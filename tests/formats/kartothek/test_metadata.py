@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import json
 import time
 import tracemalloc
+import weakref
 
 import msgpack
 import pytest
@@ -10,7 +12,7 @@ import zstandard
 
 from builders import WRITE_ID, document
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import decode
+from kartosql.formats.kartothek import decode, metadata
 from kartosql.formats.kartothek.metadata import parse_document
 from kartosql.store.store import MAX_METADATA_BYTES
 
@@ -55,6 +57,19 @@ def test_a_document_is_read(key):
     assert found.indices == {"x": "u/indices/x/1.parquet"}
     assert found.metadata == {"creation_time": "2026-01-12T08:00:14.604941"}
     assert found.tables == ("table",)
+
+
+def test_a_large_document_that_is_still_held_is_not_parsed_again(monkeypatch):
+    held = weakref.WeakValueDictionary()
+    monkeypatch.setattr(metadata, "LARGE_BYTES", 0)
+    monkeypatch.setattr(metadata, "_large", held)
+    data = json.dumps(document("u", ["p=1"])).encode()
+    first = parse_document(data, JSON, "u")
+    assert parse_document(bytes(bytearray(data)), JSON, "u") is first
+    assert parse_document(data + b" ", JSON, "u") is not first
+    del first
+    gc.collect()
+    assert dict(held) == {}
 
 
 def test_optional_parts_may_be_absent():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+from weakref import WeakValueDictionary
 
 from kartosql.errors import FormatError, shorten
 from kartosql.formats.bulk import many_objects
@@ -39,12 +41,27 @@ class DatasetDocument:
         return tuple(self.files)
 
 
+LARGE_BYTES = 1 << 18
+# A write reads a document for its plan and again for its commit: what somebody still holds is not parsed twice.
+_large: WeakValueDictionary[tuple[str, str, bytes], DatasetDocument] = WeakValueDictionary()
+
+
 def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
     """Parse and check the metadata document ``data`` stored under ``key``.
 
     Raises ``invalid-metadata``, ``unsupported-version``, ``unsafe-key`` or ``too-large``.
     Source: kartothek 5.3 storage layout, dataset_metadata_version 4.
     """
+    if len(data) < LARGE_BYTES:
+        return _parsed(data, key, uuid)
+    name = (key, uuid, hashlib.blake2b(data, digest_size=20).digest())
+    found = _large.get(name)
+    if found is None:
+        found = _large[name] = _parsed(data, key, uuid)
+    return found
+
+
+def _parsed(data: bytes, key: str, uuid: str) -> DatasetDocument:
     with many_objects():
         return _checked(decode_document(data, key), key, uuid)
 

@@ -1,0 +1,97 @@
+"""Measure an append to a dataset of 100,000 partitions with an index: ``python -m benchmarks.committing``.
+
+Each run is a process of its own that has imported everything. The first append reads and parses the metadata; the
+second one of the same connection shows what is left then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+from benchmarks import metadata
+from benchmarks.ratios import HEAD, Figure, row
+
+PARTITIONS = 100_000
+LIMIT = 1.5
+KINDS = ("json, int key", "json, string key", "msgpack, int key")
+
+
+def append(folder: str, kind: str, number: int) -> dict[str, list[float]]:
+    """Append twice to the dataset of ``folder``; return elapsed and CPU seconds of both."""
+    import pyarrow as pa
+
+    import kartosql
+
+    with kartosql.connect(f"memory://{uuid.uuid4().hex}") as warm:
+        warm.create_dataset("d", pa.table({"p": [1], "i": [1]}), partition_on=["p"], index_columns=["i"])
+        warm.append_to_dataset("d", pa.table({"p": [1], "i": [1]}))
+    found: dict[str, list[float]] = {"elapsed": [], "cpu": []}
+    with kartosql.connect(folder) as con:
+        for value in (-2 * number - 1, -2 * number - 2):
+            rows = pa.table({"p": [f"key-{value}" if "string" in kind else value], "i": [value], "v": [0.5]})
+            started, before = time.perf_counter(), time.process_time()
+            con.append_to_dataset("t", rows)
+            found["elapsed"].append(time.perf_counter() - started)
+            found["cpu"].append(time.process_time() - before)
+    return found
+
+
+def check(folder: str, partitions: int, runs: int) -> None:
+    """Raise AssertionError unless all partitions and the appended rows are in document and index."""
+    import pyarrow.compute as pc
+
+    from kartosql.formats.kartothek.snapshot import Snapshot
+    from kartosql.store import Store
+    from kartosql.write.deltas import read_index
+
+    store = Store(folder)
+    table = Snapshot(store).dataset("t").tables["table"]
+    index = read_index(store, table.indices["i"].key, "i")
+    assert len(table.labels) == partitions + 2 * runs
+    assert pc.sum(pc.list_value_length(index["partition"])).as_py() == partitions + 2 * runs
+
+
+def measure(kind: str, partitions: int, runs: int) -> Figure:
+    """Return the median time of the first append of a process."""
+    with tempfile.TemporaryDirectory() as folder:
+        metadata.make(folder, kind, partitions)
+        found = []
+        for number in range(runs):
+            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.committing", "--append", folder, kind]
+            answer = subprocess.run([*command, str(number)], check=True, capture_output=True, text=True).stdout
+            found.append(json.loads(answer))
+        check(folder, partitions, runs)
+    first, second = (sorted(f["elapsed"][i] for f in found)[runs // 2] for i in (0, 1))
+    cpu = sorted(f["cpu"][0] for f in found)[runs // 2]
+    name = f"append to {partitions:,} partitions ({kind})"
+    details = f"CPU {cpu:.2f} s; the next one of the connection {second:.2f} s"
+    return Figure(name, f"<= {LIMIT} s", f"{first:.2f} s", first <= LIMIT, details)
+
+
+def main() -> int:
+    """Print the figures; return 1 if one is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", type=int, default=PARTITIONS)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--append", nargs=3, metavar=("FOLDER", "KIND", "NUMBER"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.append:
+        print(json.dumps(append(given.append[0], given.append[1], int(given.append[2]))))
+        return 0
+    print(HEAD)
+    ok = True
+    for kind in KINDS:
+        found = measure(kind, given.partitions, given.runs)
+        ok = ok and found.ok
+        print(row(found), flush=True)
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
