@@ -182,7 +182,13 @@ class MemoryWriter(RemoteWriter):
     def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
         """Remove objects, those that are not there silently."""
         for key in keys:
-            self._delete_one(key)
+            with _memory_lock:
+                self._delete_one(key)
+
+    def details(self, prefix: str) -> dict[str, Detail]:
+        """Return size and time of every object whose key starts with ``prefix``."""
+        with _memory_lock:  # no dictionary can be listed while others change it
+            return super().details(prefix)
 
     def now(self) -> dt.datetime:
         """Return the time of this machine."""

@@ -149,11 +149,11 @@ class Store(StoreWriting):
             rows = self.fs.ls(path, detail=True, refresh=True) if self._refreshable else self.fs.ls(path, detail=True)
         except FileNotFoundError:
             return []  # object stores have no empty folders
-        except KeyError:
-            return self._list(prefix)  # in memory, of an object that was deleted during the listing
         except PermissionError as e:
             raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from e
         except Exception as e:
+            if self._is_torn(e):
+                return self._list(prefix)
             raise StoreError(f"Cannot list {self.url!r}: {e}") from e
         entries = []
         for row in rows:
@@ -168,6 +168,11 @@ class Store(StoreWriting):
     def _refreshable(self) -> bool:
         return hasattr(self.fs, "dircache") and not self.is_local and "memory" not in self.fs.protocol
 
+    def _is_torn(self, error: Exception) -> bool:
+        """Return whether a listing in memory failed because others write or delete objects meanwhile."""
+        torn = isinstance(error, (KeyError, RuntimeError)) and not isinstance(error, RecursionError)
+        return torn and not self.is_local and "memory" in self.fs.protocol
+
     def list_below(self, prefix: str) -> dict[str, int | None]:
         """Return every key below ``prefix`` with its size, sorted by key."""
         check_key(prefix, source=self.url)
@@ -180,6 +185,8 @@ class Store(StoreWriting):
         except PermissionError as e:
             raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from e
         except Exception as e:
+            if self._is_torn(e):
+                return self.list_below(prefix)
             raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {e}") from e
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
