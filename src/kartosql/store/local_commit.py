@@ -12,7 +12,6 @@ import datetime as dt
 import errno
 import io
 import os
-import random
 import stat
 import tempfile
 import time
@@ -24,6 +23,7 @@ from kartosql.errors import StoreError
 from kartosql.store import steps
 from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version, version_of
 from kartosql.store.keys import SIDE_FOLDER, side_folder
+from kartosql.store.turns import lock_before
 
 LOCK_SECONDS = 60.0
 BUFFER_BYTES = 1 << 20
@@ -200,7 +200,7 @@ class LocalWriter:
             except FileNotFoundError:
                 raise PreconditionFailed(key) from None
             try:
-                if not _lock(fd, until):
+                if not lock_before(fd, until):
                     raise _lock_error(key)
                 try:
                     if _stands_at(fd, path):
@@ -330,14 +330,6 @@ class _Descriptor(io.RawIOBase):
         # A buffer writes what it still holds when it is closed after an error; by then the
         # number of the descriptor may be that of another file.
         return len(data) if self.ended else steps.write(self._fd, data)
-
-
-def _lock(fd: int, until: float) -> bool:
-    while not steps.try_lock(fd):
-        if time.monotonic() > until:
-            return False
-        time.sleep(random.uniform(0.0005, 0.003))
-    return True
 
 
 def _stands_at(fd: int, path: str) -> bool:

@@ -58,7 +58,7 @@ def of_folder(path: str) -> Iterator[None]:
     try:
         # Some network filesystems lock no folders.
         with contextlib.suppress(OSError, AttributeError):
-            is_held = _wait(fd)
+            is_held = lock_before(fd, time.monotonic() + TURN_SECONDS)
         yield
     finally:
         if is_held:
@@ -67,8 +67,8 @@ def of_folder(path: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _wait(fd: int) -> bool:
-    until = time.monotonic() + TURN_SECONDS
+def lock_before(fd: int, until: float) -> bool:
+    """Lock an open file; False if others hold its lock until that time of the monotonic clock has passed."""
     while not steps.try_lock(fd):
         if time.monotonic() > until:
             return False

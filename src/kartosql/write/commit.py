@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write.change import Change
 from kartosql.write.document import Head, remove, swap
 from kartosql.write.evolve import HeadMoved
-from kartosql.write.identity import new_id
+from kartosql.write.identity import Identity, new_id
 from kartosql.write.journal import record
 from kartosql.write.outcome import Attempt, Fate
 from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
@@ -65,7 +66,7 @@ def commit(
     change refers to. After any other error it is not committed.
     """
     store.single_writer = store.single_writer or single_writer
-    store.require_conditional_put(f"{change.uuid}/.commit")
+    store.require_conditional_put(f"{change.uuid}/{SIDE_FOLDER}")
     one = _Dropping if change.drop else _Committing
     return one(store, change, base, patience or Patience(), clock, grace).run()
 
@@ -155,22 +156,9 @@ class _Committing:
         return self._committed(attempt.head, head, attempt.prepared)
 
     def _committed(self, before: Head | None, after: Head | None, prepared: Prepared | None) -> Committed:
-        if prepared is not None and prepared.has_pending:
-            # The document says what is left to do; others do it where this fails.
-            with contextlib.suppress(KartosqlError):
-                complete_schemas(self.store, self.change.uuid)
         identity = after.identity if after is not None else None
-        if prepared is not None:
-            record(self.store, self.change, prepared.document, prepared.removed)
-        return Committed(
-            uuid=self.change.uuid,
-            sequence=identity.sequence if identity is not None else 0,
-            id=self.id,
-            labels_added=tuple(self.change.added),
-            labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
-            rebased=self.race.rounds,
-            foreign=tell_foreign(before, self.base),
-        )
+        heads = (before, self.base)
+        return committed(self.store, self.change, prepared, identity, self.id, self.race.rounds, heads)
 
     def _check_time(self, error: Exception | None = None) -> None:
         if self.race.is_over():
@@ -203,6 +191,33 @@ class _Dropping(_Committing):
             self._doubt(head, None, e)
             return None
         return self._committed(head, None, None)
+
+
+def committed(
+    store: Store,
+    change: Change,
+    prepared: Prepared | None,
+    identity: Identity | None,
+    commit_id: str,
+    rounds: int,
+    heads: tuple[Head | None, Head | None],
+) -> Committed:
+    """Do what is left after a commit, and return what it did; ``heads`` are those that it met and was planned on."""
+    if prepared is not None and prepared.has_pending:
+        # The document says what is left to do; others do it where this fails.
+        with contextlib.suppress(KartosqlError):
+            complete_schemas(store, change.uuid)
+    if prepared is not None:
+        record(store, change, prepared.document, prepared.removed)
+    return Committed(
+        uuid=change.uuid,
+        sequence=identity.sequence if identity is not None else 0,
+        id=commit_id,
+        labels_added=tuple(change.added),
+        labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
+        rebased=rounds,
+        foreign=tell_foreign(*heads),
+    )
 
 
 def unknown(uuid: str, operation: str, commit_id: str) -> CommitUnknown:

@@ -16,6 +16,7 @@ from kartosql.formats.kartothek.cube import Cube, CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write import cubes, indexing
 from kartosql.write.change import Change, partition_keys_of
 from kartosql.write.deltas import read_index
@@ -98,7 +99,7 @@ def _check_apart(source: Store, target: Store, moves: list[_Move]) -> None:
     if {m.uuid for m in moves}.isdisjoint(m.dataset.uuid for m in moves):
         return
     # Two addresses may lead to the same place; only a look tells.
-    probe = f"{moves[0].uuid}/.commit/kartosql-copy-{uuids.uuid4().hex}"
+    probe = f"{moves[0].uuid}/{SIDE_FOLDER}/kartosql-copy-{uuids.uuid4().hex}"
     target.put(probe, b"x")
     try:
         source.size(probe)

@@ -125,18 +125,8 @@ def _write_new(
 
 def new_dataset(operation: Operation, written: Written, *, replaces: bool) -> Change:
     """Return the change that makes a dataset of what was written of its only table."""
-    layout = written.layout
-    return Change(
-        uuid=layout.uuid,
-        operation=operation.name,
-        added=added(written),
-        schemas={written.table: common_schema(written.schema, layout.partition_on)},
-        partition_keys=layout.partition_on,
-        metadata=layout.metadata,
-        create=not replaces,
-        replace_all=replaces,
-        pairs=written.pairs,
-    )
+    plain = Change(written.layout.uuid, operation.name, create=not replaces, replace_all=replaces)
+    return _with_rows(plain, written)
 
 
 def added(written: Written) -> dict[str, dict[str, str]]:

@@ -18,16 +18,16 @@ from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write.change import CODECS, Change
-from kartosql.write.commit import Clock, Committed, tell_foreign, unknown, utc_now
+from kartosql.write.commit import Clock, Committed, committed, unknown, utc_now
 from kartosql.write.document import Head, encode, read_raw, swap, tombstone, touched, with_marks
 from kartosql.write.evolve import HeadMoved
 from kartosql.write.identity import digest, new_id, read_identity
-from kartosql.write.journal import record
 from kartosql.write.outcome import Attempt, Fate
 from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
 from kartosql.write.race import Patience, Race
-from kartosql.write.settle import abort, clear_away, complete_schemas, finish, open_head, roll_back
+from kartosql.write.settle import abort, clear_away, finish, open_head, roll_back
 
 CREATED = 32
 
@@ -63,7 +63,7 @@ def commit_all(
     ConcurrentCommit and other errors than CommitUnknown none of the changes is committed.
     """
     store.single_writer = store.single_writer or single_writer
-    store.require_conditional_put(f"{cube_seed_uuid}/.commit")
+    store.require_conditional_put(f"{cube_seed_uuid}/{SIDE_FOLDER}")
     patience = patience or Patience()
     race = Race(patience.race)
     while True:
@@ -156,7 +156,7 @@ class _Transaction:
                 "added": list(change.added),
                 "removed": sorted(prepared.removed),
             }
-            key = f"{change.uuid}/.commit/{self.tx}-{new_id()[:8]}.json"
+            key = f"{change.uuid}/{SIDE_FOLDER}/{self.tx}-{new_id()[:8]}.json"
             staged = replace(with_marks(prepared.document, staged=made_of, intent=None), key=_json_key(change.uuid))
             self.members[change.uuid] = _Member(change, head, prepared, key)
             self.store.put(key, encode(staged))
@@ -279,21 +279,9 @@ class _Transaction:
         return attempt.fate(head, self.tx, own.added)
 
     def _committed(self, change: Change, head: Head | None, prepared: Prepared | None) -> Committed:
-        if prepared is not None and prepared.has_pending:
-            with contextlib.suppress(KartosqlError):
-                complete_schemas(self.store, change.uuid)
         identity = read_identity(prepared.document.metadata) if prepared is not None else None
-        if prepared is not None:
-            record(self.store, change, prepared.document, prepared.removed)
-        return Committed(
-            uuid=change.uuid,
-            sequence=identity.sequence if identity is not None else 0,
-            id=self.tx,
-            labels_added=tuple(change.added),
-            labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
-            rebased=self.race.rounds,
-            foreign=tell_foreign(head, self.bases.get(change.uuid)),
-        )
+        heads = (head, self.bases.get(change.uuid))
+        return committed(self.store, change, prepared, identity, self.tx, self.race.rounds, heads)
 
     # -- giving up -------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.schema import read_schema
 from kartosql.store import Store
-from kartosql.store.keys import check_key
+from kartosql.store.keys import SIDE_FOLDER, check_key
 
 IDENTITY = "kartosql_commit"
 SCHEMA = "kartosql_schema"
@@ -66,7 +66,7 @@ def intent_of(document: DatasetDocument) -> Intent | None:
     if not naming.is_dataset_uuid(intent.seed) or intent.kind not in ("change", "delete", "primary"):
         return None
     if intent.kind == "change":
-        check_key(intent.staged, f"{document.uuid}/.commit/", source=document.key)
+        check_key(intent.staged, f"{document.uuid}/{SIDE_FOLDER}/", source=document.key)
     return intent
 
 
