@@ -6,7 +6,13 @@ import pyarrow as pa
 import pytest
 
 from kartosql.errors import SqlError, UsageError
-from kartosql.write.frames import storage_type, to_table
+from kartosql.write.frames import arrow_table, storage_schema, storage_type, to_storage
+
+
+def to_table(data, name):
+    """Take data the way that writers do."""
+    table = arrow_table(data, name)
+    return to_storage(table, storage_schema(table.schema, name), name)
 
 
 class Stream:

@@ -20,17 +20,6 @@ def invalid_data(name: str, reason: str, hint: str | None = None, code: str = "i
     return UsageError(f"Dataset {name!r}: {reason}", code=code, hint=hint)
 
 
-def to_table(data: Any, name: str) -> pa.Table:
-    """Return ``data`` as a table with plain, storable column types and no schema metadata.
-
-    ``data`` is anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``; an unnamed pandas
-    index is left out. Raises ``invalid-data`` for other objects, for torn Arrow data and for
-    column names or types that the format has no place for.
-    """
-    table = arrow_table(data, name)
-    return to_storage(table, storage_schema(table.schema, name), name)
-
-
 def arrow_table(data: Any, name: str) -> pa.Table:
     """Return ``data`` as a table whose types may be any; raises ``invalid-data`` for what carries no Arrow data."""
     if not carries_arrow(data):
