@@ -93,6 +93,12 @@ class UnknownNameError(SqlError):
         return {**super().to_dict(), "errors": [e.to_dict() for e in self.errors]}
 
 
+class NotPortable(SqlError):
+    """A statement that one engine cannot answer as DuckDB does, so that it refuses it."""
+
+    default_code = "not-portable"
+
+
 class StoreError(KartosqlError):
     """The store cannot be reached, read or written."""
 
