@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import golden
+from kartosql.errors import UsageError
 from kartosql.store import Store
 
 
@@ -60,3 +63,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.fixture
 def local(tmp_path: Path) -> Store:
     return Store(str(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Any:
+    """The one Spark session of the whole run; without Java, CI fails and other runs skip."""
+    from kartosql.engines.spark.session import session
+
+    try:
+        return session(master="local[2]", memory="1g")
+    except UsageError as e:
+        reason = f"{e.message} {e.hint}"
+        if os.environ.get("CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)

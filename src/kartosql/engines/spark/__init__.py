@@ -1,0 +1,1 @@
+"""Pruned scans and the user's text as Spark SQL; PySpark is imported when it is first needed."""

@@ -1,0 +1,254 @@
+"""Spark sessions: the user's own if there is one, else a quiet local one."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kartosql.errors import ExecutionError, KartosqlError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION = 17  # the oldest that Spark 4 runs on
+_JAVA_HINT = (
+    "Install Java 17 or later and put it on PATH or into JAVA_HOME: apt-get install openjdk-17-jre-headless, "
+    "brew install openjdk@17, or adoptium.net."
+)
+# What an answer depends on, whatever the user's session has.
+SEMANTICS: Mapping[str, str] = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    # Listing paths one by one takes less time than thousands of tasks that list one each.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+}
+_lock = threading.RLock()
+
+
+def session(*, master: str | None = None, memory: str | None = None) -> SparkSession:
+    """Return the active Spark session, or start a quiet local one.
+
+    ``master`` and ``memory`` (of the driver) count only for a session that is started. Raises
+    ``missing-extra`` without PySpark, ``missing-java`` and ``old-java``, ``spark-failed`` when
+    Spark does not start.
+    """
+    with _lock:
+        return active() or _start(master or "local[*]", memory)
+
+
+def is_running() -> bool:
+    """Return whether this process has a Spark session, without importing PySpark."""
+    return "pyspark" in sys.modules and active() is not None
+
+
+def active() -> SparkSession | None:
+    """Return the session of this process, or None; raises ``missing-extra`` without PySpark."""
+    kind = _pyspark()
+    from pyspark import SparkContext
+
+    found: SparkSession | None = kind.getActiveSession()
+    if found is None and getattr(SparkContext, "_active_spark_context", None) is not None:
+        # Active is a session for one thread only; in another thread it is the default one that is meant.
+        found = kind.builder.getOrCreate()
+    return found
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect, which has no JVM in reach."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def isolated(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session with the semantics that answers depend on; the given one keeps its settings and views.
+
+    It shares context and executors with ``spark``, has a copy of its settings, and views of its
+    own. ``settings`` are Spark settings for it. Over Spark Connect raises ``spark-connect`` where
+    the server cannot copy a session.
+    """
+    wanted = {**SEMANTICS, **(settings or {})}
+    if is_connect(spark):
+        try:
+            child: Any = spark.cloneSession()
+        except Exception as e:
+            raise ExecutionError(
+                f"The Spark Connect server cannot copy a session: {_first_line(e)}",
+                code="spark-connect",
+                hint="It takes Spark 4.1 or later; or use a classic session.",
+            ) from e
+    else:
+        child = type(spark)(spark._sc, spark._jsparkSession.cloneSession())
+    for name, value in wanted.items():
+        child.conf.set(name, value)
+    return child
+
+
+@contextlib.contextmanager
+def keeping_active(spark: SparkSession) -> Iterator[None]:
+    """Keep the session of this thread the active one, whatever other sessions do inside."""
+    if is_connect(spark):
+        yield
+        return
+    kind: Any = type(spark)
+    jvm: Any = kind._get_j_spark_session_class(spark._jvm)
+    before, java = kind._activeSession, jvm.getActiveSession()
+    try:
+        yield
+    finally:
+        kind._activeSession = before
+        if java.isDefined():
+            jvm.setActiveSession(java.get())
+        else:
+            jvm.clearActiveSession()
+
+
+# -- starting ------------------------------------------------------------------------------------
+
+
+def _pyspark() -> Any:
+    try:
+        with warnings.catch_warnings():
+            # It says at import that it does not support each new pandas yet, which is not used here.
+            warnings.simplefilter("ignore")
+            from pyspark.sql import SparkSession
+    except ImportError:
+        raise UsageError(
+            "PySpark is not installed.", code="missing-extra", hint="pip install 'kartosql[spark]'"
+        ) from None
+    return SparkSession
+
+
+def _start(master: str, memory: str | None) -> SparkSession:
+    check_java()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    folder = tempfile.mkdtemp(prefix="kartosql-spark-")
+    conf = SparkConf()
+    for name, value in _local_settings(master, memory, folder).items():
+        conf.set(name, value)
+    log = os.path.join(folder, "driver.log")
+    try:
+        with open(log, "wb") as sink, _environment():
+            gateway = launch_gateway(conf, {"stdout": sink, "stderr": sink})
+            context = SparkContext(conf=conf, gateway=gateway)
+            spark = _pyspark().builder.getOrCreate()
+    except Exception as e:
+        reason = _last_line(log) or _first_line(e)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ExecutionError(
+            f"Spark does not start: {reason}",
+            code="spark-failed",
+            hint="Check JAVA_HOME, SPARK_HOME and the memory that is free; SPARK_HOME is best not set.",
+        ) from e
+    atexit.register(_stop, context, gateway, folder)
+    return spark
+
+
+def _local_settings(master: str, memory: str | None, folder: str) -> dict[str, str]:
+    """Return the settings of a local session: no UI, no progress bar, nothing in the working directory."""
+    return {
+        "spark.master": master,
+        "spark.app.name": "kartosql",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": memory or "2g",
+        "spark.local.dir": folder,
+        "spark.sql.warehouse.dir": os.path.join(folder, "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder} -Djava.io.tmpdir={folder}",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 2)),
+        "spark.sql.files.openCostInBytes": str(256 << 10),  # to open a local file costs as much as to read so many
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **{k: v for k, v in SEMANTICS.items() if k != "spark.sql.caseSensitive"},
+    }
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """Let Python workers be this interpreter, unless the user chose another one."""
+    name = "PYSPARK_PYTHON"
+    given = os.environ.get(name)
+    if given is None:
+        os.environ[name] = sys.executable
+    try:
+        yield
+    finally:
+        if given is None:
+            os.environ.pop(name, None)
+
+
+def _stop(context: Any, gateway: Any, folder: str) -> None:
+    """End a session that was started here, and remove its files."""
+    with contextlib.suppress(Exception):
+        context.stop()
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        with contextlib.suppress(Exception):
+            process.stdin.close()
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_java() -> None:
+    """Raise ``missing-java`` or ``old-java`` unless Spark finds a Java that it runs on."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None:
+        raise UsageError("Spark needs Java, and there is none.", code="missing-java", hint=_JAVA_HINT)
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise UsageError(
+            f"Spark needs Java, and {java!r} cannot be run.", code="missing-java", hint=_JAVA_HINT
+        ) from None
+    match = re.search(r'version "(?:1\.)?(\d+)', ran.stderr + ran.stdout)
+    if match is None:
+        raise UsageError(f"Spark needs Java, and {java!r} is none.", code="missing-java", hint=_JAVA_HINT)
+    if int(match[1]) < JAVA_VERSION:
+        raise UsageError(
+            f"Spark needs Java {JAVA_VERSION} or later, and {java!r} is Java {match[1]}.",
+            code="old-java",
+            hint=_JAVA_HINT,
+        )
+
+
+def _last_line(path: str) -> str:
+    """Return the last line of a log that tells something."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            lines = [line.strip() for line in f.read()[-20_000:].splitlines()]
+    except OSError:
+        return ""
+    told = [
+        line for line in lines if line and not line.startswith(("at ", "WARNING:", "Using Spark's", "Setting default"))
+    ]
+    errors = [line for line in told if "rror" in line or "Exception" in line]
+    return (errors or told or [""])[-1]
+
+
+def _first_line(error: BaseException) -> str:
+    text = error.message if isinstance(error, KartosqlError) else str(error)
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kartosql.engines.spark import session as sessions
+from kartosql.errors import KartosqlError
+
+
+def fake_java(folder: Path, says: str) -> None:
+    (folder / "bin").mkdir(parents=True)
+    java = folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+
+
+def code_of(action: Any, *args: Any) -> tuple[str, str]:
+    with pytest.raises(KartosqlError) as caught:
+        action(*args)
+    assert caught.value.hint
+    return caught.value.code, str(caught.value)
+
+
+def test_without_java_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, text = code_of(sessions.check_java)
+    assert code == "missing-java"
+    assert "apt-get install" in text
+
+
+def test_a_java_home_without_java_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert code_of(sessions.check_java)[0] == "missing-java"
+
+
+@pytest.mark.parametrize("says", ['openjdk version "11.0.2" 2019-01-15', 'java version "1.8.0_151"'])
+def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
+    fake_java(tmp_path, says)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    code, text = code_of(sessions.check_java)
+    assert code == "old-java"
+    assert "Java 11" in text or "Java 8" in text
+
+
+def test_what_is_no_java_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake_java(tmp_path, "hello")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert code_of(sessions.check_java)[0] == "missing-java"
+
+
+def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n == "pyspark" or n.startswith("pyspark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    code, text = code_of(sessions.session)
+    assert code == "missing-extra"
+    assert "kartosql[spark]" in text
+
+
+def test_a_session_that_runs_is_used(spark: Any) -> None:
+    assert sessions.session() is spark
+    assert sessions.is_running()
+
+
+def test_another_session_leaves_settings_views_and_the_active_session_alone(spark: Any) -> None:
+    before = dict(spark.conf.getAll)
+    with sessions.keeping_active(spark):
+        other = sessions.isolated(
+            spark, {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.ansi.enabled": "true"}
+        )
+        other.createDataFrame([(1,)], "x int").createOrReplaceTempView("of_the_other")
+        assert other.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
+    assert dict(spark.conf.getAll) == before
+    assert not spark.catalog.tableExists("of_the_other")
+    assert sessions.active() is spark
+
+
+def test_nothing_is_left_in_the_working_directory(spark: Any) -> None:
+    spark.sql("SELECT 1").collect()
+    assert not {"spark-warehouse", "metastore_db", "derby.log"} & set(os.listdir())
+
+
+def test_workers_are_this_python(spark: Any) -> None:
+    def version(batches: Any) -> Any:
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"v": [sys.executable]})
+
+    found = spark.range(1).mapInArrow(version, "v string").collect()
+    assert [row.v for row in found] == [sys.executable]
