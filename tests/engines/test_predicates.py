@@ -45,6 +45,7 @@ def _tree(predicate: str):
         "x IN (SELECT * FROM unnest([1, abs(-2)]))",
         "x IN (VALUES (1), (abs(-2)))",
         "abs(x) IN (SELECT unnest($1))",
+        f"x IN (FROM kartosql_values_{'0f' * 16})",
     ],
 )
 def test_subqueries_that_list_values_are_pure(predicate):
@@ -73,6 +74,10 @@ def test_subqueries_that_list_values_are_pure(predicate):
         "EXISTS (FROM read_text('a'))",
         "unnest($1) = 1",
         "getvariable('a') = x",
+        "x IN (FROM kartosql_values_0)",
+        "x IN (FROM kartosql_index_1_0_held)",
+        f"x IN (FROM main.kartosql_values_{'0f' * 16})",
+        f"x IN (FROM kartosql_values_{'0f' * 16} WHERE random() < 0.5)",
     ],
 )
 def test_subqueries_that_do_more_are_not_pure(predicate):

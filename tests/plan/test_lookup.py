@@ -13,6 +13,8 @@ import pytest
 
 import kartosql
 import kartosql.query
+from kartosql.engines.duckdb import knowledge
+from kartosql.engines.duckdb.planner import Planner
 from kartosql.plan import lookup
 from kartosql.plan.prune import prune
 from kartosql.store import Store
@@ -99,8 +101,20 @@ def check(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str, parameters
         ("SELECT * FROM (SELECT * FROM big LIMIT 800) b JOIN small ON b.i = small.k", FILES),
     ],
 )
-def test_the_files_that_a_small_source_leaves(connection, monkeypatch, sql, files):
+@pytest.mark.parametrize("fetched", [256, 0], ids=["values fetched", "values held"])
+def test_the_files_that_a_small_source_leaves(connection, monkeypatch, sql, files, fetched):
+    monkeypatch.setattr(knowledge, "MAX_FETCHED", fetched)
     assert check(connection, monkeypatch, sql) == files
+
+
+def test_values_that_were_held_are_gone_after_the_statement(connection, monkeypatch):
+    monkeypatch.setattr(knowledge, "MAX_FETCHED", 0)
+    planners = []
+    begin = Planner.begin
+    monkeypatch.setattr(Planner, "begin", lambda self, *args: planners.append(self) or begin(self, *args))
+    assert check(connection, monkeypatch, "SELECT * FROM big WHERE i IN (SELECT k FROM small WHERE k < 500)") == 1
+    for planner in planners:
+        assert planner.rows("SELECT table_name FROM duckdb_tables() WHERE table_name LIKE 'kartosql_values%'") == []
 
 
 def test_a_large_source_is_not_read_twice(connection, monkeypatch):

@@ -7,6 +7,7 @@ predicates over the distinct partition values and index values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -26,6 +27,14 @@ from kartosql.plan.scan import OccurrenceScan
 
 MAX_PROBES = 16  # files that may be looked into while planning
 MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
+
+
+@dataclass(frozen=True)
+class Held:
+    """Values that an engine keeps while it plans a statement, as the text of a query for them."""
+
+    query: str
+    count: int
 
 
 class Evaluator(Protocol):
@@ -64,11 +73,11 @@ class Evaluator(Protocol):
         condition: Condition | None,
         parameters: Mapping[str, Any],
         limit: int,
-    ) -> list[Any] | None:
+    ) -> list[Any] | Held | None:
         """Return the distinct values but NULL that a column has in rows that satisfy a condition.
 
-        ``scan`` is None for registered data. None, if there are more than ``limit``, or if
-        they cannot be read.
+        ``scan`` is None for registered data. Many values are held until the end of the statement.
+        None, if there are more than ``limit``, or if they cannot be read.
         """
 
     def row_counts(self, table: DatasetTable, files: Sequence[int]) -> list[int] | None:

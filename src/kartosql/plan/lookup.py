@@ -13,7 +13,7 @@ from typing import Any
 
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.conditions import Atom, Condition, Lookup, Opaque, Parameter, conjunction, is_evaluable, substitute
-from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.evaluate import Evaluator, Held
 from kartosql.plan.occurrences import ColumnRef, Occurrence
 from kartosql.plan.scan import OccurrenceScan
 
@@ -77,15 +77,17 @@ class LookupPlanner:
         values = self._values(source, scans.get(of[0]), of[1])
         if values is None:
             return None
-        text = f"{lookup.column[1]} is one of {len(values):,} values of {source.name[-1]}.{of[1]}"
-        if not values:
+        count = values.count if isinstance(values, Held) else len(values)
+        text = f"{lookup.column[1]} is one of {count:,} values of {source.name[-1]}.{of[1]}"
+        if not count:
             return Atom(("FALSE",), negated=False, text=text)
+        if isinstance(values, Held):
+            return Atom((lookup.column, f" IN ({values.query})"), negated=False, text=text)
         name = f"kartosql_values_{len(self._parameters)}"
         self._parameters[name] = values
-        pieces = (lookup.column, " IN (SELECT unnest(", Parameter(name), "))")
-        return Atom(pieces, negated=False, text=text)
+        return Atom((lookup.column, " IN (SELECT unnest(", Parameter(name), "))"), negated=False, text=text)
 
-    def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | None:
+    def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | Held | None:
         """Return the values of a column in the rows that satisfy what is known of them; None if there are too many."""
         if scan is not None and scan.is_empty:
             return []

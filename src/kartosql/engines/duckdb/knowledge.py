@@ -13,12 +13,15 @@ from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.conditions import Condition, parameters_for
+from kartosql.plan.evaluate import Held
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
 
 if TYPE_CHECKING:
+    from kartosql.engines.duckdb.planner import Planner
     from kartosql.engines.duckdb.session import Session
 
+MAX_FETCHED = 256  # more values than these are faster where they are than as a parameter
 # Types whose statistics in a footer are values of the file, not bounds.
 _EXACT = re.compile(
     r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)|DATE|TIMESTAMP(_S|_MS|_NS| WITH TIME ZONE)?|DECIMAL.*|BOOLEAN"
@@ -28,7 +31,7 @@ _EXACT = re.compile(
 class Knowledge:
     """Types of expressions and values of functions of the clock, as a session sees them."""
 
-    _session: Session
+    _session: Planner
 
     def type_name(self, type_: pa.DataType) -> str | None:
         """Return DuckDB's name of an Arrow type, None for columns that are all NULL."""
@@ -92,7 +95,7 @@ class Knowledge:
         condition: Condition | None,
         parameters: Mapping[str, Any],
         limit: int,
-    ) -> list[Any] | None:
+    ) -> list[Any] | Held | None:
         """Return the distinct values but NULL that a column has in rows that satisfy a condition."""
         shown = source.source.exposed
         name = quote(shown.get(column, column))
@@ -100,12 +103,18 @@ class Knowledge:
         used = parameters_for(condition, parameters) if condition is not None else {}
         try:
             body = self._session.relations.body(scan) if scan is not None else self._given(source)
-            rows = self._session.rows(
-                f"SELECT DISTINCT {name} FROM ({body}) WHERE {name} IS NOT NULL AND {where} LIMIT {limit + 1}", used
+            held = self._session.hold(
+                f"SELECT DISTINCT {name} AS v FROM ({body}) WHERE {name} IS NOT NULL AND {where} LIMIT {limit + 1}",
+                used,
             )
+            ((count,),) = self._session.rows(f"SELECT count(*) FROM {held}")
+            if count > limit:
+                return None
+            if count > MAX_FETCHED:
+                return Held(f"FROM {held}", count)
+            return [v for (v,) in self._session.rows(f"FROM {held}")]
         except (duckdb.Error, FormatError):
             return None  # the statement itself will tell whether that matters
-        return None if len(rows) > limit else [row[0] for row in rows]
 
     def _given(self, source: Occurrence) -> str:
         """Return the query over registered data."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from kartosql.engines.duckdb.evaluator import DuckEvaluator
@@ -21,6 +23,7 @@ class Planner(Session):
         self.run(f"USE {SCHEMA}")
         self.instance.change("disabled_optimizers", f"'{LATE}'")
         self.evaluator = DuckEvaluator(self)
+        self._held: list[str] = []
 
     def begin(self, files: FileAccess, timeout: int) -> None:
         """Start on the files of another statement, whose conditions may take ``timeout`` ms (0 is no limit)."""
@@ -29,8 +32,19 @@ class Planner(Session):
             self.instance.filesystem.forget()
         self.instance.change("max_execution_time", timeout)
 
+    def hold(self, query: str, parameters: Mapping[str, Any]) -> str:
+        """Keep the rows of a query until the end of the statement; returns the name of their table."""
+        # No text can guess it: predicates may read these tables, and no other.
+        name = f"kartosql_values_{uuid.uuid4().hex}"
+        self.rows(f"CREATE TABLE {name} AS {query}", parameters)
+        self._held.append(name)
+        return name
+
     def end(self) -> None:
         """Forget what was made for one statement."""
+        for name in self._held:
+            self.run(f"DROP TABLE {name}")
+        self._held.clear()
         self.relations.forget()
         self._data_keys.clear()
 

@@ -41,6 +41,7 @@ _TOKENS = re.compile(
 )
 _OTHER_QUOTES = re.compile(r"--|/\*|\\|\$\w*\$")
 _LONG = 2_000
+_HELD = re.compile("kartosql_values_[0-9a-f]{32}")
 
 
 def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
@@ -215,7 +216,8 @@ def is_pure(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
     """Return whether a predicate depends on nothing but its columns and parameters.
 
     ``functions`` gives the names of the functions whose result follows from their arguments. A
-    subquery may list values, as ``SELECT unnest($1)`` and ``VALUES`` do, but read no table.
+    subquery may list values, as ``SELECT unnest($1)`` and ``VALUES`` do, but read no table except those in which
+    the planner holds values.
     """
     if isinstance(node, list):
         return all(is_pure(v, functions) for v in node)
@@ -244,6 +246,8 @@ def _lists_values(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
         return len(items) == 1 and _is_value(items[0], functions)
     if len(items) != 1 or items[0]["class"] != "STAR" or any(_is_present(items[0].get(part)) for part in _STAR_PARTS):
         return False
+    if source["type"] == "BASE_TABLE":
+        return bool(_HELD.fullmatch(source["table_name"]) and not source["schema_name"])
     if source["type"] == "EXPRESSION_LIST":
         return is_pure(source["values"], functions)
     return bool(source["type"] == "TABLE_FUNCTION" and _is_unnest(source["function"], functions))
