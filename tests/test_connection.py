@@ -126,7 +126,7 @@ def test_a_setting_that_the_engine_refuses_is_our_error(connection):
 
 def test_explain_gives_lines_or_json(connection):
     lines = [line for (line,) in connection.sql("EXPLAIN SELECT x FROM c WHERE i = 6").rows()]
-    assert any("inverted index: i = 6  2 -> 1" in line for line in lines)
+    assert any("i = 6 inverted index 2 -> 1" in " ".join(line.split()) for line in lines)
     ((text,),) = connection.sql("EXPLAIN (FORMAT JSON) SELECT x FROM c WHERE i = 6").rows()
     report = json.loads(text)
     assert report.pop("phases").keys() >= {"parse", "bind", "conditions", "files"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,6 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
-from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -24,7 +22,7 @@ from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse
+from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.shapes import ParsedTexts
 from kartosql.sql.statements import Write
 from kartosql.store import Store
@@ -118,8 +116,8 @@ class Connection(Upkeep):
         statement = self._parse(text)
         if isinstance(statement, Select):
             return self._select(statement, parameters, engine, started)
-        if isinstance(statement, Explain):
-            return self._explain(statement, parameters, engine, started)
+        if isinstance(statement, Inspect):
+            return self._inspect(statement, parameters, engine, started)
         if isinstance(statement, Write):
             return self._write(statement, parameters, engine)
         # Imported late, as a SELECT is answered sooner without it.
@@ -145,14 +143,29 @@ class Connection(Upkeep):
         return Query(self._show(statement, text))
 
     def _select(
-        self, select: Select, parameters: Parameters, engine: str | None, started: float | None = None
+        self,
+        select: Select,
+        parameters: Parameters,
+        engine: str | None,
+        started: float | None = None,
+        *,
+        pruned: bool = True,
+        traced: bool = False,
     ) -> SelectQuery:
         parsed = 0.0 if started is None else time.perf_counter() - started
         settings = self.settings.copy()
         if engine is not None:
             settings.set("engine", engine)
         return SelectQuery(
-            select, self._tables(), self._runtime, settings, parameters, plans=self._plans, parse_seconds=parsed
+            select,
+            self._tables(),
+            self._runtime,
+            settings,
+            parameters,
+            plans=self._plans,
+            parse_seconds=parsed,
+            pruned=pruned,
+            traced=traced,
         )
 
     def _write(self, statement: Write, parameters: Parameters, engine: str | None) -> Query:
@@ -179,16 +192,13 @@ class Connection(Upkeep):
         for write in list(self._writes):
             write.interrupt()
 
-    def _explain(self, statement: Explain, parameters: Parameters, engine: str | None, started: float) -> Query:
-        query = self._select(statement.query, parameters, engine, started)
-        report = query.report
-        if statement.analyze:
-            report = analyze(query)
-        if statement.format == "json":
-            lines = [json.dumps(report.to_dict(), ensure_ascii=False, indent=1)]
-        else:
-            lines = str(report).splitlines()
-        return Query(pa.table({"explain": array_of(lines, pa.string())}))
+    def _inspect(self, statement: Inspect, parameters: Parameters, engine: str | None, started: float) -> Query:
+        from kartosql.insight import Session, inspect
+
+        def query(select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False) -> SelectQuery:
+            return self._select(select, parameters, on or engine, started, pruned=pruned, traced=traced)
+
+        return inspect(Session(self.store, self.settings, self._tables, query), statement)
 
     def _show(self, statement: Show, text: str) -> pa.Table:
         from kartosql import catalog
@@ -220,7 +230,7 @@ class Connection(Upkeep):
         self._open()
         started = time.perf_counter()
         statement = self._parse(sql)
-        if isinstance(statement, Explain):
+        if isinstance(statement, Inspect) and statement.query is not None:
             statement = statement.query
         if not isinstance(statement, Select):
             raise UsageError("Only a SELECT can be explained.", code="not-explainable")
@@ -288,13 +298,3 @@ class Connection(Upkeep):
         if len(set(table.column_names)) < table.num_columns:
             raise UsageError(f"{name!r} has a column name twice.")
         self._registered[name] = registered_source(name, table)
-
-
-def analyze(query: SelectQuery) -> ScanReport:
-    """Run a query to its end and return its report with what was really read."""
-    from dataclasses import replace
-
-    for _ in query.reader():
-        pass
-    assert query.report is not None
-    return replace(query.report, actual=query.stats)

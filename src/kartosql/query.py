@@ -43,6 +43,8 @@ class SelectQuery(Query):
         *,
         plans: PlanCache | None = None,
         parse_seconds: float = 0.0,
+        pruned: bool = True,
+        traced: bool = False,
     ) -> None:
         super().__init__()
         self._before = runtime.store.counter.to_dict()
@@ -62,6 +64,8 @@ class SelectQuery(Query):
         self._kept = False  # whether the scan is one that was kept
         self._measured: Measured | None = None
         self._interrupted = False
+        self._pruned = pruned
+        self._traced = traced  # whether each step of the plan holds its files
         if self._bound.suspects:
             self._check_suspects()
 
@@ -92,7 +96,8 @@ class SelectQuery(Query):
     def report(self) -> ScanReport:
         """What the query reads and why; planned at first use."""
         if self._report is None:
-            self._report = self._plan(FileAccess(self._store))
+            # Who asks for a report before the run wants to know about each step.
+            self._report = self._plan(FileAccess(self._store), traced=True)
         self._add_totals(self._report)
         return self._report
 
@@ -106,7 +111,7 @@ class SelectQuery(Query):
 
     def _add_totals(self, report: ScanReport) -> None:
         """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
-        every = [key for o in report.scan.occurrences for p in o.parts for key in p.part.table.files]
+        every = [key for o in report.scan.occurrences for p in o.occurrence.source.parts for key in p.table.files]
         if self._store.is_local and len(every) <= STAT_LIMIT:
             report.sizes.update({**self._runtime.sizes_of(every), **report.sizes})
 
@@ -118,10 +123,14 @@ class SelectQuery(Query):
 
     # -- planning and running ------------------------------------------------------------------
 
-    def _plan(self, files: FileAccess, statement: Statement | None = None) -> ScanReport:
+    def _plan(self, files: FileAccess, statement: Statement | None = None, *, traced: bool = False) -> ScanReport:
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
         freeze = statement.clock if statement is not None else None
-        found = self._plans.scan(self._bound, prune, self._settings.engine_settings()) if statement is None else None
+        traced = traced or self._traced
+        unpruned = {} if self._pruned else {"enabled": False}
+        found = None
+        if statement is None and self._pruned and not traced:
+            found = self._plans.scan(self._bound, prune, self._settings.engine_settings())
         self._kept = found is not None
         if found is not None:
             return self._account(replace(found, phases={}), files)
@@ -129,7 +138,7 @@ class SelectQuery(Query):
             self._running = planner
             try:
                 with planner.errors(self._bound.select.text):
-                    scan = prune(self._bound, planner.evaluator, freeze=freeze)
+                    scan = prune(self._bound, planner.evaluator, trace=traced, freeze=freeze, **unpruned)
             finally:
                 self._running = None
         return self._account(scan, files)
@@ -196,7 +205,7 @@ class SelectQuery(Query):
             raise
         self._report = report
         self._schema = schema
-        if not self._kept and not may_tell_time(self._bound.select.text):
+        if self._pruned and not self._traced and not self._kept and not may_tell_time(self._bound.select.text):
             self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
         return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
 

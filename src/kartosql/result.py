@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from kartosql.errors import UsageError
+from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
+from kartosql.text.escape import escaped
+from kartosql.text.markup import document
 
 if TYPE_CHECKING:
     import pandas
@@ -151,6 +155,57 @@ class Query:
         from kartosql.render import write_file
 
         return write_file(self.reader(), path, format)
+
+
+class Content(Protocol):
+    """What a statement that inspects found out, in all its forms; ``str()`` is the text for people."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able dictionary."""
+
+    def table(self) -> pa.Table:
+        """Return it as a table with a column per fact."""
+
+    def html(self) -> str:
+        """Return it as a piece of HTML, everything escaped and without anything from elsewhere."""
+
+
+class ReportQuery(Query):
+    """The result of EXPLAIN, ADVISE, VERIFY and SHOW COVERAGE: ``content`` in one of its forms.
+
+    As text, JSON and HTML it has one column; ``lines`` is what stands in it.
+    """
+
+    def __init__(self, content: Content, name: str, format: str = "text", stats: dict[str, Any] | None = None) -> None:  # noqa: A002
+        self.content = content
+        self.format = format
+        self.lines: list[str] | None = None
+        if format == "table":
+            table = content.table()
+        else:
+            self.lines = _lines(content, format)
+            table = pa.table({name: array_of(self.lines, pa.string())})
+        super().__init__(table)
+        self._stats = stats
+
+    @property
+    def report(self) -> ScanReport | None:
+        """The ScanReport of an EXPLAIN, None for the others."""
+        return self.content if isinstance(self.content, ScanReport) else None
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.lines is None else "\n".join(map(escaped, self.lines))
+
+    def _repr_html_(self) -> str:
+        return self.content.html()
+
+
+def _lines(content: Content, format: str) -> list[str]:  # noqa: A002
+    if format == "json":
+        return [json.dumps(content.to_dict(), ensure_ascii=False, indent=1)]
+    if format == "html":
+        return [document("kartosql", content.html())]
+    return str(content if format == "text" else getattr(content, format)()).splitlines()
 
 
 def _python_values(column: pa.ChunkedArray, type_: str) -> list[Any]:

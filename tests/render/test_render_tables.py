@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from kartosql.render import html, tables
-from kartosql.render.escape import width
+from kartosql.text.escape import width
 
 HOSTILE = "<script>&\"'\x1b[31m\u202e\n|"
 

@@ -16,13 +16,13 @@ from kartosql.connection import Connection, connect
 from kartosql.errors import KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
 from kartosql.render import write_stream
-from kartosql.render.escape import escaped_lines
 from kartosql.render.formats import BINARY_FORMATS
-from kartosql.result import Query
+from kartosql.result import Query, ReportQuery
 from kartosql.settings import find
-from kartosql.sql import Describe, Explain, Reset, Select, Set, Statement, parse, split_statements
+from kartosql.sql import Describe, Inspect, Reset, Select, Set, Statement, parse, split_statements
 from kartosql.sql.statements import Write
 from kartosql.sql.tree import placeholders
+from kartosql.text.escape import escaped_lines
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ class _Runner:
         if self._results and self._format == "markdown":
             out.write(b"\n")
         self._results += 1
-        if isinstance(statement, Explain) and self._format == "box":
-            lines = query.arrow().column(0).to_pylist()
+        lines = query.lines if isinstance(query, ReportQuery) and self._format == "box" else None
+        if lines is not None:
             out.write("".join(escaped_lines(line) + "\n" for line in lines).encode())
             rows = len(lines)
         else:
@@ -205,7 +205,7 @@ class _Runner:
 
 def _parameter_names(statement: Statement, given: set[str]) -> set[str]:
     """Return the parameters that a statement has; of one that cannot be planned, all that are given."""
-    if isinstance(statement, Explain | Describe | Write):
+    if isinstance(statement, Inspect | Describe | Write):
         statement = getattr(statement, "query", None) or statement
     if not isinstance(statement, Select):
         return set()

@@ -27,7 +27,7 @@ DEBUG = "KARTOSQL_DEBUG"
 
 def say(text: str) -> None:
     """Write a line to stderr, whatever its encoding, and even if nobody listens."""
-    from kartosql.render.escape import escaped_lines
+    from kartosql.text.escape import escaped_lines
 
     with suppress(OSError):
         print(escaped_lines(text), file=sys.stderr, flush=True)

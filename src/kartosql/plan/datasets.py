@@ -29,6 +29,8 @@ class OccurrencePruner:
         occurrence: Occurrence,
         conditions: Sequence[Condition],
         reason: str | None,
+        *,
+        trace: bool = False,
     ) -> None:
         self._query = query
         self._evaluator = evaluator
@@ -36,6 +38,7 @@ class OccurrencePruner:
         self._source = occurrence.source
         self._conditions = list(conditions)
         self._reason = reason
+        self._trace = trace
 
     def scan(self) -> OccurrenceScan:
         """Return what the occurrence has to read."""
@@ -48,7 +51,9 @@ class OccurrencePruner:
         scans = []
         for draft in drafts:
             overlaid = Overlays(draft.part, self._evaluator.cells).within(draft.files)
-            scans.append(PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, draft.steps()))
+            scans.append(
+                PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, draft.steps(trace=self._trace))
+            )
         reason = None if any(s.steps for s in scans) else self._reason
         return OccurrenceScan(
             self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), reason

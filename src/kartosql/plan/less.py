@@ -90,7 +90,7 @@ def _first(part: PartScan, head: Head, query: BoundQuery, evaluator: Evaluator) 
         size *= 4
     if at == len(part.files):
         return part
-    step = Step(f"the first {head.rows:,} rows suffice", "row counts", len(part.files), at)
+    step = Step(f"the first {head.rows:,} rows suffice", "row counts", len(part.files), at, frozenset(part.files[:at]))
     return replace(part, files=part.files[:at], steps=(*part.steps, step))
 
 

@@ -23,11 +23,13 @@ def prune(
     evaluator: Evaluator,
     *,
     enabled: bool = True,
+    trace: bool = False,
     freeze: Callable[[str], str | None] | None = None,
 ) -> Scan:
     """Return the files that suffice to answer ``query``.
 
     ``enabled=False`` keeps all files of the datasets that are used; the rows are the same.
+    With ``trace`` each step holds the files that it left.
     ``freeze`` returns the literal that a function of the clock, such as ``now()``, stands for
     in this statement; without it the evaluator's own clock is asked.
     """
@@ -46,7 +48,8 @@ def prune(
     reasons = extractor.reasons if extractor is not None else {}
 
     def scan(bound: BoundQuery, occurrence: Occurrence, found: list[Condition]) -> OccurrenceScan:
-        return OccurrencePruner(bound, evaluator, occurrence, found, reasons.get(occurrence.id)).scan()
+        reason = reasons.get(occurrence.id)
+        return OccurrencePruner(bound, evaluator, occurrence, found, reason, trace=trace).scan()
 
     stored = [o for o in query.occurrences if o.source.registered is None]
     scans = {o.id: scan(query, o, conditions.get(o.id, [])) for o in stored}

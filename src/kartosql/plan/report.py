@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
+from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
+from kartosql.text.grid import grid, one_line
+from kartosql.text.sizes import human_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ReportLine", "ScanReport", "human_bytes"]
 
 Sizes = MutableMapping[str, int | None]
+
+WIDE = 200
+_HEAD = ("dataset", "condition", "decided by", "files", "bytes")
+
+
+@dataclass(frozen=True)
+class ReportLine:
+    """One line of a scan report.
+
+    ``step`` is 0 for a dataset as a whole, its steps are counted from 1; None for what is no
+    step: datasets that are not opened, and conditions that left out no file. Bytes are None
+    where they are not known.
+    """
+
+    table: str
+    dataset: str | None = None
+    join: str | None = None
+    step: int | None = None
+    condition: str | None = None
+    decided_by: str | None = None
+    files_before: int | None = None
+    files_after: int | None = None
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +111,65 @@ class ScanReport:
             "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
         }
 
+    def lines(self, scan: OccurrenceScan) -> Iterator[ReportLine]:
+        """Yield the lines about one table occurrence: its datasets and steps, then all else."""
+        name = scan.occurrence.source.name
+        for part in scan.parts:
+            yield from self._part_lines(name, part)
+        for dataset in scan.eliminated:
+            files = next(p.table.files for p in scan.occurrence.source.parts if p.name == dataset)
+            size = self._bytes(files)
+            none = None if size is None else 0
+            yield ReportLine(
+                name, dataset, None, None, None, "not opened", len(files), 0, size, none, "no column is used"
+            )
+        for text, reason in scan.unused:
+            yield ReportLine(name, condition=text, decided_by="engine", note=reason)
+        if scan.kept_because:
+            yield ReportLine(name, decided_by="all files kept", note=scan.kept_because)
+
+    def _part_lines(self, name: str, part: PartScan) -> Iterator[ReportLine]:
+        files = part.part.table.files
+        notes = []
+        if part.summary is not None:
+            notes.append("answered from row counts and extremes without opening them")
+        if part.overlaid:
+            notes.append(f"{len(part.overlaid):,} may overlay each other")
+        yield ReportLine(
+            name,
+            part.part.name,
+            part.join,
+            0,
+            None,
+            None,
+            len(files),
+            len(part.files),
+            self._bytes(files),
+            self._bytes(files[i] for i in part.files),
+            "; ".join(notes) or None,
+        )
+        for at, (step, before, after) in enumerate(self._sized(part), 1):
+            yield ReportLine(
+                name,
+                part.part.name,
+                part.join,
+                at,
+                step.condition,
+                step.by,
+                step.files_before,
+                step.files_after,
+                before,
+                after,
+            )
+
+    def _sized(self, part: PartScan) -> Iterator[tuple[Step, int | None, int | None]]:
+        """Yield the steps with the bytes before and after each."""
+        before = self._bytes(part.part.table.files)
+        for step in part.steps:
+            after = None if step.left is None else self._bytes(part.part.table.files[i] for i in step.left)
+            yield step, before, after
+            before = after
+
     def _part(self, part: PartScan) -> dict[str, Any]:
         files = part.part.table.files
         selected = [files[i] for i in part.files]
@@ -87,7 +178,7 @@ class ScanReport:
             "join": part.join,
             "files_total": len(files),
             "files_selected": len(selected),
-            "bytes_total": self._bytes(list(files)),
+            "bytes_total": self._bytes(files),
             "bytes_selected": self._bytes(selected),
             "files": selected,
             "answered_from": "files" if part.summary is None else "metadata",
@@ -100,9 +191,10 @@ class ScanReport:
                 }
                 for s in part.steps
             ],
+            "bytes_after_steps": [after for _, _, after in self._sized(part)],
         }
 
-    def _bytes(self, keys: list[str]) -> int | None:
+    def _bytes(self, keys: Iterable[str]) -> int | None:
         total = 0
         for key in keys:
             size = self.sizes.get(key)
@@ -112,54 +204,66 @@ class ScanReport:
         return total
 
     def __str__(self) -> str:
-        lines = [f"engine: {self.engine} ({self.engine_reason})"]
+        found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
         for scan in self.scan.occurrences:
-            lines.append(f"{scan.occurrence.source.name}: {self._summary(scan)}")
-            for part in scan.parts:
-                lines.append(self._line(part))
-                for s in part.steps:
-                    lines.append(f"    {s.by}: {_short(s.condition)}  {s.files_before} -> {s.files_after}")
-            if scan.eliminated:
-                lines.append(f"  not opened, no column is used: {', '.join(scan.eliminated)}")
-            for text, reason in scan.unused:
-                lines.append(f"  left to the engine: {_short(text)} ({reason})")
-            if scan.kept_because:
-                lines.append(f"  all files kept: {scan.kept_because}")
+            found.append(f"{one_line(scan.occurrence.source.name)}: {self.summary(scan)}")
+            lines = list(self.lines(scan))
+            found += grid(_HEAD, [_cells(line) for line in lines if line.dataset is not None], right=(3, 4))
+            for line in lines:
+                if line.dataset is None and line.condition is not None:
+                    found.append(f"  left to the engine: {one_line(line.condition, WIDE)} ({line.note})")
+                elif line.dataset is None:
+                    found.append(f"  {line.decided_by}: {one_line(line.note or '', WIDE)}")
         if self.phases:
             took = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in self.phases.items())
-            lines.append(f"planning, ms: {took}")
+            found.append(f"planning, ms: {took}")
         if self.actual is not None:
-            lines += [f"{name}: {value}" for name, value in self.actual.items()]
-        return "\n".join(lines)
+            found += [f"{name}: {one_line(str(value), WIDE)}" for name, value in self.actual.items()]
+        return "\n".join(found)
 
-    def _summary(self, scan: OccurrenceScan) -> str:
-        total = sum(len(p.part.table.files) for p in scan.parts)
-        selected = sum(len(p.files) for p in scan.parts)
-        return f"{selected:,} of {total:,} {'file' if total == 1 else 'files'}"
+    def table(self) -> pa.Table:
+        """Return the lines of all table occurrences, and one about the engine, as an Arrow table."""
+        import pyarrow as pa
 
-    def _line(self, part: PartScan) -> str:
-        files = part.part.table.files
-        size = self._bytes([files[i] for i in part.files])
-        text = f"  {part.part.name} ({part.join}): {len(part.files):,} of {len(files):,} files"
+        lines = [ReportLine("", decided_by="engine", note=f"{self.engine} ({self.engine_reason})")]
+        lines += [line for scan in self.scan.occurrences for line in self.lines(scan)]
+        columns = {
+            f.name: pa.array(
+                [getattr(line, f.name) for line in lines], pa.int64() if "int" in str(f.type) else pa.string()
+            )
+            for f in fields(ReportLine)
+        }
+        return pa.table(columns)
+
+    def html(self) -> str:
+        """Return the report as a piece of HTML; all text is escaped."""
+        from kartosql.plan.report_html import html
+
+        return html(self)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def summary(self, scan: OccurrenceScan) -> str:
+        """Return how many files and bytes of a table occurrence are left."""
+        files = [p.part.table.files for p in scan.parts]
+        total = sum(map(len, files))
+        text = f"{sum(len(p.files) for p in scan.parts):,} of {total:,} {'file' if total == 1 else 'files'}"
+        size = self._bytes(p.part.table.files[i] for p in scan.parts for i in p.files)
+        whole = self._bytes(key for keys in files for key in keys)
         if size is not None:
-            text += f", {human_bytes(size)}"
-        if part.summary is not None:
-            text += ", answered from row counts and extremes without opening them"
-        if part.overlaid:
-            text += f", {len(part.overlaid):,} may overlay each other"
+            text += f", {human_bytes(size)}" + ("" if whole is None else f" of {human_bytes(whole)}")
         return text
 
 
-def human_bytes(size: int) -> str:
-    """Return a size for people, in units of 1024 bytes."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
-def _short(text: str, width: int = 100) -> str:
-    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return flat if len(flat) <= width else flat[: width - 3] + "..."
+def _cells(line: ReportLine) -> list[str]:
+    files, size = "", ""
+    between = " -> " if line.step else " of "
+    if line.files_before is not None and line.files_after is not None:
+        counts = [f"{line.files_before:,}", f"{line.files_after:,}"]
+        files = between.join(counts if line.step else counts[::-1])
+    sizes = ["" if n is None else human_bytes(n) for n in (line.bytes_before, line.bytes_after)]
+    known = [s for s in (sizes if line.step else sizes[::-1]) if s]
+    size = between.join(known) if len(known) == 2 or not line.step else ""
+    name = "" if line.step else f"{line.dataset} ({line.join})" if line.join else str(line.dataset)
+    return [name, line.condition or line.note or "", line.decided_by or "", files, size]

@@ -12,12 +12,16 @@ from kartosql.plan.tables import Part
 
 @dataclass(frozen=True)
 class Step:
-    """One pruning step of one dataset."""
+    """One pruning step of one dataset.
+
+    ``left`` are the files that it left, unless they are many and the plan was not asked to be traced.
+    """
 
     condition: str
     by: str
     files_before: int
     files_after: int
+    left: frozenset[int] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

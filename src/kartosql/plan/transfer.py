@@ -16,6 +16,7 @@ ROUNDS = 2
 # To open a file takes as long as to scan about this many bytes of it; an index is read at half that speed.
 FILE_BYTES = 10_000
 INDEX_FACTOR = 2
+FEW_FILES = 1_000  # of a dataset, for which each step of a plan notes what it left
 
 
 @dataclass
@@ -49,12 +50,16 @@ class Draft:
         """Undo the removal of ``files`` by the steps from number ``since`` on."""
         self.narrowed[since:] = [(condition, by, left | files) for condition, by, left in self.narrowed[since:]]
 
-    def steps(self) -> tuple[Step, ...]:
-        """Return the steps with the numbers of files."""
+    def steps(self, *, trace: bool = False) -> tuple[Step, ...]:
+        """Return the steps with the numbers of files.
+
+        The files themselves are held for a ``trace``, or if the dataset has few.
+        """
+        trace = trace or len(self.everything) <= FEW_FILES
         counts = [len(self.everything), *(len(left) for _, _, left in self.narrowed)]
         return tuple(
-            Step(condition, by, before, after)
-            for (condition, by, _), before, after in zip(self.narrowed, counts, counts[1:], strict=False)
+            Step(condition, by, before, after, left if trace else None)
+            for (condition, by, left), before, after in zip(self.narrowed, counts, counts[1:], strict=False)
         )
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from kartosql.errors import UsageError
 from kartosql.render import tables
-from kartosql.render.escape import escaped_csv, escaped_json
 from kartosql.render.values import json_names, jsons, texts
+from kartosql.text.escape import escaped_csv, escaped_json
 
 ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
 _QUOTED = {",": re.compile(r'[",\r\n]'), "\t": re.compile(r'["\t\r\n]')}

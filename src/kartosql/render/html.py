@@ -6,9 +6,9 @@ import html
 
 import pyarrow as pa
 
-from kartosql.render.escape import escaped
 from kartosql.render.tables import cells
 from kartosql.render.values import is_number
+from kartosql.text.escape import escaped
 
 
 def table(table: pa.Table, rows: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from kartosql.render.escape import escaped, width
 from kartosql.render.values import is_number, texts
+from kartosql.text.escape import escaped, width
 
 NULL = "NULL"
 PREVIEW_WIDTH = 80

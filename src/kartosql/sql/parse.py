@@ -12,13 +12,14 @@ from sqlglot.tokenizer_core import Token, TokenType
 from kartosql.errors import Span, SqlError
 from kartosql.sql.guard import check_tokens, check_tree
 from kartosql.sql.shapes import constants_of
-from kartosql.sql.statements import Describe, Explain, Name, Reset, Select, Set, Show, Statement
+from kartosql.sql.statements import Describe, Name, Reset, Select, Set, Show, Statement
 from kartosql.sql.tokens import CONSTANTS, cleaned, parts_of, tokens_of
 from kartosql.sql.tree import parse_tree
 
 MAX_TEXT = 1_000_000  # characters outside of long lists of constants
 MAX_LISTS = 4_000_000  # characters of those lists: 100,000 values of 38 characters
-SHOW_WORDS = ("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "FILES", "STATS", "SETTINGS")
+SHOW_WORDS = ("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "FILES", "STATS", "SETTINGS", "COVERAGE")
+INSPECT_WORDS = ("EXPLAIN", "ADVISE", "VERIFY")
 _NEEDS_TARGET = ("PARTITIONS", "INDEXES", "FILES", "STATS")
 _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
 # Behind these a colon is that of a slice, a struct or an alias.
@@ -32,7 +33,7 @@ _OPERANDS = (
     TokenType.R_BRACKET,
 )
 WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK")
-_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET", "RESET", *WRITE_WORDS)
+_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", *INSPECT_WORDS, "SET", "RESET", *WRITE_WORDS)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -170,8 +171,11 @@ class _Cursor:
             return self.show()
         if self.take("DESCRIBE", "DESC"):
             return self.describe()
-        if self.take("EXPLAIN"):
-            return self.explain()
+        if word in INSPECT_WORDS:
+            from kartosql.sql import inspect_parse  # not at the top: most statements are queries
+
+            self.at += 1
+            return getattr(inspect_parse, word.lower())(self)  # type: ignore[no-any-return]
         if self.take("SET"):
             return self.set()
         if self.take("RESET"):
@@ -190,7 +194,8 @@ class _Cursor:
             return self.fail(f"{self.tokens[0].text!r} is no statement.", f"Did you mean {close[0]}?")
         error = self.fail(
             f"{word or self.tokens[0].text} statements are not supported.",
-            "Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET, RESET and statements about cubes and datasets.",
+            "Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, ADVISE, VERIFY, SET, RESET "
+            "and statements about cubes and datasets.",
         )
         error.code = "not-supported" if word.isalpha() else "syntax-error"
         return error
@@ -215,7 +220,11 @@ class _Cursor:
             return Select(text, None)
         return Select(text, tree, constants_of(tree, text))
 
-    def show(self) -> Show:
+    def show(self) -> Statement:
+        if self.take("COVERAGE"):
+            from kartosql.sql.inspect_parse import coverage
+
+            return coverage(self)
         word = self.word()
         if word not in SHOW_WORDS:
             close = difflib.get_close_matches(word, SHOW_WORDS, 1)
@@ -238,29 +247,9 @@ class _Cursor:
         self.end()
         return Describe(self.text, target, span, None)
 
-    def explain(self) -> Explain:
-        analyze, format_ = self.take("ANALYZE"), "text"
-        if self.word() == "(" and self._options_follow():
-            self.at += 1
-            while not self.take(")"):
-                option = self.word()
-                self.at += 1
-                if option == "ANALYZE":
-                    analyze = True
-                elif option == "FORMAT" and self.word() in ("JSON", "TEXT"):
-                    format_ = self.word().lower()
-                    self.at += 1
-                else:
-                    self.at -= 1
-                    raise self.fail("EXPLAIN knows the options ANALYZE, FORMAT JSON and FORMAT TEXT.")
-                self.take(",")
-        if self.at >= len(self.tokens) or self.word() not in _QUERY_WORDS:
-            raise self.fail("EXPLAIN needs a SELECT.")
-        return Explain(self.text, self.select(), analyze, format_)
-
-    def _options_follow(self) -> bool:
-        following = self.tokens[self.at + 1].text.upper() if self.at + 1 < len(self.tokens) else ""
-        return following in ("FORMAT", "ANALYZE")
+    def at_query(self) -> bool:
+        """Return whether a query begins here."""
+        return self.at < len(self.tokens) and self.word() in _QUERY_WORDS
 
     def set(self) -> Set:
         self.take("SESSION", "LOCAL", "GLOBAL")

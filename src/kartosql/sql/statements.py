@@ -55,13 +55,53 @@ class Describe(Statement):
     query: Select | None
 
 
-@dataclass(frozen=True)
-class Explain(Statement):
-    """EXPLAIN [ANALYZE] [(FORMAT JSON)] of a query."""
+FORMATS = ("TEXT", "TABLE", "JSON", "HTML")  # of what the statements that inspect tell
 
-    query: Select
-    analyze: bool
+
+@dataclass(frozen=True)
+class Inspect(Statement):
+    """A statement that looks at a query or a cube instead of answering it.
+
+    ``format`` is one of FORMATS, in lower case.
+    """
+
+    query: Select | None
     format: str
+
+
+@dataclass(frozen=True)
+class Explain(Inspect):
+    """EXPLAIN [ANALYZE | COST | WHY 'file'] [(FORMAT ...)] of a query.
+
+    ``kind`` is scan, analyze, cost or why; ``file`` is the one that WHY asks for.
+    """
+
+    kind: str = "scan"
+    file: str | None = None
+
+    @property
+    def analyze(self) -> bool:
+        """Whether the query is run to its end."""
+        return self.kind == "analyze"
+
+
+@dataclass(frozen=True)
+class Advise(Inspect):
+    """ADVISE [(FORMAT ...)] of a query."""
+
+
+@dataclass(frozen=True)
+class Verify(Inspect):
+    """VERIFY [(FORMAT ...)] of a query."""
+
+
+@dataclass(frozen=True)
+class Coverage(Inspect):
+    """SHOW COVERAGE [(FORMAT ...)] OF a cube BY columns, each with its place."""
+
+    target: Name
+    span: Span
+    columns: tuple[tuple[str, Span], ...]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kartosql.render.escape import escaped, escaped_csv, escaped_json, escaped_lines, width
+from kartosql.text.escape import escaped, escaped_csv, escaped_json, escaped_lines, width
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""The statements that look at a query or a cube instead of answering it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kartosql.errors import SqlError
+from kartosql.plan.tables import Tables
+from kartosql.query import SelectQuery
+from kartosql.result import ReportQuery
+from kartosql.settings import Settings
+from kartosql.sql.statements import Explain, Inspect, Select
+from kartosql.store import Store
+
+
+class MakeQuery(Protocol):
+    """Makes the query of a SELECT, over a snapshot of its own."""
+
+    def __call__(
+        self, select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False
+    ) -> SelectQuery:
+        """Return the query ``on`` an engine.
+
+        ``pruned=False`` reads all files, ``traced`` keeps what each step of the plan left.
+        """
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the statements of this room need of a connection."""
+
+    store: Store
+    settings: Settings
+    tables: Callable[[], Tables]
+    query: MakeQuery
+
+
+def inspect(session: Session, statement: Inspect) -> ReportQuery:
+    """Return the answer of a statement; raises what its query raises."""
+    if isinstance(statement, Explain) and statement.kind in ("scan", "analyze"):
+        return _explain(session, statement)
+    raise SqlError("This is not supported yet.", code="not-supported", sql=statement.text)
+
+
+def _explain(session: Session, statement: Explain) -> ReportQuery:
+    assert statement.query is not None
+    query = session.query(statement.query, traced=True)
+    if statement.kind == "analyze":
+        for _ in query.reader():
+            pass
+        return ReportQuery(replace(query.report, actual=query.stats), "explain", statement.format, query.stats)
+    return ReportQuery(query.report, "explain", statement.format)

@@ -1,0 +1,100 @@
+"""The syntax of the statements that look at a query or a cube: EXPLAIN, ADVISE, VERIFY, SHOW COVERAGE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot.tokenizer_core import TokenType
+
+from kartosql.sql.statements import FORMATS, Advise, Coverage, Explain, Select, Verify
+
+if TYPE_CHECKING:
+    from kartosql.sql.parse import _Cursor
+
+MAX_COVERAGE_COLUMNS = 2
+
+
+def explain(cursor: _Cursor) -> Explain:
+    """Parse what stands behind EXPLAIN: ANALYZE, COST or WHY 'file', options in brackets, and the query."""
+    kind, file = _kind(cursor)
+    kinds, format_ = _options(cursor, ("ANALYZE", "COST"))
+    kinds |= {kind} if kind else set()
+    if len(kinds) > 1:
+        raise cursor.fail(f"EXPLAIN is one of {' and '.join(sorted(kinds))}, not both.")
+    kind = kinds.pop().lower() if kinds else "scan"
+    return Explain(cursor.text, _query(cursor, "EXPLAIN"), format_, kind, file)
+
+
+def advise(cursor: _Cursor) -> Advise:
+    """Parse what stands behind ADVISE."""
+    _, format_ = _options(cursor, ())
+    return Advise(cursor.text, _query(cursor, "ADVISE"), format_)
+
+
+def verify(cursor: _Cursor) -> Verify:
+    """Parse what stands behind VERIFY."""
+    _, format_ = _options(cursor, ())
+    return Verify(cursor.text, _query(cursor, "VERIFY"), format_)
+
+
+def coverage(cursor: _Cursor) -> Coverage:
+    """Parse what stands behind SHOW COVERAGE: options, OF and a table, BY and columns."""
+    _, format_ = _options(cursor, (), (*FORMATS, "SVG"))
+    if not cursor.take("OF", "FROM", "IN"):
+        raise cursor.fail("SHOW COVERAGE needs OF and a cube.", "SHOW COVERAGE OF cube BY column, column")
+    target, span = cursor.name()
+    columns = []
+    if cursor.take("BY"):
+        while True:
+            name, place = cursor.name()
+            columns.append((name[-1], place))
+            if not cursor.take(","):
+                break
+    if len(columns) > MAX_COVERAGE_COLUMNS:
+        cursor.at -= 1
+        raise cursor.fail(f"SHOW COVERAGE is BY one or two columns, not {len(columns)}.")
+    cursor.end()
+    return Coverage(cursor.text, None, format_, target, span, tuple(columns))
+
+
+def _kind(cursor: _Cursor) -> tuple[str | None, str | None]:
+    for word in ("ANALYZE", "COST"):
+        if cursor.take(word):
+            return word, None
+    if not cursor.take("WHY"):
+        return None, None
+    token = cursor.tokens[cursor.at] if cursor.at < len(cursor.tokens) else None
+    if token is None or token.token_type != TokenType.STRING:
+        raise cursor.fail("EXPLAIN WHY needs a file in quotes.", "EXPLAIN WHY 'key or end of a key' SELECT ...")
+    cursor.at += 1
+    return "WHY", token.text
+
+
+def _options(cursor: _Cursor, flags: tuple[str, ...], formats: tuple[str, ...] = FORMATS) -> tuple[set[str], str]:
+    """Read options in brackets, if that is what the brackets hold; returns the flags and the format."""
+    found: set[str] = set()
+    format_ = "text"
+    following = cursor.tokens[cursor.at + 1].text.upper() if cursor.at + 1 < len(cursor.tokens) else ""
+    if cursor.word() != "(" or following not in ("FORMAT", *flags):
+        return found, format_
+    cursor.at += 1
+    while not cursor.take(")"):
+        option = cursor.word()
+        cursor.at += 1
+        if option in flags:
+            found.add(option)
+        elif option == "FORMAT" and cursor.word() in formats:
+            format_ = cursor.word().lower()
+            cursor.at += 1
+        else:
+            cursor.at -= 1
+            listed = ", ".join([*flags, *(f"FORMAT {f}" for f in formats)])
+            raise cursor.fail(f"The options are {listed}.")
+        cursor.take(",")
+    return found, format_
+
+
+def _query(cursor: _Cursor, word: str) -> Select:
+    if not cursor.at_query():
+        raise cursor.fail(f"{word} needs a SELECT.")
+    return cursor.select()
