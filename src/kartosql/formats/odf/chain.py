@@ -1,0 +1,348 @@
+"""The chain of blocks of a dataset: walked from its head, every hash and every rule of order checked.
+
+Whoever reads hands over a function from keys to bytes. Nothing is listed, so the same works on
+a folder, in an object store and over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError, LimitError
+from kartosql.formats.odf import hashes, times
+from kartosql.formats.odf.blocks import Block, Event, read_block
+from kartosql.formats.odf.data_schema import event_schema
+
+HEAD = "refs/head"
+MAX_BLOCKS = 1_000_000
+DATA_EVENTS = ("AddData", "ExecuteTransform")
+
+Read = Callable[[str], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A block of a chain, and the text of its hash."""
+
+    hash: str
+    block: Block
+
+    def __str__(self) -> str:
+        return f"block {self.block.sequence_number} ({self.hash})"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocab:
+    """The names of the columns that the format adds to the data."""
+
+    offset_column: str = "offset"
+    operation_type_column: str = "op"
+    system_time_column: str = "system_time"
+    event_time_column: str = "event_time"
+
+
+@dataclass(frozen=True)
+class SchemaVersion:
+    """One SetDataSchema event: which one it is, from 1, and where and when it was set."""
+
+    number: int
+    link: Link
+
+    @property
+    def event(self) -> Event:
+        """The event as it stands in the block."""
+        return self.link.block.event
+
+    @property
+    def form(self) -> str:
+        """``rawArrowSchema`` (RFC-010) or ``schema`` (RFC-016)."""
+        return "schema" if self.event.get("schema") is not None else "rawArrowSchema"
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema; raises ``odf-invalid-schema``."""
+        return event_schema(self.event, str(self.link))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A data file: what it holds, its hashes, and which schema it was written with."""
+
+    link: Link
+    physical_hash: str
+    logical_hash: str
+    start: int
+    end: int  # the last offset, which belongs to the slice
+    size: int
+    schema_number: int
+
+    @property
+    def key(self) -> str:
+        """Where the file lies in its dataset."""
+        return f"data/{self.physical_hash}"
+
+    @property
+    def rows(self) -> int:
+        """How many records it holds."""
+        return self.end - self.start + 1
+
+    @property
+    def system_time(self) -> int:
+        """When the block of the slice was written, in nanoseconds since 1970."""
+        return self.link.block.system_time
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What the blocks of a dataset say, up to its head.
+
+    ``watermark`` is in nanoseconds since 1970. ``primary_key`` is that of the newest source, None
+    if there is none. ``links`` are all blocks, the oldest first.
+    """
+
+    head: str
+    id: str
+    kind: str
+    links: tuple[Link, ...]
+    vocab: Vocab = Vocab()
+    primary_key: tuple[str, ...] | None = None
+    schemas: tuple[SchemaVersion, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    watermark: int | None = None
+    events: dict[str, Event] = field(default_factory=dict)  # the newest of each kind
+
+    @property
+    def schema(self) -> SchemaVersion | None:
+        """The newest schema."""
+        return self.schemas[-1] if self.schemas else None
+
+    def until(self, moment: int) -> Chain | None:
+        """Return the chain as it was at a moment (system time, in nanoseconds), None before its first block."""
+        links = [link for link in self.links if link.block.system_time <= moment]
+        return build_chain(links) if links else None
+
+
+def read_chain(read: Read, where: str = "the dataset", *, head: str | None = None) -> Chain:
+    """Return the chain of a dataset, checked.
+
+    ``read`` gives the bytes of a key such as ``refs/head`` and ``blocks/f1620...``, and raises
+    KeyError where there is none. ``where`` names the dataset in errors: ``odf-no-dataset``,
+    ``odf-too-old``, ``odf-missing-block``, ``odf-hash-mismatch``, ``odf-invalid-chain``, and those of
+    blocks. ``head`` is the hash of the last block, else ``refs/head`` names it.
+    """
+    if head is None:
+        head = _read_head(read, where)
+    return build_chain(walk(read, head, where), where)
+
+
+def _read_head(read: Read, where: str) -> str:
+    try:
+        data = read(HEAD)
+    except KeyError:
+        raise FormatError(
+            f"{where}: there is no {HEAD}, so this is no ODF dataset",
+            code="odf-no-dataset",
+            hint="Name the folder that holds refs, blocks and data.",
+        ) from None
+    text = data[:1024].decode("utf-8", "replace").strip()
+    if hashes.is_old_text(text):
+        raise FormatError(
+            f"{where}: {HEAD} is written in base58, as before 2024; such blocks number their events differently",
+            code="odf-too-old",
+            hint="Tools of that time said the same version number, so nothing in them can be trusted to be read right.",
+        )
+    try:
+        return hashes.to_text(hashes.check(hashes.from_text(text, "head"), "head", code=hashes.SHA3_256))
+    except FormatError as e:
+        raise FormatError(f"{where}: {HEAD}: {e.message}", code=e.code, hint=e.hint) from None
+
+
+def walk(read: Read, head: str, where: str = "the dataset") -> list[Link]:
+    """Return the blocks from the first to the head; raises as ``read_chain`` does."""
+    links: list[Link] = []
+    wanted: str | None = head
+    expected: int | None = None
+    while wanted is not None:
+        link = Link(wanted, _read_block(read, wanted, where, links[-1] if links else None))
+        number = link.block.sequence_number
+        if expected is not None and number != expected:
+            _refuse(where, links[-1], f"its number has to be one more than {number}, that of the block before it")
+        if number >= MAX_BLOCKS:
+            raise LimitError(
+                f"{where}: {link}: the chain is longer than the {MAX_BLOCKS} blocks that are read",
+                code="odf-chain-too-long",
+            )
+        prev = link.block.prev_block_hash
+        if (prev is None) != (number == 0):
+            problem = "the first block names a block before it" if prev else "it names no block before it"
+            _refuse(where, link, problem)
+        links.append(link)
+        wanted = None if prev is None else hashes.to_text(prev)
+        expected = number - 1
+    return links[::-1]
+
+
+def _read_block(read: Read, text: str, where: str, after: Link | None) -> Block:
+    try:
+        data = read(f"blocks/{text}")
+    except KeyError:
+        named = f"which {after} names as the one before it" if after else f"which {HEAD} names"
+        raise FormatError(
+            f"{where}: a block is missing: {text}, {named}",
+            code="odf-missing-block",
+            hint="Copy the block again from where the dataset comes from.",
+        ) from None
+    found = hashes.to_text(hashes.hash_of(data))
+    if found != text:
+        raise FormatError(
+            f"{where}: a block does not match its hash: {text} holds bytes of the hash {found}",
+            code="odf-hash-mismatch",
+            hint="The block was changed or damaged; copy it again from where the dataset comes from.",
+        )
+    return read_block(data, f"{where}: block {text}")
+
+
+def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
+    """Return the chain that blocks form, the oldest first; raises ``odf-invalid-chain``."""
+    state = _State(where)
+    for link in links:
+        state.add(link)
+    return state.chain()
+
+
+class _State:
+    """What the blocks up to one say."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.links: list[Link] = []
+        self.vocab = Vocab()
+        self.primary_key: tuple[str, ...] | None = None
+        self.schemas: list[SchemaVersion] = []
+        self.slices: list[Slice] = []
+        self.end: int | None = None  # the last offset
+        self.data: Event | None = None  # the last event with data
+        self.by_kind: dict[str, Event] = {}
+
+    def add(self, link: Link) -> None:
+        """Take the next block, checked against those before."""
+        block, event = link.block, link.block.event
+        if (event["kind"] == "Seed") != (not self.links):
+            _refuse(self.where, link, "the first block, and no other, has to be a Seed")
+        if self.links and block.system_time < self.links[-1].block.system_time:
+            before = times.to_text(self.links[-1].block.system_time)
+            _refuse(self.where, link, f"its system time {times.to_text(block.system_time)} lies before {before}")
+        self.links.append(link)
+        if event["kind"] in DATA_EVENTS:
+            self._add_data(link, event)
+        elif event["kind"] == "SetDataSchema":
+            self.schemas.append(SchemaVersion(len(self.schemas) + 1, link))
+        elif event["kind"] == "SetVocab":
+            self.vocab = _vocab(event)
+        elif event["kind"] in ("SetPollingSource", "AddPushSource"):
+            key = event["merge"].get("primaryKey")
+            self.primary_key = tuple(key) if key else None
+        self.by_kind[event["kind"]] = event
+
+    def _add_data(self, link: Link, event: Event) -> None:
+        if event.get("prevOffset") != self.end:
+            given = event.get("prevOffset")
+            _refuse(self.where, link, f"prevOffset does not continue the chain: it is {given}, not {self.end}")
+        self._check_state(link, event)
+        new = event.get("newData")
+        if new is not None:
+            start, end = new["offsetInterval"]["start"], new["offsetInterval"]["end"]
+            expected = 0 if self.end is None else self.end + 1
+            if start != expected or end < start:
+                _refuse(self.where, link, f"the slice of offsets {start} to {end} has to begin at {expected}")
+            if not self.schemas:
+                _refuse(self.where, link, "it adds data before a SetDataSchema")
+            self.slices.append(
+                Slice(
+                    link,
+                    self._file_hash(link, new["physicalHash"]),
+                    hashes.to_text(new["logicalHash"]),
+                    start,
+                    end,
+                    new["size"],
+                    len(self.schemas),
+                )
+            )
+            self.end = end
+        self.data = event
+
+    def _file_hash(self, link: Link, multihash: bytes) -> str:
+        try:
+            return hashes.to_text(hashes.check(multihash, "physical hash", code=hashes.SHA3_256))
+        except FormatError as e:
+            _refuse(self.where, link, e.message)
+
+    def _check_state(self, link: Link, event: Event) -> None:
+        """Check watermark and checkpoint against the last event with data, and that something changes."""
+        before = self.data or {}
+        old, new = before.get("newWatermark"), event.get("newWatermark")
+        if old is not None and (new is None or new < old):
+            _refuse(self.where, link, "its watermark is missing or lies before the one that was reached")
+        checkpoint = (before.get("newCheckpoint") or {}).get("physicalHash")
+        if event.get("prevCheckpoint") != checkpoint:
+            _refuse(self.where, link, "prevCheckpoint is not the checkpoint of the event before")
+        same_checkpoint = (event.get("newCheckpoint") or {}).get("physicalHash") == checkpoint
+        inputs: list[dict[str, Any]] = event.get("queryInputs") or []
+        moved = any(i.get("newBlockHash") is not None for i in inputs)
+        same_source = event.get("newSourceState") == before.get("newSourceState")
+        if event.get("newData") is None and same_checkpoint and new == old and same_source and not moved:
+            _refuse(self.where, link, "it changes nothing")
+
+    def chain(self) -> Chain:
+        """Return the chain."""
+        if not self.links:
+            raise FormatError(f"{self.where}: it has no blocks", code="odf-invalid-chain")
+        seed = self.links[0].block.event
+        return Chain(
+            self.links[-1].hash,
+            hashes.did_to_text(seed["datasetId"]),
+            seed["datasetKind"],
+            tuple(self.links),
+            self.vocab,
+            self.primary_key,
+            tuple(self.schemas),
+            tuple(self.slices),
+            (self.data or {}).get("newWatermark"),
+            self.by_kind,
+        )
+
+
+def _vocab(event: Event) -> Vocab:
+    """Return the names that an event sets; those it leaves out are the default ones."""
+    names = {
+        "offset_column": event.get("offsetColumn"),
+        "operation_type_column": event.get("operationTypeColumn"),
+        "system_time_column": event.get("systemTimeColumn"),
+        "event_time_column": event.get("eventTimeColumn"),
+    }
+    return replace(Vocab(), **{k: v for k, v in names.items() if v is not None})
+
+
+def check_data(data: bytes | memoryview, slice_: Slice, where: str = "the dataset") -> None:
+    """Raise ``odf-hash-mismatch`` if a data file is not what its block says: its size, and its physical hash."""
+    found = hashes.to_text(hashes.hash_of(bytes(data)))
+    if found != slice_.physical_hash or len(data) != slice_.size:
+        raise FormatError(
+            f"{where}: a data file does not match its physical hash: {slice_.key} of {slice_.link} "
+            f"holds {len(data)} bytes of the hash {found}",
+            code="odf-hash-mismatch",
+            hint="The file was changed or damaged; copy it again from where the dataset comes from.",
+        )
+
+
+def _refuse(where: str, link: Link, problem: str) -> NoReturn:
+    raise FormatError(
+        f"{where}: {link}: {problem}",
+        code="odf-invalid-chain",
+        hint="No tool of Open Data Fabric accepts such a block; the chain was made by something else.",
+    )

@@ -1,0 +1,271 @@
+"""The logical schema of events (RFC-016) to Arrow and back.
+
+Whether a value may be NULL is a type around the type (Option). How Arrow lays values out stands in
+extra attributes of a field, as does that a timestamp has no zone, which the format cannot say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.formats.odf import arrow_schema
+from kartosql.formats.odf.blocks import Event
+from kartosql.formats.odf.errors import invalid_schema
+
+BUFFER = "arrow.apache.org/bufferEncoding"
+DATE = "arrow.apache.org/dateEncoding"
+DECIMAL = "arrow.apache.org/decimalEncoding"
+NAIVE = "kartosql.dev/naiveTimestamp"
+ENCODINGS = (BUFFER, DATE, DECIMAL, NAIVE)
+MAX_DEPTH = 64
+
+_UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+_SHORT = {name: unit for unit, name in _UNITS.items()}
+_SIMPLE: dict[str, pa.DataType] = {
+    "Bool": pa.bool_(),
+    "Float16": pa.float16(),
+    "Float32": pa.float32(),
+    "Float64": pa.float64(),
+    "Int8": pa.int8(),
+    "Int16": pa.int16(),
+    "Int32": pa.int32(),
+    "Int64": pa.int64(),
+    "UInt8": pa.uint8(),
+    "UInt16": pa.uint16(),
+    "UInt32": pa.uint32(),
+    "UInt64": pa.uint64(),
+    "Null": pa.null(),
+}
+_KINDS = {type_: kind for kind, type_ in _SIMPLE.items()}
+_TEXT = {("Contiguous", 32): pa.string(), ("Contiguous", 64): pa.large_string(), ("View", 32): pa.string_view()}
+_BINARY = {("Contiguous", 32): pa.binary(), ("Contiguous", 64): pa.large_binary(), ("View", 32): pa.binary_view()}
+_LISTS: dict[tuple[str, int], Callable[[pa.Field], pa.DataType]] = {
+    ("Contiguous", 32): pa.list_,
+    ("Contiguous", 64): pa.large_list,
+    ("View", 32): pa.list_view,
+    ("View", 64): pa.large_list_view,
+}
+_PLAIN = ("Contiguous", 32)
+_LAYOUTS = {type_: layout for layouts in (_TEXT, _BINARY) for layout, type_ in layouts.items()}
+
+
+def event_schema(event: Event, what: str = "SetDataSchema") -> pa.Schema:
+    """Return the Arrow schema of a SetDataSchema event in either form; raises ``odf-invalid-schema``."""
+    raw = event.get("rawArrowSchema")
+    if raw is not None:
+        return arrow_schema.from_bytes(raw, what)
+    return to_arrow(event["schema"], what)
+
+
+# -- to Arrow --------------------------------------------------------------------------------
+
+
+def to_arrow(schema: dict[str, Any], what: str = "the schema") -> pa.Schema:
+    """Return the Arrow schema of a logical one; raises ``odf-invalid-schema`` for what Arrow cannot hold."""
+    return pa.schema([_to_field(field, what, 0) for field in schema["fields"]])
+
+
+def _to_field(field: dict[str, Any], what: str, depth: int) -> pa.Field:
+    where = f"{what}, field {field['name']!r}"
+    if depth > MAX_DEPTH:
+        raise invalid_schema(f"{where}: types are nested more than {MAX_DEPTH} levels deep")
+    type_, nullable = _to_type(field["type"], field.get("extra") or {}, where, depth)
+    return pa.field(field["name"], type_, nullable)
+
+
+def _to_type(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> tuple[pa.DataType, bool]:
+    """Return the Arrow type, and whether values may be NULL."""
+    if depth > MAX_DEPTH:
+        raise invalid_schema(f"{where}: types are nested more than {MAX_DEPTH} levels deep")
+    kind = type_["kind"]
+    if kind == "Option":
+        if type_["inner"]["kind"] == "Option":
+            raise invalid_schema(f"{where}: an Option in an Option means nothing in Arrow")
+        return _to_type(type_["inner"], extra, where, depth + 1)[0], True
+    try:
+        if kind in _SIMPLE:
+            return _SIMPLE[kind], kind == "Null"
+        return _COMPOUND[kind](type_, extra, where, depth), False
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError, AttributeError) as e:
+        raise invalid_schema(f"{where}: Arrow has no such {kind}: {str(e)[:120]}") from None
+
+
+def _layout(extra: dict[str, Any]) -> tuple[str, int]:
+    stored = extra.get(BUFFER)
+    if stored is None:
+        return _PLAIN
+    return stored["kind"], stored.get("offsetBitWidth", 32)
+
+
+def _unit(type_: dict[str, Any]) -> str:
+    return _SHORT[type_.get("unit") or "Millisecond"]
+
+
+def _text(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    return _TEXT[_layout(extra)]
+
+
+def _binary(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    length = type_.get("fixedLength")
+    return _BINARY[_layout(extra)] if length is None else pa.binary(_length(length))
+
+
+def _length(length: int) -> int:
+    if length >= 1 << 31:
+        raise ValueError(f"{length} is too long")
+    return length
+
+
+def _date(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    return pa.date64() if (extra.get(DATE) or {}).get("unit") == "Millisecond" else pa.date32()
+
+
+def _decimal(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    precision, scale = type_["precision"], type_["scale"]
+    width = (extra.get(DECIMAL) or {}).get("bitWidth") or (128 if precision <= 38 else 256)
+    made = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}[width]
+    return made(precision, scale)
+
+
+def _time(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    unit = _unit(type_)
+    return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+
+
+def _timestamp(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    zone = type_.get("timezone")
+    if zone is None and extra.get(NAIVE) is not True:
+        zone = "UTC"
+    return pa.timestamp(_unit(type_), zone)
+
+
+def _list(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    # What the extra attributes of a field say is about the list; layouts of items are not kept.
+    item, nullable = _to_type(type_["itemType"], {}, where, depth + 1)
+    field = pa.field("item", item, nullable)
+    length = type_.get("fixedLength")
+    return _LISTS[_layout(extra)](field) if length is None else pa.list_(field, _length(length))
+
+
+def _map(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    key, nullable = _to_type(type_["keyType"], {}, where, depth + 1)
+    if nullable:
+        raise invalid_schema(f"{where}: keys of a map cannot be NULL")
+    value, nullable = _to_type(type_["valueType"], {}, where, depth + 1)
+    return pa.map_(key, pa.field("value", value, nullable), keys_sorted=bool(type_.get("keysSorted")))
+
+
+def _struct(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+    return pa.struct([_to_field(field, where, depth + 1) for field in type_["fields"]])
+
+
+_COMPOUND: dict[str, Callable[[dict[str, Any], dict[str, Any], str, int], pa.DataType]] = {
+    "String": _text,
+    "Binary": _binary,
+    "Date": _date,
+    "Decimal": _decimal,
+    "Duration": lambda type_, extra, where, depth: pa.duration(_unit(type_)),
+    "Time": _time,
+    "Timestamp": _timestamp,
+    "List": _list,
+    "Map": _map,
+    "Struct": _struct,
+}
+
+
+# -- from Arrow ------------------------------------------------------------------------------
+
+
+def from_arrow(schema: pa.Schema, *, encodings: bool = True) -> dict[str, Any]:
+    """Return the logical schema of an Arrow one.
+
+    Raises ``odf-invalid-schema`` for types that the format has not: dictionaries, unions, intervals,
+    run-end encoding, extension types, and timestamps without zone inside of lists and maps. Metadata
+    of the schema and its fields, names and layouts of list items are not kept. Without ``encodings``
+    layouts are not kept at all.
+    """
+    return {"fields": [_from_field(field, f"field {field.name!r}", encodings) for field in schema]}
+
+
+def _from_field(field: pa.Field, where: str, encodings: bool) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    found = {"name": field.name, "type": _from_type(field.type, field.nullable, where, extra, encodings)}
+    if not encodings:
+        extra = {key: value for key, value in extra.items() if key == NAIVE}
+    return {**found, "extra": extra} if extra else found
+
+
+def _from_type(
+    type_: pa.DataType, nullable: bool, where: str, extra: dict[str, Any] | None, encodings: bool
+) -> dict[str, Any]:
+    kind = _KINDS.get(type_)
+    found = {"kind": kind} if kind else _from_compound(type_, where, {} if extra is None else extra, encodings)
+    if extra is None and pa.types.is_timestamp(type_) and type_.tz is None:
+        raise invalid_schema(f"{where}: a list or map of timestamps without zone is not expressible in ODF")
+    return {"kind": "Option", "inner": found} if nullable and kind != "Null" else found
+
+
+def _from_compound(type_: pa.DataType, where: str, extra: dict[str, Any], encodings: bool) -> dict[str, Any]:
+    t = pa.types
+    if isinstance(type_, pa.BaseExtensionType):
+        raise _not_expressible(type_, where)
+    if type_ in _LAYOUTS:
+        extra[BUFFER] = _encoding(*_LAYOUTS[type_])
+        return {"kind": "String" if type_ in _TEXT.values() else "Binary"}
+    if t.is_fixed_size_binary(type_):
+        return {"kind": "Binary", "fixedLength": type_.byte_width}
+    if t.is_date(type_):
+        if t.is_date64(type_):
+            extra[DATE] = {"unit": "Millisecond"}
+        return {"kind": "Date"}
+    if t.is_decimal(type_):
+        extra[DECIMAL] = {"bitWidth": type_.bit_width}
+        return {"kind": "Decimal", "precision": type_.precision, "scale": type_.scale}
+    if t.is_time(type_) or t.is_duration(type_):
+        return {"kind": "Time" if t.is_time(type_) else "Duration", "unit": _UNITS[type_.unit]}
+    if t.is_timestamp(type_):
+        zone = {} if type_.tz is None else {"timezone": type_.tz}
+        if type_.tz is None:
+            extra[NAIVE] = True
+        return {"kind": "Timestamp", "unit": _UNITS[type_.unit], **zone}
+    return _from_nested(type_, where, extra, encodings)
+
+
+def _from_nested(type_: pa.DataType, where: str, extra: dict[str, Any], encodings: bool) -> dict[str, Any]:
+    t = pa.types
+    if t.is_map(type_):
+        key = _from_type(type_.key_type, False, where, None, encodings)
+        value = _from_type(type_.item_type, type_.item_field.nullable, where, None, encodings)
+        found = {"kind": "Map", "keyType": key, "valueType": value}
+        return {**found, "keysSorted": True} if type_.keys_sorted else found
+    if t.is_struct(type_):
+        fields = [_from_field(field, f"{where}.{field.name}", encodings) for field in type_]
+        return {"kind": "Struct", "fields": fields}
+    lists = {
+        t.is_list: _PLAIN,
+        t.is_large_list: ("Contiguous", 64),
+        t.is_list_view: ("View", 32),
+        t.is_large_list_view: ("View", 64),
+    }
+    for is_kind, layout in lists.items():
+        if is_kind(type_):
+            extra[BUFFER] = _encoding(*layout)
+            return {"kind": "List", "itemType": _from_item(type_, where, encodings)}
+    if t.is_fixed_size_list(type_):
+        return {"kind": "List", "itemType": _from_item(type_, where, encodings), "fixedLength": type_.list_size}
+    raise _not_expressible(type_, where)
+
+
+def _from_item(type_: pa.DataType, where: str, encodings: bool) -> dict[str, Any]:
+    return _from_type(type_.value_type, type_.value_field.nullable, where, None, encodings)
+
+
+def _encoding(kind: str, width: int) -> dict[str, Any]:
+    return {"kind": kind, "offsetBitWidth": width}
+
+
+def _not_expressible(type_: pa.DataType, where: str) -> Exception:
+    return invalid_schema(f"{where}: {str(type_)[:100]} is not expressible in ODF")

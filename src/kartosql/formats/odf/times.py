@@ -1,0 +1,83 @@
+"""Moments: nanoseconds since 1970 in UTC, the struct in blocks, and their texts (RFC 3339)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from functools import lru_cache
+
+from kartosql.errors import FormatError
+
+SECOND = 1_000_000_000
+DAY = 86_400
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+_TEXT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\d*([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
+
+
+def from_parts(year: int, ordinal: int, seconds: int, nanoseconds: int) -> int:
+    """Return the moment of a struct: a year, a day in it from 1, and the time since midnight.
+
+    Raises ValueError for what is no moment between the years 1 and 9999.
+    """
+    if seconds >= DAY or nanoseconds >= SECOND:
+        raise ValueError(f"{seconds} s and {nanoseconds} ns are no time of a day")
+    return (_day(year, ordinal) * DAY + seconds) * SECOND + nanoseconds
+
+
+def to_parts(moment: int) -> tuple[int, int, int, int]:
+    """Return year, day of the year from 1, seconds since midnight and nanoseconds of a moment."""
+    seconds, nanoseconds = divmod(moment, SECOND)
+    days, seconds = divmod(seconds, DAY)
+    date = dt.date.fromordinal(days + _EPOCH)
+    return date.year, date.toordinal() - dt.date(date.year, 1, 1).toordinal() + 1, seconds, nanoseconds
+
+
+def to_text(moment: int) -> str:
+    """Return a moment as text: UTC as ``Z``, with 0, 3, 6 or 9 digits of a second."""
+    seconds, nanoseconds = divmod(moment, SECOND)
+    days, seconds = divmod(seconds, DAY)
+    fraction = f"{nanoseconds:09}"
+    while fraction.endswith("000"):
+        fraction = fraction[:-3]
+    hours, minutes = divmod(seconds // 60, 60)
+    text = f"{dt.date.fromordinal(days + _EPOCH).isoformat()}T{hours:02}:{minutes:02}:{seconds % 60:02}"
+    return f"{text}.{fraction}Z" if fraction else f"{text}Z"
+
+
+def from_text(text: str) -> int:
+    """Return the moment of a text with a zone; raises ``odf-invalid-manifest``."""
+    found = _TEXT.match(text)
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day, hour, minute, second = map(int, found.groups()[:6])
+        fraction, zone = found.groups()[6:]
+        if hour > 23 or minute > 59 or second > 59:
+            raise ValueError
+        shift = 0
+        if zone not in "Zz":
+            shift = int(zone[1:3]) * 60 + int(zone[4:])
+            if int(zone[1:3]) > 23 or int(zone[4:]) > 59:
+                raise ValueError
+            shift = -shift if zone[0] == "-" else shift
+        days = dt.date(year, month, day).toordinal() - _EPOCH
+        seconds = days * DAY + (hour * 60 + minute - shift) * 60 + second
+        dt.date.fromordinal(seconds // DAY + _EPOCH)
+        return seconds * SECOND + int((fraction or "").ljust(9, "0"))
+    except (ValueError, OverflowError):
+        raise FormatError(
+            f"{text[:80]!r} is no point in time",
+            code="odf-invalid-manifest",
+            hint="Write it like 2026-01-02T03:04:05.678Z.",
+        ) from None
+
+
+@lru_cache(maxsize=1024)
+def _day(year: int, ordinal: int) -> int:
+    if not 1 <= year <= 9999 or not 1 <= ordinal <= 366:
+        raise ValueError(f"day {ordinal} of the year {year} is no date")
+    first = dt.date(year, 1, 1).toordinal()
+    day = dt.date.fromordinal(first + ordinal - 1)
+    if day.year != year:
+        raise ValueError(f"the year {year} has no day {ordinal}")
+    return first + ordinal - 1 - _EPOCH
