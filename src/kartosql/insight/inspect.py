@@ -9,7 +9,7 @@ from typing import Protocol
 from kartosql.errors import SqlError
 from kartosql.plan.tables import Tables
 from kartosql.query import SelectQuery
-from kartosql.result import ReportQuery
+from kartosql.result import Content, ReportQuery
 from kartosql.settings import Settings
 from kartosql.sql.statements import Explain, Inspect, Select
 from kartosql.store import Store
@@ -39,16 +39,27 @@ class Session:
 
 def inspect(session: Session, statement: Inspect) -> ReportQuery:
     """Return the answer of a statement; raises what its query raises."""
-    if isinstance(statement, Explain) and statement.kind in ("scan", "analyze"):
+    if isinstance(statement, Explain):
         return _explain(session, statement)
     raise SqlError("This is not supported yet.", code="not-supported", sql=statement.text)
 
 
 def _explain(session: Session, statement: Explain) -> ReportQuery:
-    assert statement.query is not None
+    before = session.store.counter.to_dict()
     query = session.query(statement.query, traced=True)
+    report = query.report
+    content: Content = report
     if statement.kind == "analyze":
         for _ in query.reader():
             pass
         return ReportQuery(replace(query.report, actual=query.stats), "explain", statement.format, query.stats)
-    return ReportQuery(query.report, "explain", statement.format)
+    if statement.kind == "cost":
+        from kartosql.insight.cost import cost
+
+        took = {name: n - before[name] for name, n in session.store.counter.to_dict().items()}
+        content = cost(session.store, report, took, session.settings["max_bytes"])
+    elif statement.kind == "why":
+        from kartosql.insight.why import why
+
+        content = why(report, statement.file or "")
+    return ReportQuery(content, "explain", statement.format)

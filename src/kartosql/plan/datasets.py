@@ -51,9 +51,8 @@ class OccurrencePruner:
         scans = []
         for draft in drafts:
             overlaid = Overlays(draft.part, self._evaluator.cells).within(draft.files)
-            scans.append(
-                PartScan(draft.part, draft.join, tuple(sorted(draft.files)), overlaid, draft.steps(trace=self._trace))
-            )
+            files, steps = tuple(sorted(draft.files)), draft.steps(trace=self._trace)
+            scans.append(PartScan(draft.part, draft.join, files, overlaid, steps, hiding=draft.back & draft.files))
         reason = None if any(s.steps for s in scans) else self._reason
         return OccurrenceScan(
             self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), reason

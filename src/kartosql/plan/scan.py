@@ -53,6 +53,8 @@ class PartScan:
     steps: tuple[Step, ...]
     # Stands for the rows, so that no file has to be opened.
     summary: FileSummary | None = None
+    # Files without a row that matches, which may hold newer versions of rows that do.
+    hiding: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Draft:
     everything: Files
     own: Sequence[Condition] = ()
     narrowed: list[tuple[str, str, Files]] = field(default_factory=list)  # condition, by, files that are left
+    back: Files = frozenset()  # files that steps had left out
 
     @property
     def files(self) -> Files:
@@ -48,6 +49,7 @@ class Draft:
 
     def take_back(self, files: Files, since: int) -> None:
         """Undo the removal of ``files`` by the steps from number ``since`` on."""
+        self.back |= files - self.files
         self.narrowed[since:] = [(condition, by, left | files) for condition, by, left in self.narrowed[since:]]
 
     def steps(self, *, trace: bool = False) -> tuple[Step, ...]:

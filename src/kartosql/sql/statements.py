@@ -76,6 +76,7 @@ class Explain(Inspect):
     ``kind`` is scan, analyze, cost or why; ``file`` is the one that WHY asks for.
     """
 
+    query: Select
     kind: str = "scan"
     file: str | None = None
 
@@ -89,10 +90,14 @@ class Explain(Inspect):
 class Advise(Inspect):
     """ADVISE [(FORMAT ...)] of a query."""
 
+    query: Select
+
 
 @dataclass(frozen=True)
 class Verify(Inspect):
     """VERIFY [(FORMAT ...)] of a query."""
+
+    query: Select
 
 
 @dataclass(frozen=True)

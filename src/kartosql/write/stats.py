@@ -35,7 +35,13 @@ def collect_stats(store: Store, table: DatasetTable) -> Stats:
 
 
 def footer(store: Store, key: str) -> tuple[int, int]:
-    """Return rows and bytes of a data file, reading no more than its end.
+    """Return rows and bytes of a data file, as ``read_footer`` reads them."""
+    found, size = read_footer(store, key)
+    return found.num_rows, size
+
+
+def read_footer(store: Store, key: str) -> tuple[pq.FileMetaData, int]:
+    """Return the footer and the size in bytes of a data file, reading no more than its end.
 
     Raises ``missing-file`` and ``corrupt-file``.
     """
@@ -46,7 +52,7 @@ def footer(store: Store, key: str) -> tuple[int, int]:
         if tail[4:] != b"PAR1" or length > size:
             raise FormatError(f"{key}: it is no Parquet file", code="corrupt-file")
         data = store.read(key, start=size - length, end=size)
-        return pq.read_metadata(pa.BufferReader(data)).num_rows, size
+        return pq.read_metadata(pa.BufferReader(data)), size
     except KeyError:
         raise FormatError(f"The file {key!r} is missing.", code="missing-file") from None
     except (pa.ArrowException, OSError) as e:

@@ -1,0 +1,155 @@
+"""EXPLAIN COST: what a query will read, measured in the footers of its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.insight.footers import column_bytes, columns_read, sample
+from kartosql.plan.report import ScanReport
+from kartosql.store import Store
+from kartosql.text import markup
+from kartosql.text.grid import grid
+from kartosql.text.sizes import counted, human_bytes
+
+_HEAD = ("dataset", "files", "row groups", "rows", "bytes of files", "bytes of columns", "columns")
+
+
+@dataclass(frozen=True)
+class Item:
+    """What is read of one dataset: files with their bytes, and the bytes of the columns needed in them.
+
+    ``footers`` of the files were read to know; if they are fewer, the numbers are scaled up.
+    """
+
+    table: str
+    dataset: str
+    files: int
+    row_groups: int
+    rows: int
+    bytes: int
+    column_bytes: int
+    columns: tuple[str, ...]
+    footers: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a query will read.
+
+    Row groups that the engine leaves out by their statistics are counted; it reads a little more
+    where columns that it needs lie close together. ``planning`` are the calls to the store and
+    bytes that planning took; ``limit`` is the setting ``max_bytes``, which is held against the
+    bytes of the files.
+    """
+
+    items: tuple[Item, ...]
+    planning: dict[str, int]
+    limit: int | None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files that are opened."""
+        return sum(i.bytes for i in self.items)
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of the columns that are read of these files."""
+        return sum(i.column_bytes for i in self.items)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the query would end with ``byte-budget``."""
+        return self.limit is not None and self.bytes > self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the cost as JSON-able dictionary."""
+        items = [{f.name: getattr(i, f.name) for f in fields(i)} | {"columns": list(i.columns)} for i in self.items]
+        return {
+            "bytes": self.bytes,
+            "column_bytes": self.column_bytes,
+            "files": sum(i.files for i in self.items),
+            "rows": sum(i.rows for i in self.items),
+            "max_bytes": self.limit,
+            "refused": self.is_refused,
+            "planning": self.planning,
+            "items": items,
+        }
+
+    def table(self) -> pa.Table:
+        """Return one row per dataset that is opened."""
+        types = {"table": pa.string(), "dataset": pa.string(), "columns": pa.list_(pa.string())}
+        columns = {f.name: [getattr(i, f.name) for i in self.items] for f in fields(Item)}
+        return pa.table({name: pa.array(values, types.get(name, pa.int64())) for name, values in columns.items()})
+
+    def _summary(self) -> list[str]:
+        files = sum(i.files for i in self.items)
+        lines = [
+            f"reads {human_bytes(self.column_bytes)} of columns, out of {human_bytes(self.bytes)} "
+            f"in {counted(files, 'file')}",
+            f"planning: {counted(self.planning['reads'] + self.planning['lists'] + self.planning['sizes'], 'call')} "
+            f"to the store, {human_bytes(self.planning['bytes_read'])}",
+        ]
+        if self.limit is not None:
+            verdict = "refused with byte-budget" if self.is_refused else "allowed"
+            lines.append(f"max_bytes: {human_bytes(self.limit)}, {verdict}")
+        sampled = [i for i in self.items if i.footers < i.files]
+        lines += [f"{i.table}, {i.dataset}: scaled up from {i.footers:,} of {i.files:,} files" for i in sampled]
+        return lines
+
+    def _rows(self) -> list[list[str]]:
+        return [
+            [
+                f"{i.table}, {i.dataset}" if i.table != i.dataset else i.table,
+                f"{i.files:,}",
+                f"{i.row_groups:,}",
+                f"{i.rows:,}",
+                human_bytes(i.bytes),
+                human_bytes(i.column_bytes),
+                ", ".join(i.columns),
+            ]
+            for i in self.items
+        ]
+
+    def __str__(self) -> str:
+        first, *others = self._summary()
+        return "\n".join([first, *grid(_HEAD, self._rows(), right=range(1, 6)), *others])
+
+    def html(self) -> str:
+        """Return the cost as a piece of HTML."""
+        first, *others = (f"<p>{markup.text(line)}</p>" for line in self._summary())
+        rows = [[markup.text(cell) for cell in row] for row in self._rows()]
+        return markup.fragment(first, markup.table(_HEAD, rows, right=range(1, 6)), *others)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+
+def cost(store: Store, report: ScanReport, planning: dict[str, int], limit: int | None) -> Cost:
+    """Return what a planned query will read; the footers of up to 200 files per dataset are read for it.
+
+    Raises ``missing-file`` and ``corrupt-file``.
+    """
+    items = []
+    for scan in report.scan.occurrences:
+        for part in scan.parts:
+            if part.summary is not None or not part.files:
+                continue
+            found = sample(store, part.part.table.files, part.files)
+            columns = columns_read(scan, part)
+            items.append(
+                Item(
+                    scan.occurrence.source.name,
+                    part.part.name,
+                    len(part.files),
+                    found.scaled(sum(f.num_row_groups for f in found.footers)),
+                    found.scaled(sum(f.num_rows for f in found.footers)),
+                    found.scaled(sum(found.sizes)),
+                    found.scaled(sum(column_bytes(f, columns) for f in found.footers)),
+                    columns,
+                    len(found.files),
+                )
+            )
+    return Cost(tuple(items), planning, limit)
