@@ -43,6 +43,13 @@ __all__ = [
 ]
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Make ``%ksql`` known to IPython, for ``%load_ext kartosql``."""
+    from kartosql import notebook
+
+    notebook.load_ipython_extension(shell)
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module

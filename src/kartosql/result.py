@@ -29,7 +29,11 @@ class Query:
     keeps them. ``stats`` tells afterwards what was really read.
     """
 
-    def __init__(self, table: pa.Table | None = None, types: list[str] | None = None) -> None:
+    def __init__(
+        self, table: pa.Table | None = None, types: list[str] | None = None, *, written: int | None = None
+    ) -> None:
+        #: How many rows a statement wrote; None for statements that change nothing.
+        self.written = written
         self._table = table
         self._types = types
         self._stats: dict[str, Any] | None = None
@@ -45,6 +49,11 @@ class Query:
     def schema(self) -> pa.Schema:
         """Arrow schema of the result; for a SELECT known without running it."""
         return self.arrow().schema
+
+    @property
+    def types(self) -> list[str] | None:
+        """DuckDB's names of the column types, once a SELECT ran; None for other statements."""
+        return self._types
 
     @property
     def report(self) -> ScanReport | None:
@@ -109,10 +118,7 @@ class Query:
         return list(self)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        table = self.arrow()
-        types = self._types or [""] * table.num_columns
-        columns = [_python_values(c, t) for c, t in zip(table.columns, types, strict=True)]
-        return iter(list(zip(*columns, strict=True)) if columns else [()] * table.num_rows)
+        return iter(python_rows(self.arrow(), self.types))
 
     def __len__(self) -> int:
         return int(self.arrow().num_rows)
@@ -206,6 +212,13 @@ def _lines(content: Content, format: str) -> list[str]:  # noqa: A002
     if format == "html":
         return [document("kartosql", content.html())]
     return str(content if format == "text" else getattr(content, format)()).splitlines()
+
+
+def python_rows(table: pa.Table, types: list[str] | None = None) -> list[tuple[Any, ...]]:
+    """Return the rows of a table as ``Query.rows`` does; ``types`` are DuckDB's names of the column types."""
+    types = types or [""] * table.num_columns
+    columns = [_python_values(c, t) for c, t in zip(table.columns, types, strict=True)]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def _python_values(column: pa.ChunkedArray, type_: str) -> list[Any]:

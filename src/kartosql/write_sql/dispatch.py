@@ -89,7 +89,10 @@ class WriteStatements:
         if parameters and not hasattr(statement, "query"):
             raise SqlError("This statement takes no parameters.", code="invalid-parameters", sql=statement.text)
         try:
-            return Query(self._run(statement, parameters))
+            done = self._run(statement, parameters)
+            if isinstance(statement, ws.Check | ws.Cleanup):
+                return Query(done)
+            return Query(done, written=sum(done["rows"].to_pylist()) if "rows" in done.column_names else 0)
         except SqlError as e:
             query = getattr(statement, "query", None)
             if query is not None and e.sql == query.text:
