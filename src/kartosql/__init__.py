@@ -45,9 +45,9 @@ __all__ = [
 
 def load_ipython_extension(shell: Any) -> None:
     """Make ``%ksql`` known to IPython, for ``%load_ext kartosql``."""
-    from kartosql import notebook
+    from importlib import import_module
 
-    notebook.load_ipython_extension(shell)
+    import_module("kartosql.notebook").load_ipython_extension(shell)
 
 
 def __getattr__(name: str) -> Any:

@@ -75,14 +75,14 @@ class Query:
     def __repr__(self) -> str:
         from kartosql.render import tables
 
-        return tables.preview(self._preview(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+        return tables.preview(self.head(PREVIEW_ROWS + 1), PREVIEW_ROWS)
 
     def _repr_html_(self) -> str:
         from kartosql.render import html
 
-        return html.table(self._preview(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+        return html.table(self.head(PREVIEW_ROWS + 1), PREVIEW_ROWS)
 
-    def _preview(self, rows: int) -> pa.Table:
+    def head(self, rows: int) -> pa.Table:
         """Return the first rows; a query that did not run yet is stopped behind them."""
         if self._table is not None:
             return self._table.slice(0, rows)
@@ -96,6 +96,9 @@ class Query:
         preview = pa.Table.from_batches(batches, reader.schema).slice(0, rows)
         reader.close()
         return preview
+
+    def interrupt(self) -> None:
+        """Stop the query, from any thread; does nothing if it does not run."""
 
     # -- what it holds -----------------------------------------------------------------------
 
