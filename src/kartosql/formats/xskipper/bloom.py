@@ -1,0 +1,223 @@
+"""Spark's Bloom filters, bit for bit, and the Java object in which Xskipper keeps them.
+
+A filter is ``int32 version | int32 hashes | (version 2: int32 seed) | int32 words | int64 * words``, big-endian;
+bit i is bit ``i & 63`` of word ``i >> 6``. The object around it is fixed text, and cuts the filter in
+blocks of 1,024 bytes, so that every bit has a known place in the cell.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kartosql.formats.xskipper import java
+
+MAX_WORDS = 1 << 24  # 128 MiB, a thousand times the default
+MAX_HASHES = 256
+DEFAULT_FPP = 0.01
+DEFAULT_NDV = 100_000
+_BLOCK = 1024
+_FILTERS = {"org.apache.spark.util.sketch.BloomFilterImpl": 1, "org.apache.spark.util.sketch.BloomFilterImplV2": 2}
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What decides which bits a value has: version of the hashing, number of hashes, seed, and bits (64 a word)."""
+
+    version: int
+    hashes: int
+    seed: int
+    bits: int
+
+    def positions(self, value: int | str | bytes) -> list[int]:
+        """Return the bits of a value; integers are those of 64 bits, text counts as UTF-8."""
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        first = murmur3(data, self.seed)
+        second = murmur3(data, first)
+        found = []
+        if self.version == 1:
+            for i in range(1, self.hashes + 1):
+                combined = _signed(first + i * second, 32)
+                found.append((~combined if combined < 0 else combined) % self.bits)
+            return found
+        combined = _signed(first * 2147483647, 64)
+        for _ in range(self.hashes):
+            combined = _signed(combined + second, 64)
+            found.append((~combined if combined < 0 else combined) % self.bits)
+        return found
+
+
+def _signed(number: int, bits: int) -> int:
+    half = 1 << (bits - 1)
+    return ((number + half) & ((1 << bits) - 1)) - half
+
+
+def murmur3(value: int | bytes, seed: int) -> int:
+    """Return Spark's Murmur3_x86_32 as a signed number; each byte of the tail counts as a block of its own."""
+    if isinstance(value, int):
+        number = value & 0xFFFFFFFFFFFFFFFF
+        blocks: Sequence[int] = (number & _MASK, number >> 32)
+        length = 8
+    else:
+        length = len(value)
+        whole = length & ~3
+        tail = [b | 0xFFFFFF00 if b > 127 else b for b in value[whole:]]
+        blocks = [*struct.unpack(f"<{whole // 4}I", value[:whole]), *tail]
+    mixed = seed & _MASK
+    for block in blocks:
+        block = block * 0xCC9E2D51 & _MASK
+        block = (block << 15 | block >> 17) & _MASK
+        mixed ^= block * 0x1B873593 & _MASK
+        mixed = (mixed << 13 | mixed >> 19) & _MASK
+        mixed = mixed * 5 + 0xE6546B64 & _MASK
+    mixed ^= length
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _MASK
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _MASK
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed & 0x80000000 else mixed
+
+
+def shape_for(fpp: float = DEFAULT_FPP, ndv: int = DEFAULT_NDV) -> Shape:
+    """Return the shape of Spark's filters (version 1) for a share of false positives and a number of values."""
+    bits = int(-ndv * math.log(fpp) / (math.log(2) * math.log(2)))
+    # Java rounds halves up, Python to even numbers.
+    hashes = max(1, math.floor(bits / ndv * math.log(2) + 0.5))
+    return Shape(1, hashes, 0, 64 * max(1, -(-bits // 64)))
+
+
+# -- cells -------------------------------------------------------------------------------------
+
+
+class Layout:
+    """Where the bits of a filter stand in cells that begin with the same bytes and are as long as each other."""
+
+    def __init__(self, cell: bytes) -> None:
+        """Read a cell by the rules of Java's serialization; raises JavaStreamError if it is no filter."""
+        data = _payload(cell)
+        self.shape, header = _header(data)
+        self.length = len(cell)
+        self._header = header
+        # The object ends with the filter, so the place of its first block follows from its length.
+        full, rest = divmod(len(data), _BLOCK)
+        blocks = full * (_BLOCK + 5) + ((rest + (2 if rest <= 0xFF else 5)) if rest else 0)
+        self._start = len(cell) - 1 - blocks
+        self._full, self._rest = full, rest
+        self.prefix = cell[: self._offset(header)]
+        self._marks = self._read_marks(cell)
+        self._expected = self._expected_marks()
+        if self._start < 0 or self._marks != self._expected:
+            raise java.JavaStreamError("the filter is not cut into blocks of 1,024 bytes")
+
+    def _offset(self, at: int) -> int:
+        """Return the place in the cell of a byte of the filter."""
+        block = at // _BLOCK
+        last = 2 if block == self._full and self._rest <= 0xFF else 5
+        return self._start + at + 5 * block + last
+
+    def _read_marks(self, cell: bytes) -> list[bytes]:
+        end = self._start + self._full * (_BLOCK + 5)
+        marks = [cell[self._start + i : end : _BLOCK + 5] for i in range(5)]
+        return [*marks, cell[end : end + 2] if 0 < self._rest <= 0xFF else cell[end : end + 5], cell[-1:]]
+
+    def _expected_marks(self) -> list[bytes]:
+        marks = [bytes([b]) * self._full for b in b"\x7a" + struct.pack(">i", _BLOCK)]
+        last = b"\x78"
+        if self._rest:
+            last = _block_head(self._rest)
+        return [*marks, last, b"\x78"]
+
+    def fits(self, cell: bytes) -> bool:
+        """Return whether a cell has this layout."""
+        return len(cell) == self.length and cell.startswith(self.prefix) and self._read_marks(cell) == self._expected
+
+    def probes(self, value: int | str | bytes) -> tuple[tuple[int, int], ...]:
+        """Return where to look for a value: places in the cell, and masks."""
+        found = []
+        for bit in self.shape.positions(value):
+            at = self._header + (bit >> 6 << 3) + 7 - ((bit & 63) >> 3)
+            found.append((self._offset(at), 1 << (bit & 7)))
+        return tuple(found)
+
+
+def _payload(cell: bytes) -> bytes:
+    """Return the bytes of the filter in a cell: those that its object wrote by itself."""
+    if len(cell) > 8 * MAX_WORDS + 64 * 1024:
+        raise java.JavaStreamError(f"a filter of {len(cell):,} bytes is too large")
+    value, end = java.parse_prefix(cell)
+    if end != len(cell):
+        raise java.JavaStreamError("bytes follow the filter")
+    if isinstance(value, java.JavaObject) and value.class_name not in _FILTERS:
+        value = value.fields.get("bloomFilter")
+    if not isinstance(value, java.JavaObject) or value.class_name not in _FILTERS:
+        raise java.JavaStreamError("the object holds no Bloom filter")
+    if not all(isinstance(part, bytes) for part in value.content):
+        raise java.JavaStreamError("the filter holds objects")
+    data = b"".join(value.content)
+    if data[:4] != struct.pack(">i", _FILTERS[value.class_name]):
+        raise java.JavaStreamError("the version of the filter is not that of its class")
+    return data
+
+
+def _header(data: bytes) -> tuple[Shape, int]:
+    """Return the shape of a filter, and the length of what stands before its words."""
+    numbers = struct.unpack_from(">4i", data) if len(data) >= 16 else ()
+    if not numbers or numbers[0] not in (1, 2):
+        raise java.JavaStreamError("the filter has an unknown version")
+    version, hashes, third, fourth = numbers
+    seed, words, header = (0, third, 12) if version == 1 else (third, fourth, 16)
+    if not 0 < hashes <= MAX_HASHES or not 0 < words <= MAX_WORDS or len(data) != header + 8 * words:
+        raise java.JavaStreamError(f"a filter with {hashes} hashes and {words} words in {len(data):,} bytes")
+    return Shape(version, hashes, seed, 64 * words), header
+
+
+def might_contain(cell: bytes, values: Sequence[int | str | bytes]) -> bool:
+    """Return whether a filter may hold one of some values; raises JavaStreamError for what is no filter."""
+    layout = Layout(cell)
+    return any(all(cell[at] & mask for at, mask in layout.probes(value)) for value in values)
+
+
+def words_of(cell: bytes) -> tuple[Shape, bytes]:
+    """Return the shape and the words of the filter in a cell; raises JavaStreamError for what is no filter."""
+    data = _payload(cell)
+    shape, header = _header(data)
+    return shape, data[header:]
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+_ENVELOPE = (
+    java.MAGIC
+    + b"sr\x00\x2eio.xskipper.index.metadata.BloomFilterMetaData\x00\x00\x00\x00\x00\x00\x00\x01\x02\x00\x01"
+    + b"L\x00\x0bbloomFiltert\x00\x2aLorg/apache/spark/util/sketch/BloomFilter;x"
+    + b"r\x00\x27io.xskipper.index.metadata.MetadataType\x25\xe4\xf5\x53\x29\x2c\x5e\x68\x02\x00\x00xp"
+    + b"sr\x00\x2corg.apache.spark.util.sketch.BloomFilterImpl\x39\x4d\x74\x92\x1a\x9b\xcc\x14\x03\x00\x02"
+    + b"I\x00\x10numHashFunctionsL\x00\x04bitst\x00\x27Lorg/apache/spark/util/sketch/BitArray;xp"
+)
+
+
+def cell_of(shape: Shape, words: bytes) -> bytes:
+    """Return the cell of a filter of version 1, as version 4 of the metadata keeps it."""
+    assert shape.version == 1
+    assert 8 * len(words) == shape.bits
+    data = struct.pack(">3i", 1, shape.hashes, len(words) // 8) + words
+    pieces = [_ENVELOPE]
+    for start in range(0, len(data), _BLOCK):
+        block = data[start : start + _BLOCK]
+        pieces += [_block_head(len(block)), block]
+    return b"".join([*pieces, b"\x78"])
+
+
+def _block_head(length: int) -> bytes:
+    return struct.pack(">BB", 0x77, length) if length <= 0xFF else struct.pack(">Bi", 0x7A, length)
+
+
+def build(values: Sequence[int | str | bytes], shape: Shape) -> bytes:
+    """Return the words of a filter that holds some values."""
+    bits = bytearray(shape.bits // 8)
+    for value in values:
+        for bit in shape.positions(value):
+            bits[(bit >> 6 << 3) + 7 - ((bit & 63) >> 3)] |= 1 << (bit & 7)
+    return bytes(bits)

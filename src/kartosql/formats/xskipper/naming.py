@@ -1,0 +1,46 @@
+"""Names on disk: identifiers of tables, folders of metadata, columns, and objects with their times."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.parse import urlsplit
+
+VIRTUAL = "virtual_"
+OBJECT_COLUMN = "obj_name"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def table_identifier(location: str) -> str:
+    """Return the identifier of the table at a path or URL: its path alone, without the last slash.
+
+    Scheme and bucket are lost, so tables of two buckets may share an identifier; keep their
+    metadata under different base folders.
+    """
+    path = urlsplit(location).path if _SCHEME.match(location) else location
+    return path.removesuffix("/") if len(path) > 1 else path
+
+
+def folder_name(identifier: str) -> str:
+    """Return the name of the folder below a base folder that holds the metadata of a table."""
+    return hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def object_id(path: str, modified_ms: int) -> str:
+    """Return the name under which a file is indexed: its path, and its modification time in milliseconds."""
+    return f"{path}#{modified_ms}"
+
+
+def path_of(object_name: str) -> str:
+    """Return the path in the name of an indexed object."""
+    return object_name.rpartition("#")[0]
+
+
+def column_name(columns: list[str], index: str, version: int = 4) -> str:
+    """Return the name of the metadata column of an index over some columns, as ``version`` builds it."""
+    lowered = [c.lower() for c in columns]
+    if version < 2:
+        return "_".join([*lowered, index])
+    parts = [c.replace("#", "##").replace(".", "$#$") for c in lowered]
+    lengths = "-".join(str(len(p.encode("utf-16-le", "surrogatepass")) // 2) for p in parts)
+    return "_".join([*parts, index, lengths])

@@ -1,0 +1,166 @@
+"""One part file of metadata: its schema, and its columns as they are asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.errors import FormatError
+from kartosql.formats.xskipper import crypto
+from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, bounds_of, single_values, values_of
+from kartosql.formats.xskipper.domain import ColumnType
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
+from kartosql.formats.xskipper.old import old_bounds, old_values
+from kartosql.formats.xskipper.schema import FileSchema, Index, read_schema
+from kartosql.store import Store
+
+MAX_ROWS = 10_000_000
+MAX_COLUMN_BYTES = 2 << 30  # of one column but filters in memory
+_BATCH = 4_096
+_BAD = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, RecursionError)
+_T = TypeVar("_T")
+
+
+class Segment:
+    """A part file. What is read of it stays in memory, but for filters."""
+
+    def __init__(self, store: Store, key: str, keys: Mapping[str, bytes], reported: Callable[[str], None]) -> None:
+        """Read the footer; raises ``invalid-metadata``, ``unsupported-version`` and what the store raises."""
+        self.source = key
+        self._keys = keys
+        self._reported = reported
+        self._lock = threading.RLock()
+        self._known: dict[tuple[str, str], Any] = {}
+        self._data: Any = store.local_path(key) if store.is_local else pa.BufferReader(store.read_metadata(key))
+        try:
+            with self._open() as file:
+                metadata = file.metadata
+                self.rows: int = metadata.num_rows
+                self.row_groups: int = metadata.num_row_groups
+                self.schema: FileSchema = read_schema(metadata.metadata, key)
+        except _BAD as e:
+            raise FormatError(
+                f"{key}: the file cannot be opened: {_first_line(e)}",
+                code="invalid-metadata",
+                hint="If the metadata are encrypted, hand over the keys. Nothing is skipped by it.",
+            ) from None
+        if self.rows > MAX_ROWS:
+            raise FormatError(f"{key}: {self.rows:,} rows are more than {MAX_ROWS:,}.", code="too-large")
+
+    def _open(self) -> pq.ParquetFile:
+        secrets = crypto.decryption(self._keys)
+        if isinstance(self._data, pa.BufferReader):
+            self._data.seek(0)
+        file = pq.ParquetFile(
+            self._data,
+            memory_map=isinstance(self._data, str),
+            # As nanoseconds, times outside of 1677 to 2262 would be others, silently.
+            coerce_int96_timestamp_unit="us",
+            decryption_properties=secrets[1] if secrets else None,
+            arrow_extensions_enabled=False,
+        )
+        file.kartosql_secrets = secrets
+        return file
+
+    # -- columns ---------------------------------------------------------------------------
+
+    def batches(self, column: str, size: int = _BATCH, groups: list[int] | None = None) -> Iterator[pa.Array]:
+        """Yield the cells of a column bit by bit; raises OddCells."""
+        try:
+            with self._open() as file:
+                for batch in file.iter_batches(size, columns=[column], row_groups=groups, use_threads=False):
+                    if batch.schema.names != [column]:
+                        raise OddCells(f"there is no one column {column}")
+                    yield batch.column(0)
+        except OddCells:
+            raise
+        except _BAD as e:
+            raise OddCells(_first_line(e)) from None
+
+    def column(self, column: str) -> pa.Array:
+        """Return a column; raises OddCells."""
+        found, size = [], 0
+        for array in self.batches(column):
+            size += array.nbytes
+            if size > MAX_COLUMN_BYTES:
+                raise OddCells(f"it has more than {MAX_COLUMN_BYTES:,} bytes")
+            found.append(array)
+        if not found:
+            raise OddCells("it has no rows")
+        joined = found[0] if len(found) == 1 else pa.concat_arrays(found)
+        if len(joined) != self.rows:
+            raise OddCells("it has another number of rows than its file says")
+        return joined
+
+    def _once(self, kind: str, column: str, make: Callable[[], _T]) -> _T | None:
+        """Return what ``make`` returns, remembered; None for columns that cannot be used, which is reported."""
+        with self._lock:
+            if (kind, column) not in self._known:
+                try:
+                    self._known[kind, column] = make()
+                except _BAD as e:
+                    self._known[kind, column] = None
+                    self._reported(f"{self.source}: the column {column} is not used: {_first_line(e)}")
+            found: _T | None = self._known[kind, column]
+            return found
+
+    def ids(self) -> list[str]:
+        """Return the names of the indexed objects; none where they cannot be read."""
+        return (self._once("ids", OBJECT_COLUMN, self._ids) if self.rows else None) or []
+
+    def _ids(self) -> list[str]:
+        array = self.column(OBJECT_COLUMN)
+        if not pa.types.is_string(array.type) or array.null_count:
+            raise OddCells("it does not hold the names of objects")
+        found: list[str] = array.to_pylist()
+        return found
+
+    def bounds(self, index: Index) -> tuple[Bounds, ColumnType] | None:
+        """Return the bounds of a MinMax index with their type, None where they cannot be used."""
+        return self._once("bounds", index.column, lambda: self._bounds(index))
+
+    def _bounds(self, index: Index) -> tuple[Bounds, ColumnType]:
+        array = self.column(index.column)
+        if index.is_object:
+            return old_bounds(_bytes_of(array))
+        type_ = index.value_type
+        if type_ is None or not pa.types.is_struct(array.type):
+            raise OddCells("its type is not that of bounds")
+        low, high = (array.flatten()[array.type.get_field_index(n)] for n in ("min", "max"))
+        return bounds_of(low, high, type_, is_legacy=self.schema.is_legacy), type_
+
+    def values(self, index: Index) -> tuple[Values, ColumnType] | None:
+        """Return the values of a list with their type, None where they cannot be used."""
+        return self._once("values", index.column, lambda: self._values(index))
+
+    def _values(self, index: Index) -> tuple[Values, ColumnType]:
+        array = self.column(index.column)
+        if index.is_object:
+            return old_values(_bytes_of(array))
+        if index.value_type is None:
+            raise OddCells("its type is not that of values")
+        return values_of(array, index.value_type, is_legacy=self.schema.is_legacy), index.value_type
+
+    def partition(self, name: str) -> tuple[Values, ColumnType] | None:
+        """Return the values of a partition column with their type, None where they cannot be used."""
+        type_ = self.schema.virtual[name]
+        if type_ is None:
+            return None
+        return self._once("partition", name, lambda: (single_values(self.column(VIRTUAL + name), type_), type_))
+
+
+def _bytes_of(array: pa.Array) -> list[bytes | None]:
+    if pa.types.is_struct(array.type) and array.type.num_fields == 1:
+        array = array.flatten()[0]
+    if not pa.types.is_binary(array.type):
+        raise OddCells(f"cells of type {array.type} where objects are expected")
+    found: list[bytes | None] = array.to_pylist()
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

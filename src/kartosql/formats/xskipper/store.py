@@ -1,0 +1,249 @@
+"""The metadata of one table: which of its files a condition asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.compute as pc
+
+from kartosql.errors import FormatError
+from kartosql.formats.xskipper.clauses import KINDS, Clauses, Session
+from kartosql.formats.xskipper.conditions import Condition
+from kartosql.formats.xskipper.crypto import Keys, checked_keys
+from kartosql.formats.xskipper.filters import Filters
+from kartosql.formats.xskipper.naming import object_id
+from kartosql.formats.xskipper.schema import Index
+from kartosql.formats.xskipper.segment import Segment
+from kartosql.store import Store
+
+File = tuple[str, int]  # the path of a data file as the metadata know it, and its modification time in milliseconds
+MAX_FILES = 100_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """How many files were left before and after one kind of index was asked."""
+
+    by: str
+    files_before: int
+    files_after: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which files have to be read.
+
+    ``skipped_by`` tells for each given file which kind of index proves that it holds no match,
+    None for files to read. ``steps`` are the kinds that removed files, in order.
+    """
+
+    skipped_by: list[str | None]
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def kept(self) -> list[int]:
+        """The places of the files to read."""
+        return [i for i, by in enumerate(self.skipped_by) if by is None]
+
+
+class MetadataStore:
+    """The data-skipping metadata of one table, as Xskipper keeps it, of versions 0 to 4.
+
+    What is odd in it is in ``problems``, and never a reason to skip a file.
+    """
+
+    def __init__(self, store: Store, names: Sequence[str], keys: Mapping[str, bytes], table: str | None) -> None:
+        """Read the footers of the part files that are named; ``open`` finds them."""
+        self._store = store
+        self._problems: dict[str, None] = {}
+        self.segments: list[Segment] = []
+        self._filters: dict[tuple[str, str], Filters] = {}
+        self._rows: dict[str, tuple[int, ...]] | None = None
+        for name in names:
+            segment = self._segment(name, keys)
+            if segment is not None and _is_about(segment, table, self._report):
+                self.segments.append(segment)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | Store,
+        keys: Keys | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        table: str | None = None,
+    ) -> MetadataStore:
+        """Open the folder that holds the metadata of one table.
+
+        ``keys`` are master keys of encrypted metadata by their labels, as bytes or base64; what
+        they do not open is not used. ``table`` is the identifier of the table, if only metadata
+        of that one are wanted. Raises ``store-not-found`` for folders that do not exist, and
+        ``missing-extra`` where keys are given without the package that uses them.
+        """
+        store = path if isinstance(path, Store) else Store(path, storage_options)
+        names = [e.name for e in store.list_root() if not e.is_dir and e.name[:1] not in "._"]
+        if len(names) > MAX_FILES:
+            raise FormatError(f"{store.url}: {len(names):,} files are more than {MAX_FILES:,}.", code="too-large")
+        return cls(store, names, checked_keys(keys), table)
+
+    def _segment(self, name: str, keys: Mapping[str, bytes]) -> Segment | None:
+        try:
+            return Segment(self._store, name, keys, self._report)
+        except KeyError:
+            return None  # somebody replaced the file since it was listed; what it told is not known
+        except FormatError as e:
+            self._report(e.message)
+            return None
+
+    def _report(self, problem: str) -> None:
+        self._problems[problem] = None
+
+    def __repr__(self) -> str:
+        return f"MetadataStore({self._store.url!r})"
+
+    # -- what there is ---------------------------------------------------------------------
+
+    @property
+    def problems(self) -> list[str]:
+        """What was odd so far, once each: files and columns that are not used."""
+        return list(self._problems)
+
+    @property
+    def versions(self) -> list[int]:
+        """The versions of the format that occur, ascending; several while somebody upgrades."""
+        return sorted({s.schema.version for s in self.segments})
+
+    @property
+    def table_identifiers(self) -> list[str]:
+        """The tables that the metadata say they are about; usually one."""
+        return list(dict.fromkeys(t for s in self.segments for t in s.schema.table_identifiers))
+
+    @property
+    def indexes(self) -> list[Index]:
+        """The indexes of all part files, each kind and columns once."""
+        found: dict[tuple[str, tuple[str, ...]], Index] = {}
+        for segment in reversed(self.segments):
+            found.update(((i.name, i.cols), i) for i in reversed(segment.schema.indexes))
+        return list(reversed(found.values()))
+
+    @property
+    def objects(self) -> list[str]:
+        """The indexed files as ``path#milliseconds``, each once."""
+        return list(self._by_id())
+
+    def describe(self) -> dict[str, Any]:
+        """Return all of this as a dictionary of JSON values."""
+        virtual = {n: t.family if t else None for s in self.segments for n, t in s.schema.virtual.items()}
+        return {
+            "location": self._store.url,
+            "versions": self.versions,
+            "table_identifiers": self.table_identifiers,
+            "objects": len(self._by_id()),
+            "files": len(self.segments),
+            "partition_columns": virtual,
+            "indexes": [
+                {
+                    "name": i.name,
+                    "cols": list(i.cols),
+                    "column": i.column,
+                    "params": dict(i.params),
+                    "key": i.key_metadata,
+                    "type": i.value_type.family if i.value_type else None,
+                }
+                for i in self.indexes
+            ],
+            "encryption": {k: v for s in self.segments for k, v in s.schema.encryption.items()},
+            "problems": self.problems,
+        }
+
+    # -- which files -----------------------------------------------------------------------
+
+    def select(self, where: Any, listing: Iterable[File | Sequence[Any]], *, time_zone: str = "UTC") -> list[str]:
+        """Return the paths of the files that may hold a row for which ``where`` is TRUE.
+
+        ``where`` is SQL text, a tree of sqlglot or a Condition. ``listing`` are the files as they
+        are now: (path as the metadata know it, modification time in milliseconds). Files that are
+        not indexed, or changed since, are among the answers, as is each file where the metadata
+        leave a doubt. Raises ``syntax-error`` for text that is no predicate.
+        """
+        files = [(str(path), int(time)) for path, time in listing]
+        condition = where if isinstance(where, Condition) else _translate(where)
+        kept = self.select_files([condition], files, Session(zone=time_zone)).kept
+        return [files[i][0] for i in kept]
+
+    def select_files(
+        self, conditions: Sequence[Condition], files: Sequence[File], session: Session | None = None
+    ) -> Selection:
+        """Return which of some files may hold a row for which all conditions are TRUE, and what rules out the others.
+
+        Without a session its time zone is UTC, and constants are taken to be of the types of the
+        columns where the indexes do not tell these.
+        """
+        session = session or Session()
+        left = self._stages(conditions, session)
+        known = self._by_id()
+        skipped: list[str | None] = [None] * len(files)
+        steps = []
+        before = len(files)
+        rows = [known.get(object_id(path, time)) for path, time in files]
+        for kind, flags in left:
+            for i, numbers in enumerate(rows):
+                # Several rows of one file should say the same; if not, the file is kept.
+                if numbers is not None and skipped[i] is None and not any(flags[n] for n in numbers):
+                    skipped[i] = kind
+            after = skipped.count(None)
+            if after < before:
+                steps.append(Step(kind, before, after))
+            before = after
+        return Selection(skipped, steps)
+
+    def _stages(self, conditions: Sequence[Condition], session: Session) -> list[tuple[str, list[bool]]]:
+        """Return per kind of index which rows of all part files are left once it was asked."""
+        found: dict[str, list[bool]] = {kind: [] for kind in KINDS if kind in session.kinds}
+        for segment in self.segments:
+            if not segment.ids():
+                continue
+            clauses = Clauses(segment, self._filters_of, session)
+            stages = [clauses.stages(c) for c in conditions]
+            for kind in found:
+                joined = None
+                for stage in stages:
+                    flags = dict(stage)[kind]
+                    joined = flags if joined is None else pc.and_(joined, flags)
+                found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
+        return list(found.items())
+
+    def _by_id(self) -> dict[str, tuple[int, ...]]:
+        """Return the rows of each indexed object, counted through all part files with readable names."""
+        if self._rows is None:
+            rows: dict[str, tuple[int, ...]] = {}
+            at = 0
+            for segment in self.segments:
+                for name in segment.ids():
+                    rows[name] = (*rows.get(name, ()), at)
+                    at += 1
+            self._rows = rows
+        return self._rows
+
+    def _filters_of(self, segment: Segment, index: Index) -> Filters:
+        key = segment.source, index.column
+        if key not in self._filters:
+            self._filters[key] = Filters(segment, index)
+        return self._filters[key]
+
+
+def _is_about(segment: Segment, table: str | None, report: Callable[[str], None]) -> bool:
+    if table is None or segment.schema.table_identifiers == (table,):
+        return True
+    report(f"{segment.source}: the file is about another table than {table}, and is not used.")
+    return False
+
+
+def _translate(where: Any) -> Condition:
+    # SQL stands above formats; only this call needs it.
+    from kartosql.plan.skipping import condition_of
+
+    return condition_of(where)

@@ -1,0 +1,372 @@
+"""Predicates of SQL as the conditions that data-skipping metadata answer.
+
+What is not certain to mean the same in each engine that reads the files becomes Unknown, and
+then no file is skipped for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+
+from kartosql.errors import SqlError
+from kartosql.formats.xskipper.conditions import (
+    UNKNOWN,
+    Compare,
+    Condition,
+    Constant,
+    Extracted,
+    NotNull,
+    OneOf,
+    Path,
+    StartsWith,
+    Value,
+    group,
+)
+from kartosql.formats.xskipper.domain import date_of, moment_of, to_float32
+from kartosql.plan.reader import operands
+
+MAX_TEXT = 1_000_000
+MAX_DEPTH = 200
+_OPERATORS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_INTEGERS = {exp.DType.BIGINT: 64, exp.DType.INT: 32, exp.DType.SMALLINT: 16, exp.DType.TINYINT: 8}
+_TEXTS = (exp.DType.VARCHAR, exp.DType.TEXT)
+_CLOCKS = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPNTZ)
+_INTEGER = re.compile(r"[+-]?\d{1,40}")
+_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_MAX_HUGE = 1 << 127
+
+Columns = Callable[[exp.Expression], Path | None]
+
+
+def condition_of(
+    where: str | exp.Expression, parameters: Mapping[str, Value] | None = None, columns: Columns | None = None
+) -> Condition:
+    """Return what a predicate says about the columns in it.
+
+    ``where`` is a tree, or text in DuckDB's or else in Spark's dialect. ``parameters`` are the
+    values of parameters by their names, and ``columns`` tells which column, with members of
+    structs, an expression is; without it, names stand for themselves. Raises ``syntax-error``.
+    """
+    tree = _parsed(where) if isinstance(where, str) else where
+    try:
+        return _Translator(parameters or {}, columns or path_of).read(tree, False, 0)
+    except RecursionError:
+        return UNKNOWN
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > MAX_TEXT:
+        raise SqlError(f"The predicate has {len(text):,} characters, the limit is {MAX_TEXT:,}.", code="syntax-error")
+    problem: Exception | None = None
+    for dialect in ("duckdb", "spark"):
+        try:
+            tree: Any = sqlglot.parse_one(text, dialect=dialect)
+        except (ParseError, TokenError, RecursionError, ValueError, AttributeError, TypeError, IndexError) as e:
+            problem = problem or e
+            continue
+        # DuckDB's dialect takes the letter in 1.5D for a name.
+        if isinstance(tree, exp.Condition) and not isinstance(tree, exp.Alias | exp.Query):
+            return tree
+    reason = str(problem).strip().splitlines()[0][:200] if problem and str(problem).strip() else "it is no expression"
+    raise SqlError(f"Cannot read the predicate: {reason}", code="syntax-error")
+
+
+def path_of(node: exp.Expression) -> Path | None:
+    """Return the column and the members of structs below it that an expression names, None for anything else."""
+    if isinstance(node, exp.Paren):
+        return path_of(node.this)
+    if isinstance(node, exp.Column):
+        parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
+        return _names([p for p in parts if p is not None])
+    member: Any = None
+    if isinstance(node, exp.Dot):
+        member = node.expression
+    elif isinstance(node, exp.StructExtract) and isinstance(node.expression, exp.Literal):
+        member = exp.to_identifier(node.expression.name) if node.expression.is_string else None
+    elif isinstance(node, exp.Bracket) and len(node.expressions) == 1:
+        key = node.expressions[0]
+        member = exp.to_identifier(key.name) if isinstance(key, exp.Literal) and key.is_string else None
+    last = _names([member]) if member is not None else None
+    first = path_of(node.this) if last is not None else None
+    return None if first is None or last is None else first + last
+
+
+def _names(parts: list[Any]) -> Path | None:
+    if not all(isinstance(p, exp.Identifier) and p.name for p in parts):
+        return None
+    return tuple(p.name.lower() for p in parts)
+
+
+class _Translator:
+    def __init__(self, parameters: Mapping[str, Value], columns: Columns) -> None:
+        self._parameters = parameters
+        self._columns = columns
+
+    # -- predicates ------------------------------------------------------------------------
+
+    def read(self, node: Any, negated: bool, depth: int) -> Condition:
+        """Return what ``node``, or its negation, says when it is TRUE."""
+        if depth > MAX_DEPTH:
+            return UNKNOWN
+        if isinstance(node, exp.Paren):
+            return self.read(node.this, negated, depth + 1)
+        if isinstance(node, exp.Not):
+            return self.read(node.this, not negated, depth + 1)
+        if node.args.get("negate"):
+            return UNKNOWN
+        if isinstance(node, exp.And | exp.Or):
+            word = "AND" if isinstance(node, exp.And) != negated else "OR"
+            return group(word, [self.read(n, negated, depth + 1) for n in operands(node)])
+        if isinstance(node, exp.Boolean):
+            return Constant(bool(node.this) != negated)
+        if isinstance(node, exp.Null):
+            return Constant(False)
+        if type(node) in _OPERATORS:
+            op = _OPERATORS[type(node)]
+            return self.compared(node.this, _NEGATED[op] if negated else op, node.expression)
+        if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+            return self.between(node, negated)
+        if isinstance(node, exp.In):
+            return self.listed(node, negated)
+        if isinstance(node, exp.Is):
+            return self.tested(node, negated)
+        path = self._columns(node)
+        if path is not None:
+            return Compare(path, "=", Value("boolean", not negated))
+        return UNKNOWN if negated else self.matched(node)
+
+    def compared(self, left: Any, op: str, right: Any) -> Condition:
+        """Return what ``left op right`` says."""
+        if self._columns(left) is None and not isinstance(left, exp.RegexpExtract):
+            left, op, right = right, _FLIPPED[op], left
+        value = self.value(right)
+        if value is None:
+            return UNKNOWN
+        if isinstance(value, _Null):
+            return Constant(False)
+        if isinstance(left, exp.RegexpExtract) and op == "=":
+            return _extracted(left, [value], self._columns)
+        path = self._columns(left)
+        return UNKNOWN if path is None else Compare(path, op, value)
+
+    def between(self, node: exp.Between, negated: bool) -> Condition:
+        low, high = node.args.get("low"), node.args.get("high")
+        if negated:
+            return group("OR", [self.compared(node.this, "<", low), self.compared(node.this, ">", high)])
+        return group("AND", [self.compared(node.this, ">=", low), self.compared(node.this, "<=", high)])
+
+    def listed(self, node: exp.In, negated: bool) -> Condition:
+        if any(node.args.get(k) for k in ("query", "unnest", "field")):
+            return UNKNOWN
+        values = [self.value(n) for n in node.expressions]
+        if None in values or not values:
+            return UNKNOWN
+        known = [v for v in values if isinstance(v, Value)]
+        # NULL in a list matches nothing, but NOT IN is never TRUE then, and nobody means that.
+        if negated and len(known) < len(values):
+            return UNKNOWN
+        if not _of_one_kind(known):
+            return UNKNOWN
+        if isinstance(node.this, exp.RegexpExtract):
+            return UNKNOWN if negated else _extracted(node.this, known, self._columns)
+        path = self._columns(node.this)
+        if path is None:
+            return UNKNOWN
+        return OneOf(path, tuple(known), negated) if known else Constant(False)
+
+    def tested(self, node: exp.Is, negated: bool) -> Condition:
+        """Return what IS NULL, IS TRUE and the like say."""
+        path = self._columns(node.this)
+        if path is None:
+            return UNKNOWN
+        if isinstance(node.expression, exp.Null):
+            return NotNull(path) if negated else UNKNOWN
+        if isinstance(node.expression, exp.Boolean) and not negated:
+            return Compare(path, "=", Value("boolean", bool(node.expression.this)))
+        return UNKNOWN
+
+    def matched(self, node: Any) -> Condition:
+        """Return what LIKE, starts_with and the null-safe comparison say."""
+        if isinstance(node, exp.NullSafeEQ):
+            found = self.compared(node.this, "=", node.expression)
+            return UNKNOWN if isinstance(found, Constant) else found
+        if isinstance(node, exp.Like | exp.StartsWith) and not node.args.get("escape"):
+            path, pattern = self._columns(node.this), self.value(node.expression)
+            if path is None or not isinstance(pattern, Value) or pattern.kind not in ("string", "text"):
+                return UNKNOWN
+            text = str(pattern.value)
+            if isinstance(node, exp.StartsWith):
+                return StartsWith(path, text)
+            # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
+            match = re.search(r"[%_\\]", text)
+            return Compare(path, "=", pattern) if match is None else StartsWith(path, text[: match.start()])
+        return UNKNOWN
+
+    # -- constants -------------------------------------------------------------------------
+
+    def value(self, node: Any) -> Value | _Null | None:
+        """Return the constant that an expression is, None for everything else."""
+        if isinstance(node, exp.Paren):
+            return self.value(node.this)
+        if isinstance(node, exp.Null):
+            return _NULL
+        if isinstance(node, exp.Boolean):
+            return Value("boolean", bool(node.this))
+        if isinstance(node, exp.Neg):
+            inner = self.value(node.this)
+            if isinstance(inner, Value) and isinstance(inner.value, int | float | Decimal) and inner.kind in _SIGNED:
+                return Value(inner.kind, -inner.value)
+            return None
+        if isinstance(node, exp.Literal):
+            return _text(node.name) if node.is_string else _number(node.name)
+        if isinstance(node, exp.HexString):
+            try:
+                return Value("binary", bytes.fromhex(str(node.this)))
+            except ValueError:
+                return None
+        if isinstance(node, exp.Placeholder | exp.Parameter):
+            return self._parameters.get(node.name)
+        if isinstance(node, exp.UnixToTime) and len(node.args) == 1:
+            inner = self.value(node.this)
+            return _moment(inner, "instant") if isinstance(inner, Value) and inner.kind == "string" else None
+        if isinstance(node, exp.Cast):  # TRY_CAST is one of them
+            inner = self.value(node.this)
+            return inner if not isinstance(inner, Value) else _cast(inner, node.to)
+        return None
+
+
+class _Null:
+    """The constant NULL."""
+
+
+_NULL = _Null()
+_SIGNED = ("integer", "decimal", "double", "float")
+
+
+def _of_one_kind(values: list[Value]) -> bool:
+    """Return whether engines compare with a list in the type that each of its values has."""
+    kinds = {v.kind for v in values}
+    if kinds == {"integer", "decimal"}:
+        return all(-(10**18) < v.value < 10**18 for v in values if isinstance(v.value, int | Decimal))
+    return len(kinds) <= 1
+
+
+def _text(text: str) -> Value | None:
+    # In Spark's text a backslash is the beginning of an escape, in DuckDB's it is a backslash.
+    return None if "\\" in text else Value("string", text)
+
+
+def _number(text: str) -> Value | None:
+    """Return a number as DuckDB and Spark read it: digits, digits with a point, or floating-point."""
+    if not text.isascii() or not _FLOAT.fullmatch(text):
+        return None
+    if text.isdigit():
+        number = int(text)
+        return Value("integer", number) if number < _MAX_HUGE else Value("double", float(text))
+    if "e" in text.lower() or sum(c.isdigit() for c in text) > 38:
+        return Value("double", float(text))
+    return Value("decimal", Decimal(text))
+
+
+def _cast(value: Value, to: exp.DataType) -> Value | None:
+    """Return a constant in another type, None where that is not exact or engines differ."""
+    type_, raw = to.this, value.value
+    if to.expressions and type_ != exp.DType.DECIMAL:
+        return None
+    if type_ in _INTEGERS:
+        if value.kind == "string" and _INTEGER.fullmatch(str(raw)):
+            value = Value("integer", int(str(raw)))
+        limit = 1 << (_INTEGERS[type_] - 1)
+        return (
+            value
+            if value.kind == "integer" and isinstance(value.value, int) and -limit <= value.value < limit
+            else None
+        )
+    if type_ in (exp.DType.DOUBLE, exp.DType.FLOAT):
+        return _floating(value, narrow=type_ == exp.DType.FLOAT)
+    if type_ == exp.DType.DECIMAL:
+        return _decimal(value, to)
+    if type_ in _TEXTS:
+        return Value("text", raw) if value.kind in ("string", "text") else None
+    if type_ == exp.DType.BOOLEAN:
+        return value if value.kind == "boolean" else None
+    if type_ == exp.DType.DATE:
+        day = date_of(str(raw)) if value.kind == "string" else None
+        return Value("date", day) if day is not None else value if value.kind == "date" else None
+    if type_ in _CLOCKS:
+        return _moment(value, "timestamp")
+    return _moment(value, "zoned") if type_ in (exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ) else None
+
+
+def _floating(value: Value, *, narrow: bool) -> Value | None:
+    raw = value.value
+    if value.kind == "string" and _FLOAT.fullmatch(str(raw)):
+        exact, number = not narrow, float(str(raw))
+    elif value.kind in _SIGNED and not isinstance(raw, str | bytes):
+        digits = len(raw.as_tuple().digits) if isinstance(raw, Decimal) else len(str(raw))
+        try:
+            number = float(raw)
+        except OverflowError:
+            return None
+        exact = isinstance(raw, float) or digits <= (7 if narrow else 15)
+    else:
+        return None
+    if not narrow:
+        return Value("double", number) if exact else None
+    narrowed = to_float32(number)
+    # What has more digits than fit in is rounded once or twice, depending on the engine.
+    return Value("float", narrowed) if narrowed is not None and (exact or narrowed == number) else None
+
+
+def _decimal(value: Value, to: exp.DataType) -> Value | None:
+    sizes = [p.this.name if isinstance(p, exp.DataTypeParam) else "" for p in to.expressions]
+    if len(sizes) != 2 or not all(s.isdigit() and len(s) < 3 for s in sizes):
+        return None
+    raw = value.value
+    if value.kind == "string" and re.fullmatch(r"-?\d{1,38}(\.\d{1,38})?", str(raw)):
+        raw = Decimal(str(raw))
+    elif value.kind not in ("integer", "decimal"):
+        return None
+    number = raw if isinstance(raw, Decimal) else Decimal(int(raw))
+    exponent = number.as_tuple().exponent
+    precision, scale = map(int, sizes)
+    fits = isinstance(exponent, int) and -exponent <= scale and abs(number) < 10 ** (precision - scale)
+    return Value("decimal", number) if fits else None
+
+
+def _moment(value: Value, target: str) -> Value | None:
+    """Return a constant as a time on the clock of the session, or as an instant."""
+    raw = value.value
+    if value.kind == "date" and isinstance(raw, int):
+        return Value("timestamp", raw * 86_400_000_000)
+    if value.kind in ("timestamp", "instant"):
+        return value if value.kind == target else None
+    found = moment_of(str(raw)) if value.kind == "string" else None
+    if found is None:
+        return None
+    micros, is_utc = found
+    if target == "timestamp":
+        return Value("timestamp", micros)
+    return Value("instant" if is_utc else "timestamp", micros)
+
+
+def _extracted(node: exp.RegexpExtract, values: list[Value], columns: Columns) -> Condition:
+    """Return what ``regexp_extract(column, pattern, 1)`` compared with texts says."""
+    path, pattern, number = columns(node.this), node.expression, node.args.get("group")
+    if path is None or not isinstance(pattern, exp.Literal) or not pattern.is_string:
+        return UNKNOWN
+    options = any(node.args.get(k) for k in ("position", "parameters"))
+    if options or not isinstance(number, exp.Literal) or number.name != "1":
+        return UNKNOWN
+    if any(v.kind not in ("string", "text") for v in values):
+        return UNKNOWN
+    return Extracted(path, pattern.name, tuple(str(v.value) for v in values))
