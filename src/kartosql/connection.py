@@ -29,6 +29,8 @@ from kartosql.store import Store
 from kartosql.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from kartosql.insight import Session
+    from kartosql.insight.coverage import Coverage
     from kartosql.write_sql import WriteStatements
 
 
@@ -192,13 +194,22 @@ class Connection(Upkeep):
         for write in list(self._writes):
             write.interrupt()
 
-    def _inspect(self, statement: Inspect, parameters: Parameters, engine: str | None, started: float) -> Query:
-        from kartosql.insight import Session, inspect
+    def _session(
+        self, parameters: Parameters = None, engine: str | None = None, started: float | None = None
+    ) -> Session:
+        from kartosql.insight import Session
 
         def query(select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False) -> SelectQuery:
             return self._select(select, parameters, on or engine, started, pruned=pruned, traced=traced)
 
-        return inspect(Session(self.store, self.settings, self._tables, query), statement)
+        return Session(self.store, self.settings, self._tables, query)
+
+    def _inspect(self, statement: Inspect, parameters: Parameters, engine: str | None, started: float) -> Query:
+        from kartosql.insight import inspect
+
+        if parameters and statement.query is None:
+            raise SqlError("This statement takes no parameters.", code="invalid-parameters", sql=statement.text)
+        return inspect(self._session(parameters, engine, started), statement)
 
     def _show(self, statement: Show, text: str) -> pa.Table:
         from kartosql import catalog
@@ -267,6 +278,21 @@ class Connection(Upkeep):
             conditions=conditions,
             datasets=datasets,
         )
+
+    def coverage(self, table: Cube | str, by: str | Iterable[str] = ()) -> Coverage:
+        """Return which cells of a cube its datasets hold, by one or two columns of the seed.
+
+        Without ``by`` the first two partition columns are taken. The key columns of all files
+        are read. Raises ``unknown-table``, ``unknown-column`` and ``invalid-argument``.
+        """
+        from kartosql.insight.coverage import coverage
+
+        self._open()
+        name = table.uuid_prefix if isinstance(table, Cube) else table
+        columns = (by,) if isinstance(by, str) else tuple(by)
+        if not isinstance(name, str) or len(columns) > 2 or not all(isinstance(c, str) for c in columns):
+            raise UsageError("coverage() takes the name of a table, and one or two names of columns.")
+        return coverage(self._session(), (name,), [(c, None) for c in columns])
 
     # -- catalog -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from kartosql.plan.tables import Tables
 from kartosql.query import SelectQuery
 from kartosql.result import Content, ReportQuery
 from kartosql.settings import Settings
-from kartosql.sql.statements import Explain, Inspect, Select
+from kartosql.sql.statements import Coverage, Explain, Inspect, Select
 from kartosql.store import Store
 
 
@@ -41,6 +41,11 @@ def inspect(session: Session, statement: Inspect) -> ReportQuery:
     """Return the answer of a statement; raises what its query raises."""
     if isinstance(statement, Explain):
         return _explain(session, statement)
+    if isinstance(statement, Coverage):
+        from kartosql.insight.coverage import coverage
+
+        found = coverage(session, statement.target, statement.columns, statement.text, statement.span)
+        return ReportQuery(found, "coverage", statement.format)
     raise SqlError("This is not supported yet.", code="not-supported", sql=statement.text)
 
 

@@ -26,8 +26,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Return a share in percent, without digits that say nothing."""
+    """Return a share in percent, without digits that say nothing; only all of it is 100 %."""
     if not whole:
         return "0 %"
     share = 100 * part / whole
-    return f"{share:.0f} %" if share >= 10 or share == 0 else f"{share:.1f} %"
+    if share == 0 or share >= 100 or 10 <= share < 99:
+        return f"{share:.0f} %"
+    return f"{max(0.1, min(99.9, share)):.1f} %"
