@@ -186,6 +186,15 @@ class Connection(Upkeep):
         finally:
             self._writes.discard(write)
 
+    def tables(self) -> Tables:
+        """Return what names mean now: what stands in the store, and registered data."""
+        self._open()
+        return self._tables()
+
+    def watch_progress(self) -> None:
+        """Let the engine keep account of how far statements are, which ``Query.progress`` tells."""
+        self._runtime.watched = True
+
     def interrupt(self) -> None:
         """Stop the queries of statements that write, from any thread; a commit is not stopped.
 

@@ -20,7 +20,7 @@ from kartosql.plan.reader import may_tell_time
 from kartosql.plan.report import ScanReport, human_bytes
 from kartosql.plan.scan import Scan
 from kartosql.plan.tables import Tables
-from kartosql.result import Query
+from kartosql.result import Progress, Query
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
@@ -61,6 +61,7 @@ class SelectQuery(Query):
         self._report: ScanReport | None = None
         self._schema: pa.Schema | None = None
         self._running: Planner | Statement | None = None
+        self._reading: ScanReport | None = None  # what the run that goes on reads
         self._kept = False  # whether the scan is one that was kept
         self._measured: Measured | None = None
         self._interrupted = False
@@ -108,6 +109,19 @@ class SelectQuery(Query):
             return None
         # A dictionary of its own for whoever asks; what DuckDB counted is asked for now.
         return {**self._stats, **self._measured.settle()}
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the query is, from any thread; None if it does not run."""
+        running, report = self._running, self._reading
+        if running is None:
+            return None
+        if report is None:
+            return Progress("plan")
+        fraction = getattr(running, "fraction", None)
+        return Progress(
+            "read", report.files_selected, report.bytes_selected, fraction() if fraction is not None else None
+        )
 
     def _add_totals(self, report: ScanReport) -> None:
         """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
@@ -177,6 +191,7 @@ class SelectQuery(Query):
             return self._table.to_reader()
         started = time.perf_counter()
         self._interrupted = False
+        self._reading = None
         files = FileAccess(self._store)
         # Begun before planning, as now() has to be the same in both.
         statement = self._start(files) if may_tell_time(self._bound.select.text) else None
@@ -185,7 +200,7 @@ class SelectQuery(Query):
             self._check_budget(report)
             if statement is None:
                 statement = self._start(files, report)
-            self._running = statement
+            self._running, self._reading = statement, report
             bound = counted(self._bound, report.scan)
             statement.prepare(bound, report.scan)
             planned = time.perf_counter()

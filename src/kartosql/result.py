@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
     import polars
 
 PREVIEW_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a statement is: ``phase`` is ``plan`` or ``read``, ``fraction`` is what the engine says, 0 to 1.
+
+    ``files`` and ``bytes`` are all that it reads, known once it is planned.
+    """
+
+    phase: str
+    files: int | None = None
+    bytes: int | None = None
+    fraction: float | None = None
 
 
 class Query:
@@ -64,6 +78,11 @@ class Query:
     def stats(self) -> dict[str, Any] | None:
         """What was really read; None until the query ran to its end."""
         return self._stats
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the statement is, from any thread; None if it does not run, or cannot tell."""
+        return None
 
     def explain(self) -> ScanReport:
         """Return what the query will read and why; raises ``not-explainable`` for statements that scan nothing."""

@@ -49,6 +49,10 @@ def test_sources_keep_their_order_and_stdin_may_stand_anywhere():
     ]
 
 
+def test_without_a_store_and_statements_it_is_the_shell():
+    assert parse_options([]).url == ""
+
+
 def test_calls_do_not_share_sources():
     assert len(parse_options(["store", "-c", "1"]).sources) == 1
     assert parse_options(["store"]).sources == []
@@ -77,7 +81,6 @@ def test_parameters_and_storage_options_by_name():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "store is missing"),
         (["-"], "store is missing"),
         (["-c", "select 1"], "store is missing"),
         (["a", "b"], "Unexpected 'b'"),

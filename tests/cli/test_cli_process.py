@@ -11,7 +11,7 @@ import pytest
 
 from kartosql import __version__
 
-HEAVY = ("duckdb", "pyarrow", "sqlglot", "pandas", "fsspec", "rich")
+HEAVY = ("duckdb", "pyarrow", "sqlglot", "pandas", "fsspec", "rich", "prompt_toolkit", "platformdirs")
 
 
 def test_the_version_needs_no_heavy_import():

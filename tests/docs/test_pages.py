@@ -39,7 +39,7 @@ def test_readme_has_two_commands_of_one_line_each() -> None:
 def test_readme_commands_run_the_demo_and_the_tests() -> None:
     demo, tests = (text.rstrip("\n") for text in _sh_blocks())
     assert demo.endswith(".venv/bin/kartosql demo")
-    assert "pip install '.[demo]'" in demo
+    assert "pip install '.[demo,shell]'" in demo
     assert tests.endswith(".venv/bin/python -m pytest")
     assert "pip install --editable '.[all]'" in tests
 
@@ -126,7 +126,7 @@ def test_python_page_names_every_setting_with_its_default() -> None:
 
 def test_index_lists_every_page() -> None:
     text = (DOCS / "index.md").read_text("utf-8")
-    listed = set(re.findall(r"\]\(([a-z]+\.md)\)", text))
+    listed = set(re.findall(r"\]\(([a-z-]+\.md)\)", text))
     assert listed == {p.name for p in DOCS.glob("*.md")} - {"index.md"}
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
+from kartosql.cli.config import resolve
 from kartosql.cli.options import Options, Source
 from kartosql.cli.output import interruptible, opened
 from kartosql.cli.report import say
@@ -42,15 +43,23 @@ class Step:
 
 def run_batch(options: Options) -> None:
     """Run the statements of a command line; raises KartosqlError, and what stdout raises."""
-    sources = options.sources or [_stdin(options.url)]
+    if not options.url:
+        raise UsageError("The store is missing.", hint="kartosql URL -c SQL; kartosql demo shows a sample cube.")
+    if not options.sources and sys.stdin is None:
+        raise UsageError("There is no stdin to read statements from.", hint='kartosql URL -c "SHOW TABLES"')
+    sources = options.sources or [Source("-", "-")]
     steps = [step for source in sources for step in _steps(source)]
     if not steps:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     terminal = options.output is None and sys.stdout.isatty()
     options = replace(options, format=_format(options, terminal))
-    settings = {find(name).name: value for name, value in options.settings.items()}
+    profile = resolve(options.url)
+    settings = {find(name).name: value for name, value in {**profile.settings, **options.settings}.items()}
     with connect(
-        options.url, storage_options=options.storage_options or None, read_only=not options.write, **settings
+        profile.url,
+        storage_options={**profile.storage_options, **options.storage_options} or None,
+        read_only=not (profile.write or options.write),
+        **settings,
     ) as connection:
         runner = _Runner(connection, options, terminal, len(steps) > 1)
         runner.check(steps)
@@ -60,16 +69,6 @@ def run_batch(options: Options) -> None:
             for step in steps:
                 with _placed(step, len(steps)):
                     runner.run(step, out)
-
-
-def _stdin(url: str) -> Source:
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError(
-            "The interactive shell comes in a later version.",
-            code="not-supported",
-            hint=f'Run statements with: kartosql {url} -c "SHOW TABLES"',
-        )
-    return Source("-", "-")
 
 
 def _format(options: Options, terminal: bool) -> str:

@@ -52,6 +52,11 @@ def _run(arguments: list[str]) -> None:
         run_demo(folder)
         return
     options = parse_options(arguments)
+    if not options.sources and sys.stdin is not None and sys.stdin.isatty():
+        from kartosql.cli.repl.start import run_shell
+
+        run_shell(options)
+        return
     from kartosql.cli.batch import run_batch
 
     run_batch(options)

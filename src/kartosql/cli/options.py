@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from kartosql import __version__
 from kartosql.errors import UsageError
 
-FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "parquet", "arrow", "none")
+FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "html", "parquet", "arrow", "none")
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
@@ -42,7 +42,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """What a command line asks for."""
+    """What a command line asks for; without a ``url`` it is the shell, over no store yet."""
 
     url: str
     sources: list[Source]
@@ -70,9 +70,9 @@ def parse_options(arguments: Sequence[str]) -> Options:
     # Intermixed, as "URL -c SQL -" has an option between its two places.
     found = _parser().parse_intermixed_args(list(arguments))
     places: list[str] = found.places
-    if not places or places[0] == "-":
+    if places[:1] == ["-"] or (not places and found.sources):
         raise UsageError("The store is missing.", hint="kartosql URL -c SQL; kartosql demo shows a sample cube.")
-    if places[0] == "demo":
+    if places[:1] == ["demo"]:
         raise UsageError(
             "demo takes no options but a folder, and stands first.", hint="A folder of that name is opened as ./demo."
         )
@@ -81,8 +81,8 @@ def parse_options(arguments: Sequence[str]) -> Options:
     settings = pairs("--set", found.set)
     settings |= {k: v for k in ("engine", "timeout", "max_bytes") if (v := getattr(found, k)) is not None}
     return Options(
-        url=places[0],
-        sources=found.sources + [Source("-", "-")] * (len(places) - 1),
+        url=places[0] if places else "",
+        sources=found.sources + [Source("-", "-")] * max(0, len(places) - 1),
         format=found.format,
         output=found.output,
         stats=found.stats,

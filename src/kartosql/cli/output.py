@@ -45,8 +45,10 @@ def drop_stdout() -> None:
         os.close(sink)
 
 
-def interruptible(work: Callable[[], object], stop: Callable[[], None]) -> None:
-    """Do ``work`` in a thread, and let Ctrl-C call ``stop``.
+def interruptible(
+    work: Callable[[], object], stop: Callable[[], None], tick: Callable[[], None] | None = None, every: float = 0.1
+) -> None:
+    """Do ``work`` in a thread, and let Ctrl-C call ``stop``; meanwhile call ``tick`` all ``every`` seconds.
 
     The engine looks for signals only now and then, but obeys another thread at once.
     """
@@ -65,7 +67,9 @@ def interruptible(work: Callable[[], object], stop: Callable[[], None]) -> None:
     try:
         thread.start()
         # Not Thread.join: when that is interrupted, it takes the thread for ended.
-        done.wait()
+        while not done.wait(None if tick is None else every):
+            assert tick is not None
+            tick()
         thread.join()
     except KeyboardInterrupt:
         try:

@@ -37,14 +37,19 @@ def report(error: KartosqlError) -> int:
     """Tell about an error and return the exit code."""
     if os.environ.get(DEBUG):
         say("".join(traceback.format_exception(error)).rstrip())
+    say("\n".join(described(error)))
+    return exit_code(error)
+
+
+def described(error: KartosqlError) -> list[str]:
+    """Return what an error says: its code and message, places in the text, notes, and the hint."""
     lines = [f"error[{error.code}]: {error.message}"]
     for span in _spans(error):
         lines.append(excerpt(error.sql or "", span))
     lines += getattr(error, "__notes__", [])
     if error.hint:
         lines.append(f"hint: {error.hint}")
-    say("\n".join(lines))
-    return exit_code(error)
+    return lines
 
 
 def report_bug(error: Exception) -> int:

@@ -24,6 +24,7 @@ SUFFIXES = {
     ".json": "json",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".html": "html",
 }
 
 

@@ -14,6 +14,7 @@ from kartosql.render.values import json_names, jsons, texts
 from kartosql.text.escape import escaped_csv, escaped_json
 
 ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
+_HERE = "<!-- rows -->"
 _QUOTED = {",": re.compile(r'[",\r\n]'), "\t": re.compile(r'["\t\r\n]')}
 
 Writer = Callable[[pa.RecordBatchReader, BinaryIO, bool, bool], int]
@@ -161,6 +162,18 @@ class _Counted:
         self.closed = True
 
 
+def _html(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
+    """Write a page with a table, which needs nothing but itself."""
+    from kartosql.render.html import table_head, table_rows
+    from kartosql.text.markup import document, fragment
+
+    before, after = document("kartosql", fragment(_HERE)).split(_HERE)
+    out.write(f"{before}<table>\n{table_head(reader.schema)}\n<tbody>\n".encode())
+    rows = _by_batch(reader, out, lambda batch, first: table_rows(batch))
+    out.write(f"</tbody>\n</table>{after}\n".encode())
+    return rows
+
+
 def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
     import pyarrow.parquet as pq
 
@@ -222,6 +235,7 @@ WRITERS: Mapping[str, Writer] = {
     "tsv": _separated("\t"),
     "json": _json,
     "jsonl": _jsonl,
+    "html": _html,
     "parquet": _parquet,
     "arrow": _arrow,
     "none": _none,

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 # DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
 # looking partition values up by it fails ("Attempted to access index ... within vector of size").
 LATE = "late_materialization"
-OURS = ("max_execution_time", "parquet_metadata_cache", "enable_profiling", "disabled_optimizers", "async_threads")
+OURS = (
+    "max_execution_time",
+    "parquet_metadata_cache",
+    "enable_profiling",
+    "disabled_optimizers",
+    "async_threads",
+    "enable_progress_bar",
+    "enable_progress_bar_print",
+)
 SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
 

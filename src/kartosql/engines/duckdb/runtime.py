@@ -45,6 +45,7 @@ class Runtime:
         self._sizes: dict[str, int | None] = {}
         self._closed = False
         self._one_more = False
+        self.watched = False  # whether somebody looks at the progress of statements
         weakref.finalize(self, _close_all, self._planners, self._idle)
 
     def close(self) -> None:
@@ -134,6 +135,7 @@ class Runtime:
                 lock=lock,
                 give_back=self._give_back,
                 timeout=_milliseconds(settings),
+                watched=self.watched,
             )
         except BaseException:
             instance.close()

@@ -60,6 +60,7 @@ class Statement(Session):
         lock: Callable[[Sequence[str]], None],
         give_back: Callable[[Any, bool], None],
         timeout: int,
+        watched: bool = False,
     ) -> None:
         super().__init__(instance, files, footers, former)
         self._lock = lock
@@ -78,6 +79,9 @@ class Statement(Session):
             former.hand_over()
             return
         self.run("PRAGMA enable_profiling = 'no_output'")
+        if watched:
+            self.run("SET enable_progress_bar = true")
+            self.run("SET enable_progress_bar_print = false")
         # now() is one instant in it, and no view of the statement outlives it.
         self.run("BEGIN")
 
@@ -251,6 +255,14 @@ class Statement(Session):
                 )
         elif query.select.tree is None:
             raise SqlError("This form of statement is not supported.", code="not-supported", sql=text)
+
+    def fraction(self) -> float | None:
+        """Return how much of the running pipeline is done, from 0 to 1, from any thread; None if nobody knows."""
+        try:
+            percent = float(self._connection.query_progress())
+        except duckdb.Error:
+            return None
+        return percent / 100 if 0 <= percent <= 100 else None
 
     def measured(self) -> Measured:
         """Return what the run read."""

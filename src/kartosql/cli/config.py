@@ -1,0 +1,184 @@
+"""The config file: profiles of stores for the command, and what the shell looks like."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kartosql.errors import UsageError
+
+CONFIG = "KARTOSQL_CONFIG"
+FILE = "config.toml"
+MAX_BYTES = 1_000_000
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "url": (str, "a text"),
+    "storage_options": (dict, "a table"),
+    "settings": (dict, "a table"),
+    "write": (bool, "true or false"),
+}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A store with a name: its URL, how it is reached, settings, and whether statements may write."""
+
+    name: str
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    write: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a config file holds; ``shell`` has options of the shell as they stand there, not yet checked."""
+
+    path: str
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    shell: Mapping[str, Any] = field(default_factory=dict)
+
+    def profile(self, name: str) -> Profile:
+        """Return a profile; raises ``unknown-profile``."""
+        found = self.profiles.get(name)
+        if found is None:
+            close = difflib.get_close_matches(name, self.profiles, 1)
+            listed = f"Profiles: {', '.join(self.profiles)}." if self.profiles else "The file has no profiles."
+            raise UsageError(
+                f"There is no profile {name!r} in {self.path}.",
+                code="unknown-profile",
+                hint=f"Did you mean {close[0]}?" if close else listed,
+            )
+        return found
+
+
+def folder() -> str:
+    """Return the folder of the config file and of saved statements, which need not exist."""
+    given = os.environ.get(CONFIG)
+    if given:
+        return os.path.dirname(os.path.abspath(os.path.expanduser(given)))
+    import platformdirs
+
+    return platformdirs.user_config_dir("kartosql")
+
+
+def path() -> str:
+    """Return the path of the config file: what ``KARTOSQL_CONFIG`` says, else the system's place for it."""
+    given = os.environ.get(CONFIG)
+    return os.path.abspath(os.path.expanduser(given)) if given else os.path.join(folder(), FILE)
+
+
+def read(place: str | None = None) -> Config:
+    """Return what the config file holds; one that is not there is empty.
+
+    Raises ``invalid-config`` with the place of what is wrong.
+    """
+    place = place or path()
+    try:
+        with open(place, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return Config(place)
+    except OSError as e:
+        raise _invalid(place, f"cannot be read: {e.strerror or e}") from None
+    if len(data) > MAX_BYTES:
+        raise _invalid(place, f"has more than {MAX_BYTES:,} bytes")
+    import tomllib
+
+    try:
+        found = tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise _invalid(place, "is not UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as e:
+        raise _invalid(place, f"is no TOML: {e}") from None
+    return _checked(place, found)
+
+
+def _checked(place: str, found: Mapping[str, Any]) -> Config:
+    for name in found:
+        if name not in ("profiles", "shell"):
+            raise _invalid(place, f"has {name!r}, but only [shell] and [profiles.NAME] are known")
+        if not isinstance(found[name], dict):
+            raise _invalid(place, f"{name!r} is no table")
+    profiles = {name: _profile(place, name, values) for name, values in found.get("profiles", {}).items()}
+    return Config(place, profiles, found.get("shell", {}))
+
+
+def _profile(place: str, name: str, values: Any) -> Profile:
+    where = f"[profiles.{name}]"
+    if not isinstance(values, dict):
+        raise _invalid(place, f"{where} is no table")
+    for key, value in values.items():
+        if key not in _KINDS:
+            close = difflib.get_close_matches(key, _KINDS, 1)
+            raise _invalid(place, f"{where} has {key!r}", f"Did you mean {close[0]}?" if close else None)
+        kind, expected = _KINDS[key]
+        if not isinstance(value, kind):
+            raise _invalid(place, f"{where}: {key} is not {expected}")
+    if not values.get("url"):
+        raise _invalid(place, f"{where} has no url")
+    return Profile(name, **values)
+
+
+def _invalid(place: str, what: str, hint: str | None = None) -> UsageError:
+    about = "A profile has url, storage_options, settings and write; .config lists the options of the shell."
+    return UsageError(f"The config file {place} {what}.", code="invalid-config", hint=hint or about)
+
+
+# -- places on the command line ----------------------------------------------------------------------
+
+
+def resolve(place: str) -> Profile:
+    """Return what a URL, folder or profile of the command line means, as a profile.
+
+    ``@name`` is always a profile; a plain name is one unless a folder of that name is there.
+    Raises ``unknown-profile`` and ``invalid-config``.
+    """
+    if place.startswith("@"):
+        return read().profile(place[1:])
+    if not is_name(place) or os.path.exists(place):
+        return Profile("", place)
+    config = read()
+    return config.profiles.get(place) or Profile("", place)
+
+
+def is_name(place: str) -> bool:
+    """Return whether a place may name a profile: no URL, and no path of several parts."""
+    return bool(place) and not any(c in place for c in ":/\\~.\0") and place.isprintable()
+
+
+def write_shell(values: Mapping[str, Any]) -> str:
+    """Replace the table ``[shell]`` of the config file, and leave all else as it is; returns the path.
+
+    Raises OSError, and ``invalid-config`` for a file that cannot be read.
+    """
+    place = path()
+    read(place)  # what is not understood is not written over
+    try:
+        with open(place, encoding="utf-8-sig") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        lines = []
+    kept, inside = [], False
+    for line in lines:
+        if line.lstrip().startswith("["):
+            inside = line.split("#")[0].strip() == "[shell]"
+        if not inside:
+            kept.append(line)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    table = ["[shell]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
+    os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+    with open(f"{place}.part", "w", encoding="utf-8") as file:
+        file.write("\n".join([*kept, *([""] if kept else []), *table, ""]))
+    os.replace(f"{place}.part", place)
+    return place
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else json.dumps(value)

@@ -1,0 +1,168 @@
+"""Commands about the session: store, settings, options, help."""
+
+from __future__ import annotations
+
+import os
+
+from kartosql import __version__
+from kartosql.cli import config
+from kartosql.cli.repl import options as shell_options
+from kartosql.cli.repl.registry import COMMANDS, GROUPS, arguments, command, find
+from kartosql.cli.repl.shell import Shell
+from kartosql.cli.repl.theme import chosen
+from kartosql.errors import StoreError, UsageError
+from kartosql.settings import SETTINGS
+
+_GROUP = "Session"
+MAX_SYNOPSIS = 34
+
+
+@command("engine", usage="[NAME]", about="engine of statements", group=_GROUP, takes=("engine",))
+def _engine(shell: Shell, text: str) -> None:
+    if text:
+        shell.connection.settings.set("engine", text)
+    shell.screen.say(f"engine: {shell.connection.settings['engine']}", "note")
+
+
+@command("store", about="the store, and how often it was asked", group=_GROUP)
+def _store(shell: Shell, text: str) -> None:
+    store = shell.connection.store
+    counts = store.counter.to_dict()
+    shell.screen.say(f"store: {store.url}")
+    shell.screen.say(f"writes: {'no, start with --write' if shell.connection.read_only else 'yes'}")
+    shell.screen.say("calls: " + ", ".join(f"{name} {count:,}" for name, count in counts.items()))
+
+
+@command("open", r"\c", usage="URL|PROFILE", about="open another store", group=_GROUP, takes=("store",))
+def _open(shell: Shell, text: str) -> None:
+    found = arguments(text, 1)
+    if not found:
+        raise UsageError("Name a folder, a URL or a profile.", hint=".open s3://bucket/store")
+    shell.open(os.path.expanduser(found[0]))
+    shell.screen.say(f"store: {shell.connection.store.url}", "note")
+
+
+@command(
+    "config",
+    usage="[NAME [VALUE]|save]",
+    about="options of the shell and settings; save writes the options to the config file",
+    group=_GROUP,
+    takes=("option", "value"),
+)
+def _config(shell: Shell, text: str) -> None:
+    found = arguments(text, 2)
+    if found == ["save"]:
+        _save_config(shell)
+        return
+    if not found:
+        shell.screen.say(f"config file: {config.path()}", "note")
+        for name in shell.options:
+            shell.screen.say(f"{name} = {shell.options.shown(name)}  -- {shell_options.OPTIONS[name].about}")
+        for name in SETTINGS:
+            shell.screen.say(f"{name} = {_setting(shell, name)}  -- {SETTINGS[name].about}")
+        return
+    by_lower = {name.lower(): name for name in SETTINGS}
+    setting = by_lower.get(found[0].lower())
+    if setting is not None and found[0].lower() not in shell_options.OPTIONS:
+        if len(found) == 2:
+            shell.connection.settings.set(setting, found[1])
+        shell.screen.say(f"{setting} = {_setting(shell, setting)}")
+        return
+    option = shell_options.find(found[0])
+    if len(found) == 2:
+        set_option(shell, option.name, found[1])
+    shell.screen.say(f"{option.name} = {shell.options.shown(option.name)}")
+
+
+def _setting(shell: Shell, name: str) -> str:
+    value = shell.connection.settings[name]
+    return "not set" if value is None else str(value)
+
+
+def set_option(shell: Shell, name: str, value: object) -> None:
+    """Set an option of the shell and let the screen follow it; raises ``invalid-setting``."""
+    shell.options.set(name, value)
+    shell.screen.pager = shell.options["pager"]
+    shell.screen.theme = chosen(shell.options["theme"], is_terminal=shell.screen.is_terminal)
+
+
+def _save_config(shell: Shell) -> None:
+    changed = {n: shell.options[n] for n in shell.options if shell.options[n] != shell_options.OPTIONS[n].default}
+    try:
+        place = config.write_shell(changed)
+    except OSError as e:
+        raise StoreError(f"Cannot write {config.path()!r}: {e.strerror or e}") from None
+    shell.screen.say(f"Saved to {place}.", "note")
+
+
+@command("theme", usage="[NAME]", about="colours: auto, dark, light or none", group=_GROUP, takes=("theme",))
+def _theme(shell: Shell, text: str) -> None:
+    if text:
+        set_option(shell, "theme", text)
+    shell.screen.say(f"theme: {shell.options['theme']}", "note")
+
+
+@command("keys", usage="[emacs|vi]", about="keys of the prompt", group=_GROUP, takes=("keys",))
+def _keys(shell: Shell, text: str) -> None:
+    if text:
+        set_option(shell, "keys", text)
+    shell.screen.say(f"keys: {shell.options['keys']}", "note")
+
+
+@command(
+    "help",
+    r"\?",
+    r"\h",
+    usage="[COMMAND|CODE]",
+    about="commands, one of them, or an error code",
+    group=_GROUP,
+    takes=("command",),
+)
+def _help(shell: Shell, text: str) -> None:
+    if not text:
+        shell.screen.show(help_lines(shell), page=True)
+        return
+    if text[0] not in ".\\" and text not in COMMANDS:
+        section = error_section(text)
+        if section:
+            shell.screen.say(section)
+            return
+    found = find(text if text[0] in ".\\" else f".{text}")
+    shell.screen.say(found.synopsis, "command")
+    shell.screen.say(f"  {found.about}")
+    if found.aliases:
+        shell.screen.say(f"  also: {', '.join(found.aliases)}", "note")
+
+
+def help_lines(shell: Shell) -> list[str]:
+    """Return the list of commands by group."""
+    lines = [f"kartosql {__version__}: statements end with a semicolon; Tab completes; Ctrl-C stops; Ctrl-D leaves."]
+    widest = max(len(c.synopsis) for c in COMMANDS.values() if len(c.synopsis) <= MAX_SYNOPSIS)
+    for group in GROUPS:
+        lines += ["", shell.screen.paint("name", group)]
+        for found in COMMANDS.values():
+            if found.group == group:
+                aliases = f"  ({', '.join(found.aliases)})" if found.aliases else ""
+                shown = found.synopsis if len(found.synopsis) <= widest else f".{found.name} ..."
+                lines.append(f"  {shell.screen.paint('command', shown.ljust(widest))}  {found.about}{aliases}")
+    return lines
+
+
+def error_section(code: str) -> str | None:
+    """Return the section of the page of errors about a code."""
+    from kartosql.cli import resources
+
+    try:
+        page = resources.text("docs/errors.md")
+    except OSError:
+        return None
+    for section in page.split("\n## ")[1:]:
+        head, _, body = section.partition("\n")
+        if head.strip("` ") == code:
+            return f"{code}\n{body.strip()}"
+    return None
+
+
+@command("quit", r"\q", about="leave the shell, as Ctrl-D does", group=_GROUP)
+def _quit(shell: Shell, text: str) -> None:
+    raise SystemExit(0)

@@ -1,0 +1,121 @@
+"""Every option of the shell, declared once: ``.config`` shows and sets them, the config file holds them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kartosql.cli.options import FORMATS
+from kartosql.errors import UsageError
+
+Choices = tuple[str, ...]
+ON_OFF: Choices = ("on", "off")
+SCREEN_FORMATS = tuple(f for f in FORMATS if f not in ("parquet", "arrow"))
+
+
+@dataclass(frozen=True)
+class ShellOption:
+    """The declaration of one option: ``choices`` are its values, where there are few."""
+
+    name: str
+    default: Any
+    about: str
+    choices: Choices = ()
+    parse: Callable[[Any], Any] | None = None
+    expected: str = ""
+
+
+def _rows(value: Any) -> int:
+    number = int(value)
+    if isinstance(value, bool) or not 0 <= number <= 1_000_000:
+        raise ValueError(value)
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or "\0" in value or len(value) > 4096:
+        raise ValueError(value)
+    return value
+
+
+def on_off(value: Any) -> bool:
+    """Return what ``on`` and ``off`` mean; raises ValueError."""
+    found = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
+    return found[str(value).lower()] if str(value).lower() in found else _refuse(value)
+
+
+def _refuse(value: Any) -> Any:
+    raise ValueError(value)
+
+
+OPTIONS: Mapping[str, ShellOption] = {
+    o.name: o
+    for o in (
+        ShellOption("mode", "box", "format of results", SCREEN_FORMATS),
+        ShellOption("rows", 40, "rows of a result that are shown, 0 for all", (), _rows, "a whole number"),
+        ShellOption("types", True, "types under the names of columns", ON_OFF, on_off),
+        ShellOption("grouping", True, "digits of numbers in groups of three", ON_OFF, on_off),
+        ShellOption("wide", "vertical", "what a box that is too wide becomes", ("vertical", "box")),
+        ShellOption("timing", True, "the line below each result: rows, time, files and bytes", ON_OFF, on_off),
+        ShellOption("progress", True, "progress of statements that take longer than 0.3 s", ON_OFF, on_off),
+        ShellOption("pager", "auto", "pager for .last (auto), for all long results (on), never", ("auto", *ON_OFF)),
+        ShellOption("theme", "auto", "colours", ("auto", "dark", "light", "none")),
+        ShellOption("keys", "emacs", "keys of the prompt", ("emacs", "vi")),
+        ShellOption("suggest", True, "suggestions from the history behind the cursor", ON_OFF, on_off),
+        ShellOption("completion", True, "the menu of completions while typing; Tab opens it anyway", ON_OFF, on_off),
+        ShellOption("editor", "", "editor of .edit, by default that of VISUAL or EDITOR", (), _text, "a command"),
+        ShellOption("profile", "", "profile that is opened when no store is given", (), _text, "a name"),
+    )
+}
+
+
+class ShellOptions:
+    """The values of a session."""
+
+    def __init__(self) -> None:
+        self._values = {o.name: o.default for o in OPTIONS.values()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(OPTIONS)
+
+    def set(self, name: str, value: Any) -> None:
+        """Set an option; raises ``invalid-setting`` and ``unknown-setting``."""
+        option = find(name)
+        try:
+            if option.parse is not None:
+                self._values[option.name] = option.parse(value)
+                return
+            text = str(value).lower()
+            if text not in option.choices:
+                raise ValueError(value)
+            self._values[option.name] = text
+        except (ValueError, TypeError, OverflowError):
+            expected = option.expected or f"one of {', '.join(option.choices)}"
+            raise UsageError(
+                f"{value!r} is no value for {option.name}.",
+                code="invalid-setting",
+                hint=f"{option.name}: {option.about}; expected {expected}.",
+            ) from None
+
+    def shown(self, name: str) -> str:
+        """Return the value of an option as it is written."""
+        value = self._values[name]
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def find(name: str) -> ShellOption:
+    """Return the declaration of an option or raise ``unknown-setting``."""
+    option = OPTIONS.get(name.lower())
+    if option is None:
+        close = difflib.get_close_matches(name.lower(), OPTIONS, 1)
+        raise UsageError(
+            f"There is no option {name!r}.",
+            code="unknown-setting",
+            hint=f"Did you mean {close[0]}?" if close else f"Options: {', '.join(OPTIONS)}.",
+        )
+    return option

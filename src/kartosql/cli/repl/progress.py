@@ -1,0 +1,51 @@
+"""The line that tells how far a statement is."""
+
+from __future__ import annotations
+
+import time
+
+from kartosql.cli.repl.screen import Screen
+from kartosql.plan.report import human_bytes
+from kartosql.result import Progress
+
+BAR = 20
+LEAST = 0.02  # below this share nobody can tell how long it takes
+
+
+class ProgressLine:
+    """Writes the progress of one statement over itself."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._started = time.perf_counter()
+        self._reading: float | None = None
+        self._most = 0.0
+
+    def show(self, progress: Progress | None) -> None:
+        """Write the line anew; the share only grows, as a statement may have several stages."""
+        now = time.perf_counter()
+        if progress is not None and progress.phase == "read" and self._reading is None:
+            self._reading = now
+        self._most = max(self._most, (progress.fraction or 0.0) if progress is not None else 0.0)
+        since = 0.0 if self._reading is None else now - self._reading
+        self._screen.status(line(progress, now - self._started, since, self._most))
+
+
+def line(progress: Progress | None, seconds: float, reading: float, share: float) -> str:
+    """Return the text: totals are those of the plan, share and speed what the engine says it has done."""
+    if progress is None or progress.phase == "plan":
+        return f"planning … {seconds:.1f} s · Ctrl-C cancels"
+    parts = []
+    if progress.fraction is not None:
+        full = round(BAR * share)
+        parts.append(f"{'█' * full}{'░' * (BAR - full)} {100 * share:.0f} %")
+    else:
+        parts.append(f"reading … {seconds:.1f} s")
+    if progress.files is not None:
+        total = f"{progress.files:,} {'file' if progress.files == 1 else 'files'}"
+        parts.append(f"of {total}" + (f", {human_bytes(progress.bytes)}" if progress.bytes is not None else ""))
+    if progress.fraction is not None and share >= LEAST and reading > 0.2:
+        if progress.bytes:
+            parts.append(f"{human_bytes(int(share * progress.bytes / reading))}/s")
+        parts.append(f"{reading / share - reading:.0f} s left")
+    return " · ".join(parts)

@@ -1,0 +1,147 @@
+"""Where the shell writes: a terminal, a pipe, or the text of a test."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
+
+from kartosql.cli.repl import theme
+from kartosql.text.escape import escaped_lines, width
+
+MIN_COLUMNS = 20
+PAGER = "KARTOSQL_PAGER"
+_CLEAR = "\r\x1b[K"
+
+
+class Screen:
+    """An output that knows how large it is, and what colours it has.
+
+    All text from data has to be escaped before it comes here; ``say`` does that.
+    """
+
+    def __init__(self, out: TextIO | None = None, *, columns: int | None = None, lines: int | None = None) -> None:
+        self.out = out or sys.stdout
+        self._columns = columns
+        self._lines = lines
+        self.is_terminal = bool(getattr(self.out, "isatty", lambda: False)())
+        self.theme = "none"
+        self.pager = "auto"
+        self._status = False
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> int:
+        """Its width now; a terminal may be resized."""
+        return max(MIN_COLUMNS, self._columns or shutil.get_terminal_size().columns)
+
+    @property
+    def lines(self) -> int:
+        """Its height now."""
+        return max(2, self._lines or shutil.get_terminal_size().lines)
+
+    def paint(self, style: str, text: str) -> str:
+        """Return a text in a style of the theme."""
+        return theme.painted(self.theme, style, text)
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def write(self, text: str) -> None:
+        """Write a text as it is; whoever does not listen any more is no error."""
+        self.clear_status()
+        try:
+            self.out.write(text)
+            self.out.flush()
+        except UnicodeEncodeError:
+            encoding = getattr(self.out, "encoding", None) or "ascii"
+            self.out.write(text.encode(encoding, "replace").decode(encoding))
+            self.out.flush()
+
+    def line(self, text: str = "") -> None:
+        """Write a line as it is."""
+        self.write(text + "\n")
+
+    def say(self, text: str, style: str = "") -> None:
+        """Write lines of any text, escaped, in a style."""
+        for line in escaped_lines(text).split("\n"):
+            self.line(self.paint(style, line) if style else line)
+
+    def show(self, lines: Sequence[str], *, page: bool = False) -> None:
+        """Write lines; through the pager if they are more than the terminal holds, and it is wanted."""
+        wanted = self.pager == "on" or (page and self.pager == "auto")
+        if wanted and self.is_terminal and len(lines) >= self.lines and self._paged(lines):
+            return
+        if lines:
+            self.write("\n".join(lines) + "\n")
+
+    def _paged(self, lines: Sequence[str]) -> bool:
+        """Show lines in the pager; False where there is none."""
+        self.clear_status()
+        given = os.environ.get(PAGER) or os.environ.get("PAGER")
+        try:
+            words = shlex.split(given) if given else ["less", "-SR"]
+        except ValueError:
+            return False
+        if not words or shutil.which(words[0]) is None:
+            return False
+        # less may run commands for whoever sits there, and take some from its environment.
+        environment = {"LESSCHARSET": "utf-8", "LESSHISTFILE": "-", **os.environ}
+        try:
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, env=environment)
+        except OSError:
+            return False
+        assert process.stdin is not None
+        with suppress(BrokenPipeError, OSError):
+            process.stdin.write(("\n".join(lines) + "\n").encode())
+        with suppress(BrokenPipeError, OSError):
+            process.stdin.close()
+        while True:
+            try:
+                return process.wait() in (0, 1, 130)
+            except KeyboardInterrupt:  # which is for the pager
+                continue
+
+    # -- a line that is written over -----------------------------------------------------------------
+
+    def status(self, text: str) -> None:
+        """Show one line that the next output takes away; on terminals only."""
+        if not self.is_terminal or (self.theme == "none" and os.environ.get("TERM") in (None, "", "dumb")):
+            return
+        text = escaped_lines(text).replace("\n", " ")
+        while width(text) > self.columns - 1:
+            text = text[:-1]
+        with suppress(OSError, UnicodeEncodeError):
+            self.out.write(_CLEAR + self.paint("note", text))
+            self.out.flush()
+        self._status = True
+
+    def clear_status(self) -> None:
+        """Take that line away."""
+        if self._status:
+            self._status = False
+            with suppress(OSError):
+                self.out.write(_CLEAR)
+                self.out.flush()
+
+
+class Bytes:
+    """A screen as a file of UTF-8 bytes."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes) -> int:
+        """Write some of it."""
+        self._screen.write(self._decoder.decode(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the screen does not wait."""

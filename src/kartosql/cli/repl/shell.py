@@ -1,0 +1,270 @@
+"""The core of the shell: text in, results out. It needs no terminal."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from kartosql.cli.output import interruptible
+from kartosql.cli.repl import registry
+from kartosql.cli.repl.options import ShellOptions
+from kartosql.cli.repl.progress import ProgressLine
+from kartosql.cli.repl.results import Result, account, footer, gather, look_of, table_lines
+from kartosql.cli.repl.screen import Bytes, Screen
+from kartosql.cli.repl.target import Target
+from kartosql.cli.repl.units import is_ready, units
+from kartosql.cli.repl.values import Values
+from kartosql.cli.report import DEBUG, described
+from kartosql.connection import Connection
+from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.query import SelectQuery
+from kartosql.render.formats import write_stream
+from kartosql.result import Query
+from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
+from kartosql.sql.statements import Write
+from kartosql.text.escape import escaped, escaped_lines
+
+PEOPLES = ("box", "vertical", "markdown")  # formats of which some rows are shown, and the others counted
+
+
+class Shell:
+    """A session: a connection, options, the last result. ``feed`` takes lines, ``execute`` whole texts.
+
+    ``execute`` raises nothing but what leaves the shell: SystemExit.
+    """
+
+    def __init__(
+        self, connection: Connection, screen: Screen, options: ShellOptions, opener: Callable[[str], Connection]
+    ) -> None:
+        registry.load()
+        self.connection = connection
+        self.screen = screen
+        self.options = options
+        self.opener = opener
+        self.target = Target()
+        self.values = Values()
+        self.parameters: dict[str, Any] = {}
+        self.last: Result | None = None
+        self.statement: str | None = None  # the last one that ran
+        self.draft: str | None = None  # what the next prompt begins with
+        self.tour_at = 0
+        self.read_depth = 0  # of files that read files
+        self.ask: Callable[[], str] = input
+        self.on_change: Callable[[], None] = lambda: None  # called after what may have changed the catalog
+        self._pending = ""
+        self._query: Query | None = None
+        connection.watch_progress()
+
+    # -- input ---------------------------------------------------------------------------------------
+
+    def feed(self, line: str) -> bool:
+        """Take one line; return whether a statement goes on in the next one."""
+        self._pending += line.rstrip("\n") + "\n"
+        if not self._pending.strip():
+            self._pending = ""
+        elif is_ready(self._pending):
+            text, self._pending = self._pending, ""
+            self.execute(text)
+        return bool(self._pending.strip())
+
+    def forget_input(self) -> None:
+        """Drop the lines of a statement that does not go on."""
+        self._pending = ""
+
+    def execute(self, text: str) -> bool:
+        """Run the commands and statements of a text; return whether all went well. The first that fails ends it."""
+        for unit in units(text):
+            if not self._guarded(self.run_command if unit.kind == "command" else self.run_sql, unit.text):
+                return False
+        return True
+
+    def _guarded(self, run: Callable[[str], None], text: str) -> bool:
+        """Run something, and tell about its warnings and errors."""
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", KartosqlWarning)
+                try:
+                    run(text)
+                finally:
+                    for warning in caught:
+                        self.screen.say("warning: " + " ".join(str(warning.message).split()), "hint")
+            return True
+        except Cancelled:
+            pass  # which was told
+        except KartosqlError as e:
+            self.tell(e)
+        except KeyboardInterrupt:
+            self.screen.say("Interrupted.", "hint")
+        except BrokenPipeError:
+            raise SystemExit(0) from None
+        except Exception as e:  # noqa: BLE001
+            if os.environ.get(DEBUG):
+                self.screen.say("".join(traceback.format_exception(e)).rstrip())
+            what = " ".join(f"{type(e).__name__}: {e}".split())
+            self.screen.say(f"error[internal]: {what} (a bug of kartosql: please report it)", "error")
+        return False
+
+    def tell(self, error: KartosqlError) -> None:
+        """Tell about an error."""
+        if os.environ.get(DEBUG):
+            self.screen.say("".join(traceback.format_exception(error)).rstrip())
+        first, *others = described(error)
+        self.screen.say(first, "error")
+        for line in others:
+            self.screen.say(line, "hint" if line.startswith("hint: ") else "")
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    def run_command(self, line: str) -> None:
+        """Run a command; raises what it raises."""
+        word, _, rest = line.strip().partition(" ")
+        found = registry.find(word.rstrip(";"))
+        takes_sql = found.takes[-1:] == ("sql",)
+        found.run(self, rest.strip() if takes_sql else rest.strip().rstrip(";").strip())
+
+    # -- statements ----------------------------------------------------------------------------------
+
+    def run_sql(self, text: str, *, parameters: dict[str, Any] | None = None, quiet: bool = False) -> None:
+        """Run a statement and show its result; raises KartosqlError. ``quiet`` leaves ``.last`` as it is."""
+        statement = parse(text)
+        given = self.parameters if parameters is None else parameters
+        if isinstance(statement, Select | Inspect | Write) and given:
+            from kartosql.cli.batch import _parameter_names
+
+            wanted = _parameter_names(statement, set(given))
+            given = {name: value for name, value in given.items() if name in wanted}
+        else:
+            given = {}
+        if not quiet:
+            self.statement = text.strip()
+        values: Any = given or None
+        if given and set(given) == {str(n) for n in range(1, len(given) + 1)}:
+            values = [given[str(n)] for n in range(1, len(given) + 1)]
+        self._run(statement, text, lambda: self.connection.sql(text, values), quiet)
+        if not isinstance(statement, Select | Inspect | Set | Reset | Show | Describe):
+            self.on_change()
+
+    def run_query(self, make: Callable[[], Query], text: str) -> None:
+        """Run what gives a result, and show that."""
+        self._run(None, text, make, False)
+
+    def confirm(self, question: str) -> bool:
+        """Ask a question; only ``y`` or ``yes`` is a yes."""
+        self.screen.write(escaped_lines(question))
+        try:
+            return self.ask().strip().lower() in ("y", "yes")
+        except (EOFError, KeyboardInterrupt):
+            self.screen.line()
+            return False
+
+    def _run(self, statement: Any, text: str, make: Callable[[], Query], quiet: bool) -> None:
+        started = time.perf_counter()
+        result = Result(text.strip())
+        mode = self.options["mode"]
+        out = self.target.take()
+        streamed = out is None and mode not in PEOPLES
+        progress = ProgressLine(self.screen) if self.options["progress"] else None
+        lines: list[str] = []  # of a report, which are no rows
+        self._query = None
+
+        def work() -> None:
+            query = self._query = make()
+            lines.extend(getattr(query, "lines", None) or ())
+            if out is not None:
+                rows = out.write(query)
+                result.rows, result.is_complete = rows, True
+                result.summary = account(query, rows, time.perf_counter() - started)
+            else:
+                gather(query, result, partial(self._write, mode) if streamed else None)
+
+        def tick() -> None:
+            if progress is not None and not (streamed and result.rows) and time.perf_counter() - started >= 0.3:
+                progress.show(self._query.progress if self._query is not None else None)
+
+        try:
+            interruptible(work, self._stop, tick)
+        except KeyboardInterrupt:
+            self._cancelled(result, time.perf_counter() - started)
+            raise Cancelled from None
+        except KartosqlError as e:
+            if e.code == "interrupted":
+                self._cancelled(result, time.perf_counter() - started)
+                raise Cancelled from None
+            raise
+        finally:
+            self.screen.clear_status()
+            self._query = None
+        if not quiet:
+            self.last = result if out is None else self.last
+        if isinstance(statement, Set | Reset):
+            return
+        if out is not None:
+            self.screen.say(f"{result.rows:,} {'row' if result.rows == 1 else 'rows'} written to {out.path}", "note")
+        elif streamed:
+            pass  # it was written as it came
+        elif lines and mode == "box":
+            self.screen.show([escaped(line) for line in lines])
+            return
+        else:
+            self.show(result)
+        if self.options["timing"] and result.summary is not None:
+            self.screen.say(str(result.summary), "note")
+
+    def _write(self, mode: str, reader: pa.RecordBatchReader) -> None:
+        write_stream(reader, mode, cast(BinaryIO, Bytes(self.screen)), terminal=self.screen.is_terminal)
+
+    def show(self, result: Result, *, every_row: bool = False, mode: str | None = None) -> None:
+        """Show a result: some rows of it, or every row that is kept, through the pager."""
+        most = 0 if every_row else self.options["rows"]
+        table = result.table.slice(0, most) if most else result.table
+        mode = mode or self.options["mode"]
+        lines = table_lines(table, result.types, mode if mode in PEOPLES else "box", look_of(self.screen, self.options))
+        below = footer(table.num_rows, result)
+        self.screen.show(lines + ([self.screen.paint("hint", below)] if below else []), page=every_row)
+
+    def _stop(self) -> None:
+        self.connection.interrupt()
+        if isinstance(self._query, SelectQuery):
+            self._query.interrupt()
+
+    def _cancelled(self, result: Result, seconds: float) -> None:
+        self.screen.clear_status()
+        told = f"Cancelled after {seconds:.1f} s"
+        found = result.summary
+        if found is not None and found.files_total:
+            told += f": {found}"
+        self.screen.say(told, "hint")
+
+    # -- stores --------------------------------------------------------------------------------------
+
+    def open(self, place: str) -> None:
+        """Open another store; the one that is open stays if that fails."""
+        connection = self.opener(place)
+        self.connection.close()
+        self.connection = connection
+        connection.watch_progress()
+        self.last = None
+        self.on_change()
+
+    def one_table(self, given: str, *, cube: bool = False) -> str:
+        """Return the table of a command's argument, or the only cube of the store; raises ``invalid-argument``."""
+        if given:
+            return given
+        from kartosql.plan.tables import quote_if_needed
+
+        found = list(self.connection.cubes())
+        if len(found) == 1:
+            return quote_if_needed(found[0])
+        what = "cube" if cube else "table"
+        raise UsageError(f"Name a {what}.", hint=f".{'cubes' if cube else 'tables'} lists what the store holds.")
+
+
+class Cancelled(Exception):
+    """Ends a text after Ctrl-C, which was told already."""
