@@ -190,7 +190,7 @@ def test_a_chart_has_a_bar_for_each_row(shell_over):
     assert session(".chart").splitlines() == [
         "DE  12,345 ███▎",
         "FR       7",
-        "GB 102,012 █████████████████████████████",
+        "GB 102,012 ███████████████████████████",
     ]
     assert "holds no numbers" in session(".chart n country")
     assert "has no column 'x'" in session(".chart x")
