@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ SEMANTICS: Mapping[str, str] = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
 }
+_ERROR_LOGGER = "SQLQueryContextLogger"
 _lock = threading.RLock()
 
 
@@ -113,6 +115,17 @@ def keeping_active(spark: SparkSession) -> Iterator[None]:
             jvm.setActiveSession(java.get())
         else:
             jvm.clearActiveSession()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PySpark from printing errors that are raised as well."""
+    logger = logging.getLogger(_ERROR_LOGGER)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 # -- starting ------------------------------------------------------------------------------------

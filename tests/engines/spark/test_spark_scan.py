@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kartosql
+from builders import WRITE_ID, parquet, write_dataset
+from engines.spark.spark_rows import comparable, on_duckdb, on_spark
+from kartosql.engines.spark import scan as scans
+from kartosql.engines.spark.scan import Views
+from kartosql.errors import KartosqlError
+from kartosql.store import Store
+
+UTC = "UTC"
+
+
+def tables_of(con: kartosql.Connection) -> list[str]:
+    return sorted({*con.datasets(), *con.cubes()})
+
+
+def put(store: Store, uuid: str, schema: dict[str, pa.DataType], files: dict[str, Any], **changes: Any) -> None:
+    """Write a dataset of one file per folder; files are tables, or bytes."""
+    write_dataset(store, uuid, schema, files, **changes)
+    for folder, data in files.items():
+        key = f"{uuid}/table/{folder}/{WRITE_ID}.parquet".replace("//", "/")
+        store.put(key, data if isinstance(data, bytes) else parquet(data))
+
+
+def same(spark: Any, con: kartosql.Connection, text: str) -> list[str]:
+    expected, found = comparable(on_duckdb(con, text)), comparable(on_spark(spark, con, text))
+    assert found == expected
+    return found[1]
+
+
+def code_of(spark: Any, con: kartosql.Connection, text: str) -> str:
+    with pytest.raises(KartosqlError) as caught:
+        on_spark(spark, con, text)
+    assert caught.value.hint
+    return caught.value.code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["kartothek/ktk_store", "kartothek/plateau_store", "sql/main", "sql/paths", "sql/typed"]
+)
+def test_views_hold_the_rows_and_types_of_duckdbs_relations(spark: Any, golden_folder: Path, name: str) -> None:
+    compared = 0
+    with kartosql.connect(golden_folder / name) as con:
+        for table in tables_of(con):
+            text = f'SELECT * FROM "{table}"'
+            try:
+                con.sql(text).arrow()
+            except KartosqlError as e:
+                assert code_of(spark, con, text) == e.code  # noqa: PT017
+                continue
+            same(spark, con, text)
+            compared += 1
+    assert compared
+
+
+def test_differently_written_files_are_read_each_in_its_way(spark: Any, local: Store) -> None:
+    schema = {
+        "p": pa.int64(), "i": pa.int64(), "u": pa.uint64(), "f": pa.float64(), "s": pa.string(),
+        "t": pa.timestamp("us"), "z": pa.timestamp("us", UTC), "d": pa.decimal128(9, 3), "l": pa.list_(pa.int64()),
+    }  # fmt: skip
+    wide = {
+        "i": pa.array([2**62, None]), "u": pa.array([2**64 - 1, 0], pa.uint64()), "f": [float("nan"), -0.0],
+        "s": ["é", None], "t": pa.array([-1, None], pa.timestamp("us")),
+        "z": pa.array([1, None], pa.timestamp("us", UTC)),
+        "d": pa.array([decimal.Decimal("1.5"), None], pa.decimal128(9, 3)),
+        "l": pa.array([[1, None], None], pa.list_(pa.int64())),
+    }  # fmt: skip
+    narrow = {
+        "i": pa.array([-5], pa.int8()), "u": pa.array([2**32 - 1], pa.uint32()), "f": pa.array([0.1], pa.float32()),
+        "s": pa.nulls(1), "t": pa.array([7_000_000], pa.timestamp("ns")), "z": pa.array([7], pa.timestamp("ms", UTC)),
+        "d": pa.array([decimal.Decimal("2.5")], pa.decimal128(4, 1)), "l": pa.array([[3]], pa.list_(pa.int32())),
+    }  # fmt: skip
+    void = {name: pa.nulls(2) for name in wide}
+    put(local, "t", schema, {"p=1": wide, "p=2": narrow, "p=3": void}, partition_keys=["p"])
+    con = kartosql.connect(local.root)
+    assert len(same(spark, con, "SELECT * FROM t")) == 5
+    assert len(same(spark, con, "SELECT i, u, f, s, t, z, d FROM t")) == 5  # without the list Arrow is not needed
+
+
+@pytest.mark.parametrize("column", ["t", "z"])
+def test_nanoseconds_that_spark_lacks_are_an_error_and_not_cut_off(spark: Any, local: Store, column: str) -> None:
+    zone = UTC if column == "z" else None
+    put(local, "t", {column: pa.timestamp("ns", zone)}, {"": {column: pa.array([1001], pa.timestamp("ns", zone))}})
+    con = kartosql.connect(local.root)
+    with pytest.raises(Exception, match="kartosql:nanoseconds"):
+        on_spark(spark, con, "SELECT * FROM t")
+
+
+def test_columns_that_differ_in_case_are_two(spark: Any, local: Store) -> None:
+    put(local, "t", {"x": pa.int64(), "X": pa.string()}, {"": {"x": [1, 2], "X": ["a", "b"]}})
+    con = kartosql.connect(local.root)
+    found = on_spark(spark, con, "SELECT * FROM t")
+    assert sorted(map(tuple, (r.values() for r in found.to_pylist()))) == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize("folder", ["[a]", "a*b", "{x}", "a b", "é%41"])
+def test_the_folder_of_a_store_is_no_pattern(spark: Any, tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    store = Store(str(tmp_path / folder))
+    put(
+        store,
+        "t",
+        {"p": pa.string(), "x": pa.int64()},
+        {"p=a%2Fb": {"x": [1]}, "p=%C3%A9": {"x": [2]}},
+        partition_keys=["p"],
+    )
+    assert len(same(spark, kartosql.connect(store.root), "SELECT * FROM t")) == 2
+
+
+def test_files_that_spark_would_hide_are_read(spark: Any, local: Store) -> None:
+    put(local, "t", {"x": pa.int64()}, {"": {"x": [1]}})
+    document = local.read("t.by-dataset-metadata.json").decode()
+    for name in ("_hidden", ".dotted"):
+        local.put(f"t/table/{name}.parquet", parquet({"x": [2]}))
+        document = document.replace(
+            '"partitions": {', f'"partitions": {{"{name}": {{"files": {{"table": "t/table/{name}.parquet"}}}}, '
+        )
+    local.put("t.by-dataset-metadata.json", document.encode())
+    assert len(same(spark, kartosql.connect(local.root), "SELECT * FROM t")) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "corrupt-file"),
+        (b"PAR1 no footer PAR1", "corrupt-file"),
+        ({"x": ["text"]}, "schema-mismatch"),
+        ({"y": [1]}, "schema-mismatch"),
+        ({"x": pa.array([1], pa.uint64())}, "schema-mismatch"),
+    ],
+)
+def test_files_that_do_not_fit_are_named(spark: Any, local: Store, data: Any, code: str) -> None:
+    put(local, "t", {"p": pa.int64(), "x": pa.int64()}, {"p=1": {"x": [1]}, "p=2": data}, partition_keys=["p"])
+    con = kartosql.connect(local.root)
+    assert code_of(spark, con, "SELECT * FROM t") == code
+
+
+def test_a_missing_file_is_named(spark: Any, local: Store) -> None:
+    write_dataset(local, "t", {"x": pa.int64()}, [""])
+    assert code_of(spark, kartosql.connect(local.root), "SELECT * FROM t") == "missing-file"
+
+
+def test_types_that_spark_lacks_are_refused_where_they_are_used(spark: Any, local: Store) -> None:
+    put(local, "t", {"x": pa.int64(), "c": pa.time64("us")}, {"": {"x": [1], "c": pa.array([1], pa.time64("us"))}})
+    con = kartosql.connect(local.root)
+    assert code_of(spark, con, "SELECT * FROM t") == "not-portable"
+    assert same(spark, con, "SELECT x FROM t") == ["(1,)"]
+
+
+def test_a_store_in_memory_is_out_of_reach(spark: Any) -> None:
+    store = Store("memory://out-of-reach")
+    with pytest.raises(KartosqlError) as caught:
+        Views(spark, store)
+    assert caught.value.code == "store-unreachable"
+
+
+def test_more_ways_than_are_read_natively_are_read_by_arrow(
+    spark: Any, local: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scans, "MAX_GROUPS", 1)
+    files = {"p=1": {"x": [1], "y": pa.nulls(1)}, "p=2": {"x": pa.nulls(1), "y": ["b"]}, "p=3": {"x": [3], "y": ["c"]}}
+    put(local, "t", {"p": pa.int64(), "x": pa.int64(), "y": pa.string()}, files, partition_keys=["p"])
+    assert len(same(spark, kartosql.connect(local.root), "SELECT * FROM t")) == 3
+
+
+def test_conditions_reach_files_and_row_groups(spark: Any, local: Store) -> None:
+    files = {f"p={p}": {"x": [p, p + 10]} for p in range(4)}
+    put(local, "t", {"p": pa.int64(), "x": pa.int64()}, files, partition_keys=["p"])
+    con = kartosql.connect(local.root)
+    views = Views(spark, con.store)
+    frame = views.frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    narrow = frame.where("p = 2 AND x > 5")
+    plan = narrow._jdf.queryExecution().executedPlan().toString()
+    assert "PartitionFilters: [isnotnull(p" in plan
+    assert "PushedFilters: [IsNotNull(x), GreaterThan(x,5)]" in plan
+    assert [tuple(r) for r in narrow.collect()] == [(2, 12)]
+    assert len(frame.where("p = 2").inputFiles()) == 4  # what is asked for, before filters
+    assert frame.where("p IN (1, 3)").count() == 4
+
+
+def test_registered_data_become_a_view(spark: Any, local: Store) -> None:
+    con = kartosql.connect(local.root)
+    data = {
+        "u": pa.array([2**64 - 1], pa.uint64()),
+        "t": pa.array([1], pa.timestamp("us")),
+        "c": pa.array([1], pa.time64("us")),
+    }
+    con.register("mine", pa.table(data))
+    source = con.sql("SELECT * FROM mine")._bound.occurrences[0].source  # type: ignore[attr-defined]
+    views = Views(spark, con.store)
+    name = views.create_registered(source)
+    found = spark.table(name).toArrow()
+    assert [str(f.type) for f in found.schema] == ["decimal128(20, 0)", "timestamp[us]"]
+    assert found.to_pylist()[0]["u"] == 2**64 - 1
+
+
+def test_closed_views_are_gone_and_frames_of_them_stay(spark: Any, local: Store) -> None:
+    put(local, "t", {"x": pa.int64()}, {"": {"x": [1]}})
+    con = kartosql.connect(local.root)
+    views = Views(spark, con.store)
+    (name,) = views.create(con.sql("SELECT * FROM t").report.scan).values()  # type: ignore[attr-defined]
+    frame = spark.table(name)
+    views.close()
+    assert not spark.catalog.tableExists(name)
+    assert frame.count() == 1
