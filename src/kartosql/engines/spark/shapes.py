@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +62,9 @@ class Shapes:
                 self._of_file.clear()
                 missing = list(dict.fromkeys(files))
             if self._store.is_local:
-                footers = map(self._footer, missing)  # one by one, so that one is held at a time
+                footers: Iterable[bytes] = map(self._footer, missing)  # one by one, so that one is held at a time
             else:
-                footers = iter(self._store.map(self._footer, missing))
+                footers = self._store.map(self._footer, missing)
             for file, footer in zip(missing, footers, strict=True):
                 self._of_file[file] = self._number(file[0], footer)
             return [self._of_file[f] for f in files]
