@@ -13,7 +13,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Tables, TableSource, quote_if_needed
 from kartosql.settings import SETTINGS, Settings
-from kartosql.store import Store
+from kartosql.store import Files
 
 _STRINGS = pa.list_(pa.string())
 
@@ -61,8 +61,8 @@ def cubes(snapshot: Snapshot) -> pa.Table:
     )
 
 
-def tables(known: Tables) -> pa.Table:
-    """Return every table that a statement can name: cubes, their datasets, plain datasets, registered data."""
+def tables(known: Tables, attached: Iterable[tuple[tuple[str, ...], str]] = ()) -> pa.Table:
+    """Return every table that a statement can name: cubes, their datasets, plain datasets, registered, attached."""
     snapshot = known.snapshot
     found = snapshot.cubes()
     rows = [(quote_if_needed(name), "cube") for name in found]
@@ -74,11 +74,26 @@ def tables(known: Tables) -> pa.Table:
     members = {f"{cube}++{d}" for cube in found for d in snapshot.members[cube]}
     rows += [(quote_if_needed(uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members]
     rows += [(quote_if_needed(name), "registered") for name in known.registered]
+    rows += [(".".join(map(quote_if_needed, name)), kind) for name, kind in attached]
     return _table(rows, table=pa.string(), kind=pa.string())
 
 
-def datasets(snapshot: Snapshot) -> pa.Table:
-    """Return the datasets of a store, one row each; broken ones with what is wrong."""
+def attached(entries: Iterable[Any]) -> pa.Table:
+    """Return what is attached: name, type, url, options."""
+    rows = []
+    for entry in entries:
+        options = ", ".join(f"{name.upper()} {value!r}" for name, value in sorted(entry.options.items()))
+        rows.append((entry.name, entry.type, entry.url, options or None))
+    return _table(rows, name=pa.string(), type=pa.string(), url=pa.string(), options=pa.string())
+
+
+def detached(name: str, done: bool) -> pa.Table:
+    """Return what DETACH did: name, detached."""
+    return _table([(name, done)], name=pa.string(), detached=pa.bool_())
+
+
+def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, TableSource | KartosqlError]] = ()) -> pa.Table:
+    """Return the datasets of a store and what is attached, one row each; broken ones with what is wrong."""
     rows: list[tuple[Any, ...]] = []
     for uuid, found in sorted(snapshot.datasets(snapshot.uuids()).items()):
         if isinstance(found, Dataset):
@@ -92,6 +107,12 @@ def datasets(snapshot: Snapshot) -> pa.Table:
         else:
             message = found.message if isinstance(found, KartosqlError) else f"{found.args[0]} is missing"
             rows.append((uuid, None, None, None, None, message))
+    for name, source in attached:
+        if isinstance(source, KartosqlError):
+            rows.append((name, None, None, None, None, source.message))
+        else:
+            table = source.parts[0].table
+            rows.append((name, [name], list(table.partition_keys), len(table.files), [], None))
     return _table(
         rows,
         dataset=pa.string(),
@@ -103,7 +124,7 @@ def datasets(snapshot: Snapshot) -> pa.Table:
     )
 
 
-def members(source: TableSource, store: Store) -> pa.Table:
+def members(source: TableSource, store: Files) -> pa.Table:
     """Return the datasets of a cube with their role, keys and size."""
     rows = []
     for part in source.parts:
@@ -163,7 +184,7 @@ def describe_schema(schema: pa.Schema) -> pa.Table:
     return _table([(f.name, str(f.type)) for f in schema], column=pa.string(), type=pa.string())
 
 
-def partitions(source: TableSource, store: Store) -> pa.Table:
+def partitions(source: TableSource, store: Files) -> pa.Table:
     """Return each combination of partition values with its number of files, per dataset."""
     rows = []
     for part in source.parts:
@@ -178,12 +199,12 @@ def partitions(source: TableSource, store: Store) -> pa.Table:
 
 
 def _value(value: Any, type_: pa.DataType) -> str:
-    if pa.types.is_timestamp(type_):
+    if pa.types.is_timestamp(type_) and value is not None:
         return str(pa.scalar(value, type_))
-    return repr(value) if isinstance(value, (str, bytes)) else str(value)
+    return repr(value) if isinstance(value, (str, bytes)) else "NULL" if value is None else str(value)
 
 
-def indexes(source: TableSource, store: Store) -> pa.Table:
+def indexes(source: TableSource, store: Files) -> pa.Table:
     """Return the inverted indices of a table, one row each."""
     rows = [
         (part.name, column, str(index.type), index.key)
@@ -193,24 +214,24 @@ def indexes(source: TableSource, store: Store) -> pa.Table:
     return _table(rows, dataset=pa.string(), column=pa.string(), type=pa.string(), key=pa.string())
 
 
-def files(source: TableSource, store: Store) -> pa.Table:
+def files(source: TableSource, store: Files) -> pa.Table:
     """Return the files of a table in the order of the metadata document, with their sizes."""
     rows = []
     for part in source.parts:
         sizes = store.map(lambda key: _size(store, key), part.table.files)
-        for label, key, size in zip(part.table.labels, part.table.files, sizes, strict=True):
-            rows.append((part.name, label, key, size))
+        for at, (label, size) in enumerate(zip(part.table.labels, sizes, strict=True)):
+            rows.append((part.name, label, part.table.shown(at), size))
     return _table(rows, dataset=pa.string(), label=pa.string(), key=pa.string(), bytes=pa.int64())
 
 
-def _size(store: Store, key: str) -> int | None:
+def _size(store: Files, key: str) -> int | None:
     try:
         return store.size(key)
     except KeyError:
         return None
 
 
-def stats(source: TableSource, store: Store) -> pa.Table:
+def stats(source: TableSource, store: Files) -> pa.Table:
     """Return partitions, files, physical rows and bytes per dataset, from the files' footers.
 
     Rows that were overwritten are counted, as they still stand in the files.

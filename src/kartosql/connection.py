@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from kartosql.attaching import Attaching
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cache import MetadataCache
@@ -22,10 +23,10 @@ from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
+from kartosql.sql import Attach, Describe, Detach, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.shapes import ParsedTexts
 from kartosql.sql.statements import Write
-from kartosql.store import Store
+from kartosql.store import Mounts, Store
 from kartosql.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ def connect(
     ``unknown-setting`` and ``invalid-setting``.
     """
     values = Settings({"engine": engine, **settings})
-    return Connection(Store(url, storage_options), values, read_only=read_only)
+    return Connection(Store(url, storage_options), values, read_only=read_only, storage_options=storage_options)
 
 
-class Connection(Upkeep):
+class Connection(Upkeep, Attaching):
     """A store, the session's settings and the data registered by the user.
 
     Each statement lists the store and reads a snapshot of its own, so it sees all that was
@@ -60,12 +61,22 @@ class Connection(Upkeep):
     lookups, footers of data files, and engines that are locked up for the tables they read.
     """
 
-    def __init__(self, store: Store, settings: Settings, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        read_only: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.store = store
         self.settings = settings
         self.read_only = read_only
         self._registered: dict[str, TableSource] = {}
-        self._runtime = Runtime(store)
+        self._mounts = Mounts(store)
+        self._runtime = Runtime(self._mounts)
+        self._storage_options = storage_options
+        self._attached = None
         self._metadata = MetadataCache()
         self._plans = PlanCache()
         self._parse = ParsedTexts(parse).parse
@@ -87,6 +98,8 @@ class Connection(Upkeep):
         """Close the connection; results that were made stay usable."""
         self._closed = True
         self._registered.clear()
+        if self._attached is not None:
+            self._attached.close()
         self._runtime.close()
 
     def expect_one_statement(self) -> None:
@@ -102,7 +115,8 @@ class Connection(Upkeep):
         return Snapshot(self.store, self._metadata)
 
     def _tables(self) -> Tables:
-        return Tables(self._snapshot(), self._registered)
+        attached = None if self._attached is None else self._attached.now()
+        return Tables(self._snapshot(), self._registered, attached)
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -132,6 +146,8 @@ class Connection(Upkeep):
             raise SqlError("This statement takes no parameters.", code="invalid-parameters")
         if isinstance(statement, Set | Reset) and not find(statement.name).in_sql:
             raise SqlError(f"The setting {statement.name!r} is given to connect() only.", code="not-allowed", sql=text)
+        if isinstance(statement, Attach | Detach):
+            return self._attach_or_detach(statement)
         if isinstance(statement, Set):
             self.settings.set(statement.name, statement.value)
             return Query(catalog.settings(self.settings, [statement.name]))
@@ -211,7 +227,7 @@ class Connection(Upkeep):
         def query(select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False) -> SelectQuery:
             return self._select(select, parameters, on or engine, started, pruned=pruned, traced=traced)
 
-        return Session(self.store, self.settings, self._tables, query)
+        return Session(self._mounts, self.settings, self._tables, query)
 
     def _inspect(self, statement: Inspect, parameters: Parameters, engine: str | None, started: float) -> Query:
         from kartosql.insight import inspect
@@ -229,9 +245,11 @@ class Connection(Upkeep):
         if what == "cubes":
             return catalog.cubes(tables.snapshot)
         if what == "tables":
-            return catalog.tables(tables)
+            return catalog.tables(tables, self._attachments.tables() if self._attached is not None else ())
+        if what == "attached":
+            return catalog.attached([] if self._attached is None else self._attached.entries.values())
         if what == "datasets" and statement.target is None:
-            return catalog.datasets(tables.snapshot)
+            return catalog.datasets(tables.snapshot, self._attached_tables(tables))
         assert statement.target is not None
         source = tables.find(statement.target, statement.span, text)
         if source.registered is not None:
@@ -243,7 +261,7 @@ class Connection(Upkeep):
             "files": catalog.files,
             "stats": catalog.stats,
         }[what]
-        return show(source, self.store)
+        return show(source, self._mounts)
 
     def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
         """Return what a SELECT would read and why, without running it."""
@@ -330,6 +348,8 @@ class Connection(Upkeep):
                 f"{type(data).__name__} cannot be registered: {e}",
                 hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",
             ) from None
+        if self._attached is not None and name in self._attached.now():
+            raise UsageError(f"{name!r} is attached.", code="name-taken", hint="Choose another name, or detach it.")
         if len(set(table.column_names)) < table.num_columns:
             raise UsageError(f"{name!r} has a column name twice.")
         self._registered[name] = registered_source(name, table)

@@ -106,6 +106,7 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
         Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
+        Setting("attach", True, _yes_or_no, "whether statements may ATTACH folders and stores", in_sql=False),
         Setting("default_collation", None, _text, "collation of text comparisons", "default_collation"),
     )
 }

@@ -42,7 +42,8 @@ def test_there_are_examples_and_each_has_its_output() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
-def test_example_gives_its_expected_output(path: Path, demo_copy: Path) -> None:
+def test_example_gives_its_expected_output(path: Path, demo_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(demo_copy.parent)
     code, printed = fences.command([str(demo_copy), "--write", "-f", str(path), "--format", "csv"])
     assert (code, fences.steady(printed)) == (0, fences.steady(path.with_suffix(".expected").read_text("utf-8")))
 
@@ -70,7 +71,8 @@ def test_commands_of_a_page_print_what_it_shows(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", _with("sql"), ids=lambda p: p.stem)
-def test_sql_of_a_page_runs_on_the_demo(page: Path, demo_copy: Path) -> None:
+def test_sql_of_a_page_runs_on_the_demo(page: Path, demo_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(demo_copy.parent)
     for text in fences.blocks(page, "sql"):
         with kartosql.connect(str(demo_copy)) as con:
             for statement in split_statements(text):

@@ -278,13 +278,13 @@ SELECT * FROM d WHERE x = 1 ; COPY d TO '{0}/x' --
 BEGIN; SELECT 1
 ;SELECT 1;COMMIT
 """,
+    "not-attached": "DETACH memory",
     "not-supported": """
 COPY d TO '{0}/x'
 COPY (SELECT 1) TO '{0}/x' (FORMAT parquet)
 COPY d FROM '/etc/passwd'
 ATTACH ':memory:' AS q
 ATTACH '{0}/x.db'
-DETACH memory
 CREATE TABLE q AS SELECT 1
 CREATE TEMP MACRO q(a) AS a
 CREATE TYPE q AS ENUM ('a')

@@ -17,11 +17,13 @@ _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
 def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return ``values`` (none of them None) as an Arrow array of ``type_``.
+    """Return ``values`` as an Arrow array of ``type_``.
 
     Timestamps are given as integers in the unit of the type.
     """
     t = pa.types
+    if _has_nulls(values):
+        return _with_nulls(values, type_)
     if t.is_string(type_):
         joined = "".join(values)
         if joined.isascii():
@@ -40,6 +42,22 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             type_, len(values), [None, pa.py_buffer(bits.to_bytes(len(values) // 8 + 1, "little"))]
         )
     return pa.array(values, type_)
+
+
+def _has_nulls(values: Sequence[Any]) -> bool:
+    return not isinstance(values, range) and None in values
+
+
+def _with_nulls(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    given = [v for v in values if v is not None]
+    if not given:
+        return pa.nulls(len(values), type_)
+    filled = array_of([given[0] if v is None else v for v in values], type_)
+    bits = bytearray(len(values) // 8 + 1)
+    for i, v in enumerate(values):
+        if v is not None:
+            bits[i >> 3] |= 1 << (i & 7)
+    return pa.Array.from_buffers(type_, len(values), [pa.py_buffer(bytes(bits)), *filled.buffers()[1:]])
 
 
 def texts(encoded: Sequence[bytes], type_: pa.DataType) -> pa.Array:

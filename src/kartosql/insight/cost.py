@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kartosql.insight.footers import column_bytes, columns_read, sample
 from kartosql.plan.report import ScanReport
-from kartosql.store import Store
+from kartosql.store import Files
 from kartosql.text import markup
 from kartosql.text.grid import grid
 from kartosql.text.sizes import counted, human_bytes
@@ -127,7 +127,7 @@ class Cost:
         return self.html()
 
 
-def cost(store: Store, report: ScanReport, planning: dict[str, int], limit: int | None) -> Cost:
+def cost(store: Files, report: ScanReport, planning: dict[str, int], limit: int | None) -> Cost:
     """Return what a planned query will read; the footers of up to 200 files per dataset are read for it.
 
     Raises ``missing-file`` and ``corrupt-file``.

@@ -9,7 +9,7 @@ from functools import partial
 import pyarrow.parquet as pq
 
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.store import Store
+from kartosql.store import Files
 from kartosql.write.stats import read_footer
 
 MAX_FOOTERS = 200
@@ -34,7 +34,7 @@ class Sample:
         return round(number * self.of / len(self.files)) if self.files else 0
 
 
-def sample(store: Store, keys: Sequence[str], files: Sequence[int], most: int = MAX_FOOTERS) -> Sample:
+def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = MAX_FOOTERS) -> Sample:
     """Read the footers of ``files``, positions in ``keys``; evenly spread ones if there are more than ``most``.
 
     Raises ``missing-file`` and ``corrupt-file``.

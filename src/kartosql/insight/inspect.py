@@ -12,7 +12,7 @@ from kartosql.query import SelectQuery
 from kartosql.result import Content, ReportQuery
 from kartosql.settings import Settings
 from kartosql.sql.statements import Coverage, Explain, Inspect, Select
-from kartosql.store import Store
+from kartosql.store import Files
 
 
 class MakeQuery(Protocol):
@@ -31,7 +31,7 @@ class MakeQuery(Protocol):
 class Session:
     """What the statements of this room need of a connection."""
 
-    store: Store
+    store: Files
     settings: Settings
     tables: Callable[[], Tables]
     query: MakeQuery

@@ -171,7 +171,8 @@ class ScanReport:
             before = after
 
     def _part(self, part: PartScan) -> dict[str, Any]:
-        files = part.part.table.files
+        table = part.part.table
+        files = table.files
         selected = [files[i] for i in part.files]
         return {
             "dataset": part.part.name,
@@ -180,7 +181,7 @@ class ScanReport:
             "files_selected": len(selected),
             "bytes_total": self._bytes(files),
             "bytes_selected": self._bytes(selected),
-            "files": selected,
+            "files": [table.shown(i) for i in part.files],
             "answered_from": "files" if part.summary is None else "metadata",
             "steps": [
                 {

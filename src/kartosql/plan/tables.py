@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
@@ -48,6 +48,7 @@ class TableSource:
     owner: Mapping[str, str] = field(default_factory=dict)
     cube: CubeState | None = None
     registered: Any = None
+    attached: str | None = None  # the type of what ATTACH made a table
     exposed: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, column: str) -> str | None:
@@ -81,7 +82,7 @@ def _cube_source(state: CubeState) -> TableSource:
     # Partition keys of an enrichment that are no cube columns belong to it like its payload.
     parts = [_part(m, [c for c, name in owner.items() if name == m.name]) for m in _seed_first(state)]
     columns = {c: t for c, t in types.items() if c in owner}
-    return TableSource(state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state, exposed=_exposed(columns))
+    return TableSource(state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state, exposed=exposed(columns))
 
 
 def member_source(state: CubeState, name: str) -> TableSource:
@@ -94,7 +95,7 @@ def _member_source(state: CubeState, name: str) -> TableSource:
     types = {c: member.table.types[c] for c in sorted(member.table.schema.names) if is_visible(c)}
     part = _part(member, list(types))
     owner = dict.fromkeys(types, name)
-    return TableSource(f"{state.cube.uuid_prefix}.{name}", types, (part,), owner, cube=state, exposed=_exposed(types))
+    return TableSource(f"{state.cube.uuid_prefix}.{name}", types, (part,), owner, cube=state, exposed=exposed(types))
 
 
 def dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
@@ -106,7 +107,7 @@ def _dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
     types = dict(table.types)
     name = f"{table.uuid}.{table.table}" if qualified else table.uuid
     part = Part(table.table, table, (), tuple(types))
-    return TableSource(name, types, (part,), dict.fromkeys(types, table.table), exposed=_exposed(types))
+    return TableSource(name, types, (part,), dict.fromkeys(types, table.table), exposed=exposed(types))
 
 
 def _part(member: CubeMember, columns: Sequence[str]) -> Part:
@@ -121,40 +122,63 @@ def _seed_first(state: CubeState) -> list[CubeMember]:
 def registered_source(name: str, table: pa.Table) -> TableSource:
     """Return the table that registered Arrow data are."""
     columns = {f.name: f.type for f in table.schema}
-    return TableSource(name, columns, registered=table, exposed=_exposed(columns))
+    return TableSource(name, columns, registered=table, exposed=exposed(columns))
 
 
-def _exposed(columns: Iterable[str]) -> dict[str, str]:
+def exposed(columns: Iterable[str]) -> dict[str, str]:
     """Return the names inside of the engine of columns that differ only in case."""
     groups: dict[str, list[str]] = {}
     for column in columns:
         groups.setdefault(column.lower(), []).append(column)
-    exposed = {}
+    found = {}
     for group in groups.values():
         for column in group if len(group) > 1 else ():
             # All of them are renamed, so that a reference which is overlooked finds none instead of another.
             cases = "".join("1" if c != c.lower() else "0" for c in column)
-            exposed[column] = f"{column}__kartosql_{int(cases, 2):x}"
-    return exposed
+            found[column] = f"{column}__kartosql_{int(cases, 2):x}"
+    return found
+
+
+class Attached(Protocol):
+    """What ATTACH gave a name: a table, or a store whose tables have names below it."""
+
+    def find(self, rest: Name) -> TableSource | None:
+        """Return the table with the rest of a name, as it stands now; None if there is none."""
 
 
 class Tables:
-    """Finds the table that a name means, in a snapshot and the registered data."""
+    """Finds the table that a name means: in a snapshot, the registered data, and what is attached."""
 
-    def __init__(self, snapshot: Snapshot, registered: Mapping[str, TableSource]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        registered: Mapping[str, TableSource],
+        attached: Mapping[str, Attached] | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self.registered = registered
+        self._attached = attached or {}
+        self._found: dict[Name, TableSource] = {}  # what is attached, as it was when the statement first named it
 
     def names(self) -> list[str]:
         """Return every one-part name, for suggestions and listings."""
         cubes = [p for p in self.snapshot.members if self.snapshot.is_cube(p)]
-        return sorted({*self.registered, *cubes, *self.snapshot.keys})
+        return sorted({*self.registered, *self._attached, *cubes, *self.snapshot.keys})
+
+    def is_taken(self, name: str) -> bool:
+        """Return whether a one-part name means something, by case or not."""
+        lower = name.lower()
+        known = (*self.registered, *self._attached, *self.snapshot.keys, *self.snapshot.members)
+        return any(lower == n.lower() for n in known)
 
     def find(self, name: Name, span: Span | None = None, sql: str | None = None) -> TableSource:
         """Return the table ``name``; raises ``unknown-table``, ``ambiguous-name`` or what is wrong with it."""
         try:
             if len(name) == 1:
                 return self._one(name[0])
+            found = self._below(name)
+            if found is not None:
+                return found
             if len(name) == 2:
                 return self._two(*name)
         except SqlError as e:
@@ -162,9 +186,31 @@ class Tables:
             raise
         raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
 
+    def _below(self, name: Name) -> TableSource | None:
+        """Return the table of an attached store that a name of several parts means."""
+        first = _by_case(name[0], self._attached)
+        if first is None or name[0] in self.registered:
+            return None
+        return self._attachment(first, name[1:])
+
+    def _attachment(self, first: str, rest: Name) -> TableSource:
+        """Return what is attached as ``first``, the same one for the whole statement."""
+        key = (first, *rest)
+        if key not in self._found:
+            found = self._attached[first].find(rest)
+            if found is None:
+                shown = ".".join(key)
+                raise SqlError(
+                    f"There is no table {shown!r}.", code="unknown-table", hint="SHOW TABLES lists what is attached."
+                )
+            self._found[key] = found
+        return self._found[key]
+
     def _one(self, name: str) -> TableSource:
         snapshot = self.snapshot
         kind, found = self._match(name)
+        if kind == "attached":
+            return self._attachment(found, ())
         if kind == "registered":
             return self.registered[found]
         if kind == "cube":
@@ -185,12 +231,15 @@ class Tables:
         snapshot = self.snapshot
         if name in self.registered:
             return "registered", name
+        if name in self._attached:
+            return "attached", name
         if name in snapshot.members and snapshot.is_cube(name):
             return "cube", name
         if name in snapshot.keys:
             return "dataset", name
         lower = name.lower()
         found = [("registered", n) for n in self.registered if n.lower() == lower]
+        found += [("attached", n) for n in self._attached if n.lower() == lower]
         found += [("cube", p) for p in snapshot.members if p.lower() == lower and snapshot.is_cube(p)]
         found += [("dataset", u) for u in snapshot.keys if u.lower() == lower]
         if len(found) == 1:

@@ -1,6 +1,19 @@
 """Text to statement: the DuckDB dialect with positions, parameters, and kartosql's own statements."""
 
 from kartosql.sql.parse import parse, split_statements
-from kartosql.sql.statements import Describe, Explain, Inspect, Reset, Select, Set, Show, Statement
+from kartosql.sql.statements import Attach, Describe, Detach, Explain, Inspect, Reset, Select, Set, Show, Statement
 
-__all__ = ["Describe", "Explain", "Inspect", "Reset", "Select", "Set", "Show", "Statement", "parse", "split_statements"]
+__all__ = [
+    "Attach",
+    "Describe",
+    "Detach",
+    "Explain",
+    "Inspect",
+    "Reset",
+    "Select",
+    "Set",
+    "Show",
+    "Statement",
+    "parse",
+    "split_statements",
+]

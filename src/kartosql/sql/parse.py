@@ -18,7 +18,18 @@ from kartosql.sql.tree import parse_tree
 
 MAX_TEXT = 1_000_000  # characters outside of long lists of constants
 MAX_LISTS = 4_000_000  # characters of those lists: 100,000 values of 38 characters
-SHOW_WORDS = ("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "FILES", "STATS", "SETTINGS", "COVERAGE")
+SHOW_WORDS = (
+    "CUBES",
+    "DATASETS",
+    "TABLES",
+    "PARTITIONS",
+    "INDEXES",
+    "FILES",
+    "STATS",
+    "ATTACHED",
+    "SETTINGS",
+    "COVERAGE",
+)
 INSPECT_WORDS = ("EXPLAIN", "ADVISE", "VERIFY")
 _NEEDS_TARGET = ("PARTITIONS", "INDEXES", "FILES", "STATS")
 _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
@@ -33,7 +44,7 @@ _OPERANDS = (
     TokenType.R_BRACKET,
 )
 WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK")
-_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", *INSPECT_WORDS, "SET", "RESET", *WRITE_WORDS)
+_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", *INSPECT_WORDS, "SET", "RESET", "ATTACH", "DETACH", *WRITE_WORDS)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -182,6 +193,10 @@ class _Cursor:
             name, _ = self.name()
             self.end()
             return Reset(self.text, name[-1])
+        if word in ("ATTACH", "DETACH"):
+            from kartosql.sql.attach_parse import parse_attach
+
+            return parse_attach(self.text, self.tokens)
         if word in WRITE_WORDS:
             from kartosql.sql.write_parse import parse_write  # not at the top: most statements are queries
 
@@ -189,7 +204,7 @@ class _Cursor:
         raise self.unknown(word)
 
     def unknown(self, word: str) -> SqlError:
-        close = difflib.get_close_matches(word, _WORDS, 1, cutoff=0.7)
+        close = difflib.get_close_matches(word, _WORDS, 1, cutoff=0.73)
         if close:
             return self.fail(f"{self.tokens[0].text!r} is no statement.", f"Did you mean {close[0]}?")
         error = self.fail(

@@ -39,11 +39,32 @@ class Write(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, TABLES or SETTINGS."""
+    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, TABLES, ATTACHED or SETTINGS."""
 
     what: str
     target: Name | None
     span: Span | None
+
+
+@dataclass(frozen=True)
+class Attach(Statement):
+    """ATTACH 'url' AS name (TYPE ..., option value, ...); names of options are in lower case."""
+
+    url: str
+    name: str
+    span: Span
+    options: dict[str, Any]
+    replace: bool
+    if_not_exists: bool
+
+
+@dataclass(frozen=True)
+class Detach(Statement):
+    """DETACH [IF EXISTS] name."""
+
+    name: str
+    span: Span
+    if_exists: bool
 
 
 @dataclass(frozen=True)

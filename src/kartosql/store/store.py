@@ -107,6 +107,14 @@ class Store(StoreWriting):
         """Return the path of ``key`` in the filesystem."""
         return f"{self.root}/{key}"
 
+    def is_on_disk(self, key: str) -> bool:
+        """Return whether a file is on a local disk."""
+        return self.is_local
+
+    def shown(self, key: str) -> str:
+        """Return the name of a file for people."""
+        return key
+
     def local_path(self, key: str) -> str:
         """Return the absolute local path of ``key``; links that leave the dataset are refused."""
         path = self._local_path(key)
@@ -249,6 +257,18 @@ class Store(StoreWriting):
             else:
                 found[key] = info.st_size if stat.S_ISREG(info.st_mode) else self.size(key)
         return found
+
+    def info(self, key: str) -> dict[str, Any]:
+        """Return what a remote store tells about a file; KeyError when there is none."""
+        self.counter.add("sizes", key)
+        with self._errors(key):
+            found: dict[str, Any] = self.fs.info(self.path(key))
+        return found
+
+    def is_file(self) -> bool:
+        """Return whether the URL of the store is that of a file."""
+        with self._errors(self.url):
+            return bool(self.fs.isfile(self.root))
 
     def stamp(self, key: str) -> Stamp | None:
         """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""

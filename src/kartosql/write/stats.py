@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.store import Store
+from kartosql.store import Files
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class Stats:
         return {"blobsize": self.bytes, "files": self.files, "partitions": self.partitions, "rows": self.rows}
 
 
-def collect_stats(store: Store, table: DatasetTable) -> Stats:
+def collect_stats(store: Files, table: DatasetTable) -> Stats:
     """Return how much a table holds; raises ``missing-file`` and ``corrupt-file``."""
     found = list(store.map(partial(footer, store), table.files))
     partitions = len(set(table.partitions.part_of_file))
     return Stats(partitions, len(found), sum(rows for rows, _ in found), sum(size for _, size in found))
 
 
-def footer(store: Store, key: str) -> tuple[int, int]:
+def footer(store: Files, key: str) -> tuple[int, int]:
     """Return rows and bytes of a data file, as ``read_footer`` reads them."""
     found, size = read_footer(store, key)
     return found.num_rows, size
 
 
-def read_footer(store: Store, key: str) -> tuple[pq.FileMetaData, int]:
+def read_footer(store: Files, key: str) -> tuple[pq.FileMetaData, int]:
     """Return the footer and the size in bytes of a data file, reading no more than its end.
 
     Raises ``missing-file`` and ``corrupt-file``.

@@ -118,6 +118,14 @@ def dataset_target(tables: Tables, named: Named, text: str) -> Target:
             span=named.span,
             sql=text,
         )
+    if source.attached is not None:
+        raise SqlError(
+            f"{source.name!r} is attached, and what is attached can only be read.",
+            code="unknown-table",
+            hint="Connect to the store itself to write to it.",
+            span=named.span,
+            sql=text,
+        )
     if source.cube is None:
         return Target(source, None, source.parts[0].table.uuid)
     if len(source.parts) > 1:

@@ -245,7 +245,7 @@ class DuckEvaluator(Knowledge):
     ) -> Files | None:
         """Return the files in which a predicate over ``v`` may be TRUE by what is remembered of footers."""
         type_ = table.types[column]
-        if pa.types.is_null(type_):
+        if pa.types.is_null(type_) or not table.has_footers:
             return None
         if len(predicate) > MAX_LENGTH or (comparison := self._short_bounds(predicate)) is None:
             return None

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kartosql.errors import FormatError
-from kartosql.store import Store
+from kartosql.store import Files
+from kartosql.store.mounts import MARK
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import StoreFiles
@@ -18,10 +19,11 @@ PROTOCOL = "kartosql"
 class FileAccess:
     """The files of one statement: their sizes, and the names under which DuckDB opens them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Files) -> None:
         self.store = store
         self.sizes: dict[str, int | None] = {}
-        self._prefix = store.local_path("") if store.is_local else f"{PROTOCOL}://"
+        self._prefix = self._beginning("")
+        self._mounted: dict[str, str] = {}  # beginnings of other stores' names, by those of their keys
 
     def stat(self, keys: Sequence[str]) -> None:
         """Note the sizes of files; raises ``missing-file`` for those that do not exist."""
@@ -30,14 +32,25 @@ class FileAccess:
             self.sizes.update(self.store.sizes(wanted))
         except KeyError as e:
             raise FormatError(
-                f"The file {e.args[0]!r} is missing.",
+                f"The file {self.store.shown(e.args[0])!r} is missing.",
                 code="missing-file",
                 hint="It was deleted after the metadata were read, or the dataset is damaged. Run the statement again.",
             ) from None
 
     def names(self, keys: Sequence[str]) -> list[str]:
         """Return the names under which DuckDB opens ``keys``, whether they exist or not."""
-        return [self._prefix + k for k in keys]
+        return [self._name(k) if k.startswith(MARK) else self._prefix + k for k in keys]
+
+    def _beginning(self, key: str) -> str:
+        """Return what stands before the keys of a store in the names of its files."""
+        return self.store.local_path(key) if self.store.is_on_disk(key) else f"{PROTOCOL}://{key}"
+
+    def _name(self, key: str) -> str:
+        prefix, _, rest = key.partition("/")
+        known = self._mounted.get(prefix)
+        if known is None:
+            known = self._mounted[prefix] = self._beginning(f"{prefix}/")
+        return known + rest
 
     def paths(self, keys: Sequence[str], filesystem: StoreFiles | None) -> list[str]:
         """Return the names under which DuckDB opens ``keys``; remote ones are fetched concurrently.
@@ -46,12 +59,21 @@ class FileAccess:
         """
         self.stat(keys)
         if filesystem is not None:
-            filesystem.fetch({k: self.sizes[k] for k in keys})
+            filesystem.fetch({k: self.sizes[k] for k in keys if not self.store.is_on_disk(k)})
         return self.names(keys)
 
     def key_in(self, message: str) -> str | None:
         """Return the key of the file that an engine's message names, if it names one."""
         match = re.search(r"[\"']((?:/|[A-Za-z]:|kartosql://)[^\"']+)[\"']", message)
-        if match and match[1].startswith(self._prefix):
-            return match[1][len(self._prefix) :]
+        if match is None:
+            return None
+        for prefix, beginning in [*self._mounted.items(), ("", self._prefix)]:
+            if match[1].startswith(beginning):
+                return self.store.shown(f"{prefix}/"[not prefix :] + match[1][len(beginning) :])
         return None
+
+    def shown_in(self, message: str) -> str:
+        """Return a message with names for people in place of keys."""
+        for prefix in self._mounted:
+            message = message.replace(f"{prefix}/", self.store.shown(f"{prefix}/"))
+        return message

@@ -12,6 +12,7 @@ from kartosql.engines.duckdb.types import fits, literal
 from kartosql.errors import FormatError
 from kartosql.formats.footer import footer_of, schema_bytes
 from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.store.local import LocalFiles
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
@@ -40,6 +41,7 @@ _ORDERED = {
     "VARCHAR",
 }
 
+_LOCAL = LocalFiles()
 TAIL = 32_768  # bytes at the end of a local file that are read for its footer
 MAX_PREFIXES = 16  # beginnings of footers with which others are compared
 
@@ -293,7 +295,7 @@ def _footer(session: Session, file: tuple[str, int | None]) -> bytes:
     """Return the footer of a local file, empty if DuckDB has to read it."""
     key, size = file
     (path,) = session.files.names([key])
-    tail = session.store.fs.tail(path, size, TAIL) if size is not None else None
+    tail = _LOCAL.tail(path, size, TAIL) if size is not None else None
     footer = footer_of(tail) if tail is not None else None
     # What GeoParquet notes behind the schema gives columns another type.
     return b"" if footer is None or b"geo" in footer else footer

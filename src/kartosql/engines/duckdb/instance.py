@@ -19,7 +19,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.bind import SCHEMA
-from kartosql.store import Store
+from kartosql.store import Files
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import StoreFiles
@@ -49,7 +49,7 @@ class Instance:
     ``settings`` are DuckDB's by name. Raises ``invalid-setting``.
     """
 
-    def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
+    def __init__(self, store: Files, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)
         self.filesystem: StoreFiles | None = None
         self._allowed: frozenset[str] | None = None
@@ -62,6 +62,7 @@ class Instance:
         }
         self._directly = False
         self.worn_out = False
+        self.epoch = 0  # of the runtime when it was made
         self.resting: Any = None  # a statement that ended, whose views are still there
         # For the views of a statement's first occurrences.
         self.schemas = tuple(f"{SCHEMA}{i}" for i in range(PREPARED_SCHEMAS))

@@ -58,6 +58,8 @@ class Knowledge:
 
     def row_counts(self, table: DatasetTable, files: Sequence[int]) -> list[int] | None:
         """Return how many rows files have; footers that are not known are read."""
+        if not table.has_footers:
+            return None
         footers = self._session.footers
         try:
             footers.load(self._session, [table.files[f] for f in files])
@@ -72,7 +74,7 @@ class Knowledge:
     ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
         """Return the minimum and maximum of a column in each file as text, None unless all are known exactly."""
         type_ = self.type_name(table.types[column])
-        if type_ is None or not _EXACT.fullmatch(type_):
+        if type_ is None or not table.has_footers or not _EXACT.fullmatch(type_):
             return None
         found = self._session.footers.statistics(table, column, type_)
         by_file = {file: (low, high) for file, low, high, _ in found.rows} if found is not None else {}

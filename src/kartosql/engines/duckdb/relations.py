@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.shared import shared_partitions
 from kartosql.engines.duckdb.types import literal, quote, sql_type
+from kartosql.engines.duckdb.widen import converted
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.dataset import DatasetTable, Variant
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan
 from kartosql.plan.tables import TableSource
@@ -213,8 +214,8 @@ class Relations:
         plain = [f for f in scan.files if f not in scan.overlaid]
         overlaid = [f for f in scan.files if f in scan.overlaid]
         queries = []
-        if plain:
-            queries.append(self.rows_of(table, plain, names, types=types, codes=codes))
+        for variant in table.variants(plain) if plain else ():
+            queries.append(self.rows_of(table, variant.files, names, types=types, codes=codes, variant=variant))
         if overlaid:
             outer = ", ".join(map(quote, [*names.values(), *codes])) or "NULL AS nothing"
             cell = ", ".join(self._exactly(quote(shown[c]), part.table, c) for c in part.join_key)
@@ -234,10 +235,12 @@ class Relations:
         types: Mapping[str, str] | None = None,
         codes: Codes | None = None,
         ordered: bool = False,
+        variant: Variant | None = None,
     ) -> str:
         """Return the query over some files of a table; ``names`` maps columns to the names they get.
 
-        ``types`` are the DuckDB types of columns for which the schema has none.
+        ``types`` are the DuckDB types of columns for which the schema has none; ``variant`` is
+        given for files with columns of their own.
 
         With ``ordered`` the columns __kartosql_file and __kartosql_row tell where a row stands.
         """
@@ -246,20 +249,26 @@ class Relations:
         file_keys = [table.files[f] for f in files]
         own = types or {}
         stored = [c for c in names if c not in table.partition_keys]
-        columns = [c for c in stored if c in own or not pa.types.is_null(table.types[c])]
+        file_types = table.types if variant is None or variant.types is None else variant.types
+        columns = [c for c in stored if c in own or not pa.types.is_null(file_types.get(c, pa.null()))]
         twins = Counter(c.lower() for c in table.schema.names)
         collide = any(twins[c.lower()] > 1 for c in columns)
-        if collide or any(pa.types.is_duration(table.types[c]) for c in columns):
+        variable = f"kartosql_files_{number}"
+        if variant is not None and variant.reading is not None:
+            self._variables[variable] = str(variant.reading)
+            reader, inner = self._session.text_files(variable, file_keys, variant.reading, columns)
+        elif collide or any(pa.types.is_duration(file_types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             self._tables.append(f"kartosql_rows_{number}")
-            reader = self._session.arrow_files(self._tables[-1], file_keys, columns, table.types)
+            reader = self._session.arrow_files(self._tables[-1], file_keys, columns, file_types)
             inner = [f"r.c{i}" for i in range(len(columns))]
         else:
-            declared = {c: own.get(c) or sql_type(table.types[c]) for c in columns}
-            variable = f"kartosql_files_{number}"
+            declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
             self._variables[variable] = str(declared)
             reader, inner = self._session.parquet_files(variable, file_keys, declared)
         values = dict(zip(columns, inner, strict=True))
+        if file_types is not table.types:
+            values = self._as_in_table(table, values, stored, file_types)
         found, joined = self._partition_values(table, files, names, codes or {}, number)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
@@ -269,6 +278,23 @@ class Relations:
             # Positions ascend in document order, and so does DuckDB's file index.
             items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
+
+    def _as_in_table(
+        self,
+        table: DatasetTable,
+        values: Mapping[str, str],
+        columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+    ) -> dict[str, str]:
+        """Return the values of files with columns and types of their own as those of their table."""
+        found: dict[str, str] = {}
+        for column in columns:
+            type_ = table.types[column]
+            if column in values:
+                found[column] = converted(values[column], types[column], type_)
+            elif not pa.types.is_null(type_):
+                found[column] = f"CAST(NULL AS {sql_type(type_)})"
+        return found
 
     def _partition_values(
         self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, number: int

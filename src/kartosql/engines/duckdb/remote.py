@@ -11,7 +11,7 @@ from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
-from kartosql.store import Store
+from kartosql.store import Files
 
 PROTOCOL = "kartosql"
 # Files up to this size are fetched whole with one request; of larger ones only what is asked for.
@@ -26,7 +26,7 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
     protocol = PROTOCOL
     cachable = False
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Files) -> None:
         super().__init__()
         self._store = store
         self._sizes: dict[str, int] = {}
@@ -139,7 +139,7 @@ class _File:
 class _Ranges:
     """Ranges of a large file; short reads fetch a block, and its end, with the footer, is kept."""
 
-    def __init__(self, store: Store, key: str, size: int) -> None:
+    def __init__(self, store: Files, key: str, size: int) -> None:
         self._store, self._key, self._size = store, key, size
         self._tail = max(0, size - BLOCK)
         self._blocks: dict[int, bytes] = {}

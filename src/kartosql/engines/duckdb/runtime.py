@@ -17,7 +17,7 @@ from kartosql.engines.duckdb.statement import Statement
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
-from kartosql.store import Store
+from kartosql.store import Files
 
 MAX_PLANNERS = 2
 MAX_IDLE = 4
@@ -34,7 +34,7 @@ class Runtime:
     After ``close()`` everything still works, but nothing is kept.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Files) -> None:
         self.store = store
         self.footers = Footers()
         self._planning = threading.Lock()
@@ -46,6 +46,7 @@ class Runtime:
         self._closed = False
         self._one_more = False
         self.watched = False  # whether somebody looks at the progress of statements
+        self._epoch = 0
         weakref.finalize(self, _close_all, self._planners, self._idle)
 
     def close(self) -> None:
@@ -59,6 +60,14 @@ class Runtime:
                 _close_all(self._planners, [])
             finally:
                 self._planning.release()
+
+    def forget(self) -> None:
+        """Free what is idle, with all that it knows of files; what is attached may have changed."""
+        with self._guard:
+            self._epoch += 1
+            _close_all({}, self._idle)
+        with self._planning:
+            _close_all(self._planners, [])
 
     def expect_one(self) -> None:
         """Expect that one more statement runs, so that the planner's instance may run it."""
@@ -83,7 +92,7 @@ class Runtime:
         values = settings.engine_settings()
         key = _key(values)
         with self._planning:
-            planner = self._planners.pop(key, None) or Planner(Instance(self.store, values), files, self.footers)
+            planner = self._planners.pop(key, None) or Planner(self._made(values), files, self.footers)
             self._planners[key] = planner
             try:
                 planner.begin(files, _milliseconds(settings))
@@ -116,7 +125,7 @@ class Runtime:
             return resting
         every = list({id(t): t for t in tables}.values())
         values = settings.engine_settings()
-        instance = self._take(values, every, keys) or self._take_planners(values) or Instance(self.store, values)
+        instance = self._take(values, every, keys) or self._take_planners(values) or self._made(values)
 
         former = instance.take_over(scan is not None)
 
@@ -175,6 +184,11 @@ class Runtime:
             self._planning.release()
         return planner.end_for_good() if planner is not None else None
 
+    def _made(self, values: Mapping[str, Any]) -> Instance:
+        instance = Instance(self.store, values)
+        instance.epoch = self._epoch
+        return instance
+
     def _is_worth(self, tables: Sequence[DatasetTable]) -> bool:
         """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
         count = sum(len(t.files) for t in tables)
@@ -190,7 +204,13 @@ class Runtime:
     def _give_back(self, instance: Instance, reusable: bool) -> None:
         surplus = []
         with self._guard:
-            if self._closed or not reusable or not instance.is_locked or instance.worn_out:
+            if (
+                self._closed
+                or not reusable
+                or not instance.is_locked
+                or instance.worn_out
+                or instance.epoch != self._epoch
+            ):
                 surplus.append(instance)
             else:
                 self._idle.append(instance)

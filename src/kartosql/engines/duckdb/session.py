@@ -15,6 +15,7 @@ from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import SMALL_LIST, Instance, set_files
 from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
+from kartosql.engines.duckdb.texts import reading_literal
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError
 from kartosql.formats.arrays import array_of
@@ -101,7 +102,8 @@ class Session:
         """Turn DuckDB's errors into ours."""
         try:
             yield
-        except KartosqlError:
+        except KartosqlError as e:
+            e.message = self.files.shown_in(e.message)
             raise
         except duckdb.Error as e:
             raise self._translate(e, sql) from None
@@ -123,7 +125,7 @@ class Session:
             except (pa.ArrowException, OSError, ValueError, KeyError) as e:
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
                 return FormatError(
-                    f"{key}: {reason}",
+                    f"{self.store.shown(key)}: {reason}",
                     code="corrupt-file",
                     hint="The file is damaged, or not one that the dataset's writer wrote.",
                 )
@@ -195,11 +197,21 @@ class Session:
                 table = pq.read_table(pa.BufferReader(self.store.read(key)), columns=list(columns))
                 arrays = [table.column(c).cast(types[c]) for c in columns]
             except (pa.ArrowException, OSError, KeyError) as e:
-                raise FormatError(f"{key}: {e}", code="corrupt-file") from None
+                raise FormatError(f"{self.store.shown(key)}: {e}", code="corrupt-file") from None
             arrays += [pa.array([at] * table.num_rows, pa.uint64()), pa.array(range(table.num_rows), pa.int64())]
             tables.append(pa.table(arrays, [f"c{i}" for i in range(len(columns))] + ["file_index", "file_row_number"]))
         self.register(name, pa.concat_tables(tables))
         return name
+
+    def text_files(
+        self, variable: str, keys: Sequence[str], reading: Mapping[str, Any], columns: Sequence[str]
+    ) -> tuple[str, list[str]]:
+        """Return a reader over text files, which ``reading`` describes, and the values of columns in its rows ``r``."""
+        self.set_files(variable, keys)
+        self._data_keys += keys
+        options = ", ".join(f"{name} = {reading_literal(value)}" for name, value in reading.items())
+        reader = f"read_csv(getvariable('{variable}'), auto_detect = false, hive_partitioning = false, {options})"
+        return reader, [f"r.{quote(c)}" for c in columns]
 
     def index_view(self, name: str, key: str, column: str, declared: str) -> None:
         """Create a view (v, labels) over an index file; raises ``missing-file`` and ``invalid-index``."""

@@ -88,7 +88,14 @@ def fits(file_type: str, declared: str) -> bool:
     """Return whether values of a file's column type are values of the declared type."""
     if file_type == declared or file_type == '"NULL"' or declared == '"NULL"':
         return True
-    for family in (_INTEGERS, _UNSIGNED, _TIMESTAMPS, {"FLOAT", "DOUBLE"}, {"TIME", "TIME_NS"}, {"VARCHAR", "JSON"}):
+    for family in (
+        _INTEGERS,
+        _UNSIGNED,
+        _TIMESTAMPS,
+        {"FLOAT", "DOUBLE"},
+        {"TIME", "TIME_NS"},
+        {"VARCHAR", "JSON", "UUID"},
+    ):
         if declared in family:
             return file_type in family
     if declared.startswith("DECIMAL(") and file_type.startswith("DECIMAL("):

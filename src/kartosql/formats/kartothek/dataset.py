@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,19 @@ class InvertedIndex:
     embedded: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Files of a table that are read alike, by position.
+
+    ``types`` are those of the columns that they have, None where these are the columns of the
+    table; ``reading`` says how text files are written.
+    """
+
+    files: Sequence[int]
+    types: Mapping[str, pa.DataType] | None = None
+    reading: Mapping[str, Any] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class DatasetTable:
     """One table of a dataset: its schema and its files, in the order of the document.
@@ -50,6 +63,19 @@ class DatasetTable:
         """Partition values of all files, parsed at first use."""
         types = [self.schema.field(name).type for name in self.partition_keys]
         return parse_partitions(self.files, self.uuid, self.table, self.partition_keys, types)
+
+    @property
+    def has_footers(self) -> bool:
+        """Whether the files are Parquet files."""
+        return True
+
+    def variants(self, files: Sequence[int]) -> Iterable[Variant]:
+        """Return files that are read alike."""
+        return (Variant(files),)
+
+    def shown(self, file: int) -> str:
+        """Return the name of a file for people."""
+        return self.files[file]
 
     @cached_property
     def all_files(self) -> frozenset[int]:

@@ -1,0 +1,5 @@
+"""ATTACH: folders of files, ODF datasets and other stores as tables of a connection."""
+
+from kartosql.attach.registry import Attachments
+
+__all__ = ["Attachments"]

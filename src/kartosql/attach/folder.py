@@ -1,0 +1,174 @@
+"""Folders of Parquet or CSV files as tables."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from kartosql.attach.options import Options
+from kartosql.attach.texts import CsvReader
+from kartosql.errors import FormatError
+from kartosql.formats.folder.hive import partitions_of
+from kartosql.formats.folder.parquet import ParquetSchemas
+from kartosql.formats.folder.table import FolderTable, Shape, united
+from kartosql.formats.kartothek.partitions import PartitionTable
+from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed
+from kartosql.store import Store
+from kartosql.store.listing import ListedFile, list_files
+
+if TYPE_CHECKING:
+    from kartosql.attach.registry import Place
+
+
+class Reader(Protocol):
+    """Tells the columns of files."""
+
+    kind: str
+
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
+        """Return the columns of all files together, and what each file is like."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+def parquet_folder(place: Place, options: Options) -> Folder:
+    """Return a folder of Parquet files."""
+    store, only = open_folder(place)
+    return Folder(place, store, only, ParquetReader(store), options)
+
+
+def csv_folder(place: Place, options: Options) -> Folder:
+    """Return a folder of CSV files."""
+    store, only = open_folder(place)
+    return Folder(place, store, only, CsvReader(place.mounts, store, options), options)
+
+
+def open_folder(place: Place) -> tuple[Store, str | None]:
+    """Return the store of a folder; for the URL of a file that of its folder, and its name."""
+    url = place.url
+    path = url.removeprefix("file://")
+    if "://" not in path and os.path.isfile(os.path.expanduser(path)):
+        folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+        return Store(folder), name
+    store = Store(url, place.storage_options)
+    if not store.is_local and store.is_file():
+        folder, _, name = url.rstrip("/").rpartition("/")
+        return Store(folder, place.storage_options), name
+    return store, None
+
+
+class ParquetReader:
+    """Columns of Parquet files, from their footers."""
+
+    kind = "parquet"
+
+    def __init__(self, store: Store) -> None:
+        self._url = store.url
+        self._schemas = ParquetSchemas(store)
+
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
+        """Return the columns of all files together, and those of each."""
+        schemas = self._schemas.read(files)
+        shapes = {id(s): Shape({f.name: f.type for f in s}) for s in schemas}
+        return united(schemas, [f.name for f in files], self._url), [shapes[id(s)] for s in schemas]
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
+
+class Folder:
+    """A folder that each statement lists anew; what did not change is the same table as before."""
+
+    def __init__(self, place: Place, store: Store, only: str | None, reader: Reader, options: Options) -> None:
+        self._place = place
+        self._store = store
+        self._only = only
+        self._reader = reader
+        self._hive = options.truth("hive_partitioning", True)
+        self._typed = options.truth("hive_types_autocast", True)
+        self._lock = threading.Lock()
+        self._listed: list[ListedFile] = []
+        self._source: TableSource | None = None
+        self._prefix = place.mounts.mount(store)
+        try:
+            self.find(())
+        except BaseException:
+            self.close()
+            raise
+
+    def now(self) -> Mapping[str, Attached]:
+        """Return the table by its name."""
+        return {self._place.name: self}
+
+    def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return name and kind of the table."""
+        return [((self._place.name,), f"{self._reader.kind} files")]
+
+    def close(self) -> None:
+        """Forget the files."""
+        self._place.mounts.unmount(self._prefix)
+        self._reader.close()
+
+    def find(self, rest: Name) -> TableSource | None:
+        """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
+        if rest:
+            return None
+        with self._lock:
+            listed = list_files(self._store, self._only)
+            if self._source is None or listed != self._listed:
+                self._source = self._made(listed)
+                self._listed = listed
+            return self._source
+
+    def _made(self, listed: list[ListedFile]) -> TableSource:
+        if not listed:
+            raise FormatError(
+                f"{self._store.url}: there are no files",
+                code="no-files",
+                hint="Names that begin with . or _ and empty files do not count; check the path.",
+            )
+        before = {f.name: f.state for f in self._listed}
+        if any(before.get(f.name, f.state) != f.state for f in listed):
+            # Whatever is remembered of the keys was about other contents.
+            self._prefix = self._place.mounts.mount(self._store)
+            self._place.runtime.forget()
+        columns, shapes = self._reader.columns(listed, self._prefix)
+        names = [f.name for f in listed]
+        none = PartitionTable((), (), (), 1, (0,) * len(names))
+        values = partitions_of(names, self._store.url, typed=self._typed) if self._hive else none
+        keys = {key.lower() for key in values.keys}
+        types = {c: t for c, t in columns.items() if c.lower() not in keys}
+        different = list({id(s): s for s in shapes}.values())
+        position = {id(s): at for at, s in enumerate(different)}
+        fields = [*types.items(), *zip(values.keys, values.types, strict=True)]
+        table = FolderTable(
+            uuid=self._place.name,
+            table=self._place.name,
+            schema=pa.schema(fields),
+            partition_keys=values.keys,
+            labels=tuple(names),
+            files=tuple(self._prefix + name for name in names),
+            indices={},
+            metadata={},
+            given=values,
+            shapes=tuple(different),
+            shape_of=tuple(position[id(s)] for s in shapes),
+            times=tuple(f.time for f in listed),
+            sizes=tuple(f.size for f in listed),
+            kind=self._reader.kind,
+            url=self._store.url,
+        )
+        return folder_source(self._place.name, table, self._reader.kind)
+
+
+def folder_source(name: str, table: FolderTable, attached: str) -> TableSource:
+    """Return the table that files are whose rows are all there is."""
+    columns: dict[str, Any] = dict(table.types)
+    part = Part(name, table, (), tuple(columns))
+    owner = dict.fromkeys(columns, name)
+    return TableSource(name, columns, (part,), owner, exposed=exposed(columns), attached=attached)

@@ -1,0 +1,114 @@
+"""Another store of cubes and datasets, with a name before those of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kartosql.attach.options import Options
+from kartosql.errors import SqlError
+from kartosql.formats.kartothek.cache import MetadataCache
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.partitions import PartitionTable
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.tables import Attached, Name, Part, Tables, TableSource
+from kartosql.store import Store
+
+if TYPE_CHECKING:
+    from kartosql.attach.registry import Place
+
+
+class AttachedStore:
+    """A store that statements may read as ``name.table`` and ``name.cube.dataset``."""
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self._place = place
+        self._store = Store(place.url, place.storage_options)
+        self._metadata = MetadataCache()
+        self._prefix = place.mounts.mount(self._store)
+
+    def now(self) -> Mapping[str, Attached]:
+        """Return the store as one statement sees it."""
+        return {self._place.name: _Seen(self._place.name, self._prefix, Snapshot(self._store, self._metadata))}
+
+    def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return names and kinds of the tables."""
+        snapshot = Snapshot(self._store, self._metadata)
+        cubes = snapshot.cubes()
+        name = self._place.name
+        found: list[tuple[Name, str]] = [((name, cube), "cube") for cube in cubes]
+        found += [((name, cube, d), "dataset of a cube") for cube in cubes for d in snapshot.names(cube)]
+        members = {f"{cube}++{d}" for cube in cubes for d in snapshot.members[cube]}
+        return [*found, *(((name, uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members)]
+
+    def close(self) -> None:
+        """Forget the files."""
+        self._place.mounts.unmount(self._prefix)
+
+
+class _Seen:
+    """An attached store in one statement."""
+
+    def __init__(self, name: str, prefix: str, snapshot: Snapshot) -> None:
+        self._name = name
+        self._prefix = prefix
+        self._tables = Tables(snapshot, {})
+
+    def find(self, rest: Name) -> TableSource | None:
+        """Return a table of the store; raises ``unknown-table`` and what is wrong with it."""
+        if not rest:
+            known = self._tables.names()
+            raise SqlError(
+                f"{self._name!r} is an attached store, no table.",
+                code="unknown-table",
+                hint=f"Write {self._name}.{known[0]}, for instance." if known else "The store holds no datasets.",
+            )
+        return moved(self._tables.find(rest), self._name, self._prefix)
+
+
+@dataclass(frozen=True, eq=False)
+class MovedTable(DatasetTable):
+    """A table of an attached store, whose keys begin with where that is mounted."""
+
+    origin: DatasetTable
+
+    @cached_property
+    def partitions(self) -> PartitionTable:
+        """Partition values of all files."""
+        return self.origin.partitions
+
+    def shown(self, file: int) -> str:
+        """Return the key of a file in its own store."""
+        return self.origin.files[file]
+
+
+def moved(source: TableSource, name: str, prefix: str) -> TableSource:
+    """Return a table of another store, the same one for the same table."""
+    kept: dict[str, Any] = vars(source)
+    found = kept.get(f"_moved_{prefix}_{name}")
+    if not isinstance(found, TableSource):
+        parts = tuple(replace(p, table=_moved(p, prefix)) for p in source.parts)
+        found = replace(source, name=f"{name}.{source.name}", parts=parts, attached="kartothek")
+        kept[f"_moved_{prefix}_{name}"] = found
+    return found
+
+
+def _moved(part: Part, prefix: str) -> MovedTable:
+    table = part.table
+    indices = {
+        column: index if index.key is None else replace(index, key=prefix + index.key)
+        for column, index in table.indices.items()
+    }
+    return MovedTable(
+        uuid=f"{prefix}{table.uuid}",
+        table=table.table,
+        schema=table.schema,
+        partition_keys=table.partition_keys,
+        labels=table.labels,
+        files=tuple(prefix + key for key in table.files),
+        indices=indices,
+        metadata=table.metadata,
+        origin=table,
+    )

@@ -1,0 +1,165 @@
+"""Columns of CSV files, as DuckDB's sniffer finds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from kartosql.attach.options import Options
+from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
+from kartosql.engines.duckdb.texts import OPTIONS, Sniffer, common_type
+from kartosql.errors import FormatError
+from kartosql.formats.folder.table import Shape
+from kartosql.store import Mounts, Store
+from kartosql.store.listing import ListedFile
+
+_T = TypeVar("_T")
+_ALIASES = {"delimiter": "delim", "sep": "delim", "null": "nullstr", "nullvalue": "nullstr", "charset": "encoding"}
+_ARROW = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", "UTC"),
+    "VARCHAR": pa.string(),
+}
+_PATTERN = frozenset("*?[")  # DuckDB would look for other files
+_DECIMAL = re.compile(r"DECIMAL\((\d{1,2}), ?(\d{1,2})\)")
+_SPELLED = {"INT": "INTEGER", "TEXT": "VARCHAR", "STRING": "VARCHAR", "TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE"}
+
+
+@dataclass
+class _Sniffed:
+    """How one file is written, the DuckDB types of its columns, and which of them are empty, once that was asked."""
+
+    reading: dict[str, Any]
+    types: dict[str, str]
+    empty: frozenset[str] | None = None
+
+
+class CsvReader:
+    """Sniffs each file once; files that are written alike are read together."""
+
+    kind = "csv"
+
+    def __init__(self, mounts: Mounts, store: Store, options: Options) -> None:
+        self._store = store
+        self._options: dict[str, Any] = {}
+        for name in sorted(OPTIONS | set(_ALIASES)):
+            value = options.take(name)
+            if value is not None:
+                self._options[_ALIASES.get(name, name)] = value
+        self._types = _given_types(options)
+        self._known: dict[tuple[str, object], _Sniffed] = {}
+        self._sniffer: Sniffer | None = None
+        self._filesystem = StoreFiles(mounts)
+
+    def close(self) -> None:
+        """Free the sniffer."""
+        if self._sniffer is not None:
+            self._sniffer.close()
+
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
+        """Return the columns of all files together, and how each file is written."""
+        for file in files:
+            if (file.name, file.state) not in self._known:
+                reading, own = self._ask(file, prefix, lambda path: self._asking.sniff(path, self._options))
+                self._known[file.name, file.state] = _Sniffed(reading, own)
+        self._known = {(f.name, f.state): self._known[f.name, f.state] for f in files}
+        found = list(self._known.values())
+        self._forget_empty(files, prefix)
+        types = self._common(found, [f.name for f in files])
+        arrow = {name: _ARROW.get(type_) or _decimal(type_) for name, type_ in types.items()}
+        shapes: dict[str, Shape] = {}
+        each = []
+        for sniffed in found:
+            written = {**sniffed.reading, "columns": {name: types[name] for name in sniffed.types}}
+            shape = shapes.setdefault(repr(written), Shape({name: arrow[name] for name in sniffed.types}, written))
+            each.append(shape)
+        return arrow, each
+
+    @property
+    def _asking(self) -> Sniffer:
+        if self._sniffer is None:
+            self._sniffer = Sniffer(self._filesystem)
+        return self._sniffer
+
+    def _ask(self, file: ListedFile, prefix: str, ask: Callable[[str], _T]) -> _T:
+        """Return what the sniffer answers about a file."""
+        path = self._store.local_path(file.name) if self._store.is_local else None
+        if path is not None and not _PATTERN.intersection(path):
+            return ask(path)
+        key = prefix + file.name
+        self._filesystem.fetch({key: file.size})
+        try:
+            return ask(f"{PROTOCOL}://{key}")
+        finally:
+            self._filesystem.forget()
+
+    def _forget_empty(self, files: Sequence[ListedFile], prefix: str) -> None:
+        """Find the columns that are text in some files only because they hold nothing there."""
+        kinds: dict[str, set[str]] = {}
+        for sniffed in self._known.values():
+            for name, type_ in sniffed.types.items():
+                kinds.setdefault(name, set()).add(type_)
+        doubtful = {name for name, types in kinds.items() if len(types) > 1 and "VARCHAR" in types}
+        for file in files:
+            sniffed = self._known[file.name, file.state]
+            if sniffed.empty is None and any(sniffed.types.get(name) == "VARCHAR" for name in doubtful):
+                ask = partial(self._asking.empty_columns, reading=sniffed.reading, columns=list(sniffed.types))
+                sniffed.empty = self._ask(file, prefix, ask)
+
+    def _common(self, found: Sequence[_Sniffed], names: Sequence[str]) -> dict[str, str]:
+        """Return the type of each column; a type that Arrow has no match for is text."""
+        seen: dict[str, list[str]] = {}
+        spelled: dict[str, tuple[str, str]] = {}
+        for sniffed, file in zip(found, names, strict=True):
+            for name, type_ in sniffed.types.items():
+                other = spelled.setdefault(name.lower(), (name, file))
+                if other[0] != name:
+                    raise FormatError(
+                        f"{self._store.url}: the column {name!r} of {file} is spelled {other[0]!r} in {other[1]}",
+                        code="schema-conflict",
+                        hint="Files of one table have to spell their columns alike.",
+                    )
+                listed = seen.setdefault(name, [])
+                if name not in (sniffed.empty or ()):
+                    listed.append(type_)
+        types = {name: common_type(listed) if listed else "VARCHAR" for name, listed in seen.items()}
+        types = {name: t if t in _ARROW or _DECIMAL.fullmatch(t) else "VARCHAR" for name, t in types.items()}
+        return {name: self._types.get(name, t) for name, t in types.items()}
+
+
+def _given_types(options: Options) -> dict[str, str]:
+    """Return the option TYPES: DuckDB types by column; raises ``invalid-option``."""
+    given = options.take("types", {})
+    expected = f"a map such as {{'a': 'VARCHAR'}} of {', '.join(_ARROW)} and DECIMAL(p, s)"
+    if not isinstance(given, Mapping):
+        raise options.invalid("types", given, expected)
+    found = {}
+    for name, text in given.items():
+        type_ = " ".join(str(text).upper().split())
+        type_ = _SPELLED.get(type_, type_)
+        if type_ not in _ARROW and not (_DECIMAL.fullmatch(type_) and _decimal(type_) is not None):
+            raise options.invalid("types", text, expected)
+        found[str(name)] = type_
+    return found
+
+
+def _decimal(type_: str) -> pa.DataType | None:
+    match = _DECIMAL.fullmatch(type_)
+    if match is None or not 1 <= int(match[1]) <= 38 or int(match[2]) > int(match[1]):
+        return None
+    return pa.decimal128(int(match[1]), int(match[2]))

@@ -1,0 +1,114 @@
+"""The calls of a connection that attach what is no dataset of its store, and detach it again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kartosql.engines.duckdb import Runtime
+from kartosql.errors import KartosqlError, SqlError
+from kartosql.plan.tables import Tables, TableSource
+from kartosql.result import Query
+from kartosql.settings import Settings
+from kartosql.sql import Attach, Detach
+from kartosql.store import Mounts
+
+if TYPE_CHECKING:
+    from kartosql.attach import Attachments
+
+
+class Attaching:
+    """What a connection knows of attached folders, files and stores."""
+
+    settings: Settings
+    _mounts: Mounts
+    _runtime: Runtime
+    _storage_options: Mapping[str, Any] | None
+    _attached: Attachments | None  # made when something is attached
+
+    def _open(self) -> None:
+        raise NotImplementedError
+
+    def _tables(self) -> Tables:
+        raise NotImplementedError
+
+    @property
+    def _attachments(self) -> Attachments:
+        if self._attached is None:
+            from kartosql.attach import Attachments
+
+            self._attached = Attachments(self._mounts, self._runtime, self._storage_options)
+        return self._attached
+
+    def attach(
+        self,
+        url: str | os.PathLike[str],
+        name: str,
+        *,
+        type: str = "parquet",  # noqa: A002
+        storage_options: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        **options: Any,
+    ) -> None:
+        """Make a folder of files, an ODF dataset or another store known as ``name``, to be read.
+
+        ``type`` is parquet, csv, odf or kartothek, ``options`` are those of ATTACH (docs/attach.md).
+        Raises ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and what is wrong with the files.
+        """
+        self._open()
+        tables = self._tables()
+        self._attachments.attach(
+            url,
+            name,
+            type,
+            options,
+            is_taken=tables.is_taken,
+            storage_options=storage_options,
+            replace=replace,
+        )
+
+    def detach(self, name: str, *, if_exists: bool = False) -> None:
+        """Forget what was attached as ``name``; raises ``not-attached``. Nothing is deleted."""
+        self._open()
+        self._attachments.detach(name, if_exists=if_exists)
+
+    def _attach_or_detach(self, statement: Attach | Detach) -> Query:
+        from kartosql import catalog
+
+        if not self.settings["attach"]:
+            raise SqlError(
+                "Statements of this connection may not attach anything.",
+                code="not-allowed",
+                hint="connect(..., attach=True) allows it; con.attach() always works.",
+                sql=statement.text,
+            )
+        if isinstance(statement, Detach):
+            try:
+                done = self._attachments.detach(statement.name, if_exists=statement.if_exists)
+            except SqlError as e:
+                e.span, e.sql = statement.span, statement.text
+                raise
+            return Query(catalog.detached(statement.name, done))
+        options = dict(statement.options)
+        self._attachments.attach(
+            statement.url,
+            statement.name,
+            options.pop("type"),
+            options,
+            is_taken=self._tables().is_taken,
+            replace=statement.replace,
+            if_not_exists=statement.if_not_exists,
+        )
+        return Query(catalog.attached([e for n, e in self._attachments.entries.items() if n == statement.name]))
+
+    def _attached_tables(self, tables: Tables) -> list[tuple[str, TableSource | KartosqlError]]:
+        """Return the tables that are attached with what is wrong with them, but for those of attached stores."""
+        found: list[tuple[str, TableSource | KartosqlError]] = []
+        for name, _ in self._attachments.tables() if self._attached is not None else ():
+            if len(name) == 1:
+                try:
+                    found.append((name[0], tables.find(name)))
+                except KartosqlError as e:
+                    found.append((name[0], e))
+        return found

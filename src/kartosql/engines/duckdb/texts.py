@@ -1,0 +1,106 @@
+"""Text files as DuckDB reads them: what its sniffer finds, as options of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from kartosql.engines.duckdb.types import literal, quote
+from kartosql.errors import FormatError, KartosqlError
+
+# Options of ATTACH that DuckDB's sniffer and reader take, in the spelling of read_csv.
+OPTIONS = frozenset(
+    (
+        *("delim", "quote", "escape", "header", "skip", "nullstr", "dateformat", "timestampformat", "comment"),
+        *("decimal_separator", "thousands", "sample_size", "all_varchar", "null_padding", "strict_mode", "encoding"),
+    )
+)
+
+
+def reading_literal(value: Any) -> str:
+    """Return an option's value as SQL."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{literal(str(k))}: {reading_literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(reading_literal, value)) + "]"
+    return literal(str(value))
+
+
+class Sniffer:
+    """Asks DuckDB how text files are written; it may read what it is told to, as no text of a user runs in it."""
+
+    def __init__(self, filesystem: Any) -> None:
+        config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        self._connection = duckdb.connect(":memory:", config=config)
+        self._connection.register_filesystem(filesystem)
+
+    def close(self) -> None:
+        """Free the instance."""
+        self._connection.close()
+
+    def sniff(self, path: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return how a file is written, as options of read_csv, and the DuckDB types of its columns.
+
+        Raises ``corrupt-file`` for what DuckDB cannot read as CSV, ``invalid-option`` for options it does not take.
+        """
+        given = {k: v for k, v in options.items() if k in OPTIONS}
+        listed = "".join(f", {name} = {reading_literal(value)}" for name, value in given.items())
+        with self._errors(path):
+            found = self._connection.sql(f"FROM sniff_csv({literal(path)}{listed})")
+            row = dict(zip(found.columns, found.fetchall()[0], strict=True))
+        reading: dict[str, Any] = {
+            "delim": row["Delimiter"],
+            "quote": _character(row["Quote"]),
+            "escape": _character(row["Escape"]),
+            "comment": _character(row["Comment"]),
+            "new_line": row["NewLineDelimiter"],
+            "skip": row["SkipRows"],
+            "header": row["HasHeader"],
+        }
+        for name, key in (("dateformat", "DateFormat"), ("timestampformat", "TimestampFormat")):
+            if row[key]:
+                reading[name] = row[key]
+        reading |= {k: v for k, v in given.items() if k not in ("sample_size", "all_varchar")}
+        return reading, {c["name"]: c["type"] for c in row["Columns"]}
+
+    def empty_columns(self, path: str, reading: Mapping[str, Any], columns: Sequence[str]) -> frozenset[str]:
+        """Return the columns that have no value in a file; what they are sniffed as means nothing."""
+        options = ", ".join(f"{name} = {reading_literal(value)}" for name, value in reading.items())
+        listed = reading_literal(dict.fromkeys(columns, "VARCHAR"))
+        counts = ", ".join(f"count({quote(c)})" for c in columns)
+        with self._errors(path):
+            reader = f"read_csv({literal(path)}, auto_detect = false, columns = {listed}, {options})"
+            row = self._connection.sql(f"SELECT {counts} FROM {reader}").fetchall()[0]
+        return frozenset(c for c, count in zip(columns, row, strict=True) if not count)
+
+    @contextlib.contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except KartosqlError:
+            raise
+        except duckdb.Error as e:
+            raise FormatError(
+                f"{path}: {str(e).splitlines()[0]}",
+                code="corrupt-file",
+                hint="The file cannot be read as CSV; options such as DELIM, QUOTE and HEADER tell how it is written.",
+            ) from None
+
+
+def _character(text: str | None) -> str:
+    return "" if text in (None, "(empty)") else str(text)
+
+
+def common_type(types: Sequence[str]) -> str:
+    """Return the type of a column whose files were sniffed with ``types``: text, unless one holds all values."""
+    found = set(types)
+    if len(found) == 1:
+        return found.pop()
+    return "DOUBLE" if found <= {"BIGINT", "DOUBLE"} else "VARCHAR"

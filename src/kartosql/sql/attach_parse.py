@@ -1,0 +1,132 @@
+"""Text to ATTACH and DETACH."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from kartosql.errors import Span, SqlError
+from kartosql.sql.parse import _Cursor
+from kartosql.sql.statements import Attach, Detach
+
+FORM = "ATTACH 'folder or URL' AS name (TYPE parquet | csv | odf | kartothek, option value, ...)"
+MAX_DEPTH = 4  # of lists and maps in the value of an option
+
+
+def parse_attach(text: str, tokens: list[Token]) -> Attach | Detach:
+    """Return the statement; raises ``syntax-error``, and ``not-supported`` where other databases attach files."""
+    return _AttachCursor(text, tokens).parse()
+
+
+class _AttachCursor(_Cursor):
+    """A position in the tokens of ATTACH or DETACH."""
+
+    def fail(self, message: str, hint: str | None = None) -> SqlError:
+        """Return the error about the current token; the hint is the form of the statement unless given."""
+        return super().fail(message, hint or FORM)
+
+    def parse(self) -> Attach | Detach:
+        if self.take("DETACH"):
+            self.take("DATABASE")
+            if_exists = self._phrase("IF", "EXISTS")
+            name, span = self._single_name()
+            self.end()
+            return Detach(self.text, name, span, if_exists)
+        self.take("ATTACH")
+        replace = self._phrase("OR", "REPLACE")
+        self.take("DATABASE")
+        if_not_exists = self._phrase("IF", "NOT", "EXISTS")
+        url = self._string()
+        name, span = ("", (0, 0))
+        if self.take("AS"):
+            name, span = self._single_name()
+        options = self._options() if self.take("(") else {}
+        self.end()
+        if "type" not in options:
+            self.at = 0
+            error = self.fail(
+                "ATTACH without a TYPE is not supported.", f"Supported are SELECT, SHOW and others, and {FORM}."
+            )
+            error.code = "not-supported"
+            raise error
+        if not name:
+            raise self.fail("Expected AS and a name.")
+        return Attach(self.text, url, name, span, options, replace, if_not_exists)
+
+    def _phrase(self, *words: str) -> bool:
+        start = self.at
+        for word in words:
+            if not self.take(word):
+                self.at = start
+                return False
+        return True
+
+    def _string(self) -> str:
+        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
+            raise self.fail("Expected a folder or URL in single quotes.")
+        self.at += 1
+        return self.tokens[self.at - 1].text
+
+    def _single_name(self) -> tuple[str, Span]:
+        name, span = self.name()
+        if len(name) != 1:
+            raise self.fail("A name here has one part.")
+        return name[0], span
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        while not self.take(")"):
+            names, _ = self.name()
+            key = names[0].lower()
+            if key in options or len(names) > 1:
+                raise self.fail(f"The option {'.'.join(names)!r} occurs twice or is none.")
+            self.take("=", ":")
+            options[key] = True if self.word() in (",", ")") else self._value(0)
+            if not self.take(",") and self.word() != ")":
+                raise self.fail("Expected , or ).")
+        return options
+
+    def _value(self, depth: int) -> Any:
+        if self.at >= len(self.tokens) or depth > MAX_DEPTH:
+            raise self.fail("Expected a value.")
+        if self.take("[", "("):
+            return self._listed(depth)
+        if self.take("{"):
+            return self._mapped(depth)
+        negative = self.take("-")
+        if self.at >= len(self.tokens):
+            raise self.fail("Expected a value.")
+        token = self.tokens[self.at]
+        self.at += 1
+        if token.token_type == TokenType.NUMBER:
+            number = float(token.text) if "." in token.text else int(token.text)
+            return -number if negative else number
+        if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
+            if negative or not token.text.replace("_", "a").isalnum():
+                self.at -= 1
+                raise self.fail(f"Expected a value, not {token.text!r}.")
+            return {"TRUE": True, "FALSE": False}.get(token.text.upper(), token.text)
+        return token.text
+
+    def _listed(self, depth: int) -> list[Any]:
+        items = []
+        while not self.take("]", ")"):
+            items.append(self._value(depth + 1))
+            if not self.take(",") and self.word() not in ("]", ")"):
+                raise self.fail("Expected , or the end of the list.")
+        return items
+
+    def _mapped(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while not self.take("}"):
+            if self.at >= len(self.tokens):
+                raise self.fail("Expected }.")
+            key = self.tokens[self.at].text
+            self.at += 1
+            if not self.take(":", "="):
+                raise self.fail("Expected : and a value.")
+            found[key] = self._value(depth + 1)
+            if not self.take(",") and self.word() != "}":
+                raise self.fail("Expected , or }.")
+        return found

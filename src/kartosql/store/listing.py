@@ -1,0 +1,132 @@
+"""Every file below a folder with its size and its modification time, as Spark and Hadoop list it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kartosql.errors import FormatError, StoreError
+from kartosql.store.store import Store
+
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_COPYING = "._COPYING_"
+
+
+class ListedFile(NamedTuple):
+    """One file: its path below the folder, bytes, and modification time in milliseconds since 1970.
+
+    ``state`` differs once the file was written again, as far as the store tells.
+    """
+
+    name: str
+    size: int
+    time: int | None
+    state: object
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether Spark does not see a file or folder of that name."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith(_COPYING)
+
+
+def list_files(store: Store, only: str | None = None) -> list[ListedFile]:
+    """Return the files of a store, or the one called ``only``, sorted by name, without hidden and empty ones.
+
+    Raises ``unsafe-key`` for links, ``access-denied`` and ``store-failed``.
+    """
+    if only is not None:
+        return _one(store, only)
+    store.counter.add("lists")
+    found = _local(store) if store.is_local else _remote(store)
+    return sorted(found)
+
+
+def _one(store: Store, name: str) -> list[ListedFile]:
+    """Return one file, if it is there and not empty."""
+    try:
+        if store.is_local:
+            found = store.stamp(name)
+            assert found is not None
+            state: object = (found.mtime_ns, found.ctime_ns, found.inode)
+            return [ListedFile(name, found.size, found.mtime_ns // 1_000_000, state)] if found.size else []
+        info = store.info(name)
+    except KeyError:
+        return []
+    time = _time_of(info)
+    size = int(info.get("size") or 0)
+    return [ListedFile(name, size, time, (str(info.get("ETag")), time))] if size else []
+
+
+def _local(store: Store) -> Iterator[ListedFile]:
+    root = os.path.realpath(store.root or "/")
+    pending = [""]
+    while pending:
+        below = pending.pop()
+        try:
+            entries = os.scandir(f"{root}/{below}")
+        except PermissionError as e:
+            raise StoreError(f"No permission to list {below!r} in {store.url!r}.", code="access-denied") from e
+        except FileNotFoundError:
+            continue  # it went away meanwhile
+        with entries:
+            for entry in entries:
+                if is_hidden(entry.name):
+                    continue
+                name = below + entry.name
+                if entry.is_symlink():
+                    raise FormatError(
+                        f"{store.url}/{name}: it is a link",
+                        code="unsafe-key",
+                        hint="Links in a folder that is attached are not followed; replace it by what it points to.",
+                    )
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(f"{name}/")
+                elif entry.is_file(follow_symlinks=False):
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    if info.st_size:
+                        state = (info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+                        yield ListedFile(name, info.st_size, info.st_mtime_ns // 1_000_000, state)
+
+
+def _remote(store: Store) -> Iterator[ListedFile]:
+    try:
+        store.fs.invalidate_cache()
+        found: Mapping[str, Any] = store.fs.find(store.root, detail=True)
+    except FileNotFoundError:
+        return
+    except PermissionError as e:
+        raise StoreError(f"No permission to list {store.url!r}.", code="access-denied") from e
+    except Exception as e:
+        raise StoreError(f"Cannot list {store.url!r}: {e}") from e
+    cut = len(store.root) + 1
+    for path, info in found.items():
+        name = path[cut:]
+        if name and info.get("type", "file") == "file" and not any(map(is_hidden, name.split("/"))):
+            time = _time_of(info)
+            size = int(info.get("size") or 0)
+            if size:
+                yield ListedFile(name, size, time, (str(info.get("ETag")), time))
+
+
+def _time_of(info: Mapping[str, Any]) -> int | None:
+    return _milliseconds(next((info[k] for k in _TIMES if info.get(k) is not None), None))
+
+
+def _milliseconds(value: object) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, dt.datetime):
+        value = value if value.tzinfo is not None else value.replace(tzinfo=dt.timezone.utc)
+        since: dt.timedelta = value - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+        return since // dt.timedelta(milliseconds=1)
+    if not isinstance(value, int | float):
+        return None
+    return int(float(value) * 1000)
