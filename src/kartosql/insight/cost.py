@@ -135,8 +135,8 @@ def cost(store: Files, report: ScanReport, planning: dict[str, int], limit: int 
     items = []
     for scan in report.scan.occurrences:
         for part in scan.parts:
-            if part.summary is not None or not part.files:
-                continue
+            if part.summary is not None or not part.files or not part.part.table.has_footers:
+                continue  # text files tell nothing before they are read
             found = sample(store, part.part.table.files, part.files)
             columns = columns_read(scan, part)
             items.append(
