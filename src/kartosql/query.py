@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb import FileAccess, Measured, Planner, Runtime, Statement, table_names
-from kartosql.errors import ExecutionError, LimitError, SqlError
+from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.less import counted
@@ -65,6 +65,7 @@ class SelectQuery(Query):
         self._kept = False  # whether the scan is one that was kept
         self._measured: Measured | None = None
         self._interrupted = False
+        self._ordered = True  # whether the engine may choose the order of joins
         self._pruned = pruned
         self._traced = traced  # whether each step of the plan holds its files
         if self._bound.suspects:
@@ -206,13 +207,10 @@ class SelectQuery(Query):
             planned = time.perf_counter()
             if self._interrupted:
                 raise ExecutionError("The statement was interrupted.", code="interrupted")
-            schema, batches, self._types = statement.stream(bound)
-        except SqlError as e:
+            schema, batches, self._types = statement.stream(bound, ordered=self._ordered)
+        except KartosqlError as e:
             self._end(statement)
-            if e.code == "unknown-column" and any(o.columns is not None for o in self._bound.occurrences):
-                # A reference was overlooked; with every column there the engine can find it.
-                for occurrence in self._bound.occurrences:
-                    occurrence.all_used = True
+            if self._may_work_otherwise(e):
                 return self.reader()
             raise
         except BaseException:
@@ -223,6 +221,19 @@ class SelectQuery(Query):
         if self._pruned and not self._traced and not self._kept and not may_tell_time(self._bound.select.text):
             self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
         return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
+
+    def _may_work_otherwise(self, error: KartosqlError) -> bool:
+        """Return whether to run the query once more, and prepare for that."""
+        occurrences = self._bound.occurrences
+        if error.code in ("unknown-column", "unknown-table") and any(o.columns is not None for o in occurrences):
+            # A reference was overlooked; with every column there the engine can find it.
+            for occurrence in occurrences:
+                occurrence.all_used = True
+            return True
+        if self._ordered and LOST_COLUMN in error.message:
+            self._ordered = False
+            return True
+        return False
 
     def _start(self, files: FileAccess, report: ScanReport | None = None) -> Statement:
         """Return a statement over the files of a report, or over files that are still to be chosen."""

@@ -57,6 +57,10 @@ def connection() -> Iterator[Any]:
         "SELECT p, c.v FROM t a FULL JOIN d b USING (p) RIGHT JOIN t c ON c.i = p WHERE p IS NULL OR p = 1",
         "SELECT p, a.v, b.v FROM (SELECT * FROM t WHERE p < 2) a RIGHT JOIN d b USING (p) WHERE p <> 1",
         "SELECT p FROM (SELECT p + 2 AS p FROM t) a NATURAL LEFT JOIN d WHERE p = 3",
+        # What SEMI and ANTI joins hide is in no merged column.
+        "SELECT p, c.v FROM (SELECT p FROM t) x SEMI JOIN (FROM d WHERE i = 3) s ON x.p + 1 = s.p NATURAL JOIN t c",
+        "SELECT p, c.v FROM (SELECT p FROM t) x ANTI JOIN (FROM d WHERE i < 3) s ON x.p + 1 = s.p NATURAL JOIN t c",
+        "SELECT p, c.v FROM (SELECT p FROM t) x SEMI JOIN d s ON x.p + 1 = s.p JOIN t c USING (p) WHERE p < 2",
         # NULLs that ROLLUP makes.
         "SELECT x.n, d.v FROM (SELECT p, count(*) AS n FROM t WHERE p = 1 GROUP BY ROLLUP (p)) x LEFT JOIN d USING (p)",
         "SELECT * FROM (SELECT p, i, count(*) AS n FROM t GROUP BY GROUPING SETS ((p), (i))) WHERE p IS NULL",

@@ -64,7 +64,7 @@ def _source(node: exp.Expression, names: NameBinder) -> tuple[Source, str] | Non
 def _star(node: exp.Expression, scope: Scope) -> list[Output] | None:
     """Return what ``*`` and ``t.*`` stand for."""
     star = node.this if isinstance(node, exp.Column) else node
-    sources = [s for s in scope.sources if not _is_filter(s)]
+    sources = [s for s in scope.sources if not is_filter(s)]
     qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
     if qualifier is not None:
         sources = [s for s in sources if s.alias.lower() == qualifier.name.lower()]
@@ -85,7 +85,7 @@ def _star(node: exp.Expression, scope: Scope) -> list[Output] | None:
     return _modified(found, star)
 
 
-def _is_filter(source: Source) -> bool:
+def is_filter(source: Source) -> bool:
     """Return whether a source only filters others (SEMI and ANTI joins), so that its columns are not seen."""
     return source.join is not None and (source.join.kind or "").upper() in ("SEMI", "ANTI")
 

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from kartosql.plan.names import NameBinder
 from kartosql.plan.occurrences import Bound, Merged, Occurrence, Output, Relation, Scope, Source
-from kartosql.plan.outputs import outputs_of
+from kartosql.plan.outputs import is_filter, outputs_of
 from kartosql.sql.tree import name_parts
 
 Known = Mapping[str, Relation]  # common table expressions by lower-case name
@@ -268,9 +268,9 @@ class ScopeWalker:
         )
 
     def _join(self, at: int, join: exp.Join, scope: Scope, ctes: Known) -> None:
-        source, before = scope.sources[at], scope.sources[:at]
+        source, before = scope.sources[at], [s for s in scope.sources[:at] if not is_filter(s)]
         if join.method and join.method.upper() == "NATURAL":
-            for one in scope.sources:
+            for one in (*before, source):
                 self.names.whole(one, one.join or join)
             seen = {name.lower() for s in before for name in s.columns}
             for name in [c for c in source.columns if c.lower() in seen]:
@@ -278,14 +278,14 @@ class ScopeWalker:
             if source.open or any(s.open for s in before):
                 scope.merged = {name: Merged(None, m.parts, m.join) for name, m in scope.merged.items()}
         for column in join.args.get("using") or ():
-            hits = [(s, found) for s in scope.sources if (found := s.find(column.name)) is not None]
+            hits = [(s, found) for s in (*before, source) if (found := s.find(column.name)) is not None]
             if len({s.inner(found) for s, found in hits}) > 1 and any(s.inner(f) != f for s, f in hits):
                 self.names.refuse(
                     column, f"USING cannot take {column.name!r}, a name that differs only in case", "Use ON."
                 )
             for one, found in hits:
                 self.names.use(one, found, column)
-            if all(not s.open and s.find(column.name) is None for s in scope.sources):
+            if all(not s.open and s.find(column.name) is None for s in (*before, source)):
                 self.names.note_unknown(column, [column.name], scope)
             self._merge(at, column.name, join, scope)
         on = join.args.get("on")
@@ -297,11 +297,12 @@ class ScopeWalker:
         right, lower = scope.sources[at], name.lower()
         mine = right.find(name)
         known = scope.merged.get(lower)
-        before = [(s, found) for s in scope.sources[:at] if (found := s.find(name)) is not None and not s.nested]
+        seen = [s for s in scope.sources[:at] if not is_filter(s)]
+        before = [(s, found) for s in seen if (found := s.find(name)) is not None and not s.nested]
         parts = known.parts if known is not None else tuple(before)
         left = known.owner if known is not None else before[0] if len(before) == 1 else None
         side = (join.side or "").upper()
-        if mine is None or right.nested or any(s.nested for s in scope.sources[:at]):
+        if mine is None or right.nested or any(s.nested for s in seen):
             scope.merged[lower] = Merged(None, (), join)
             return
         both = (*parts, (right, mine))

@@ -4,6 +4,6 @@ from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.engines.duckdb.statement import Statement, table_names
+from kartosql.engines.duckdb.statement import LOST_COLUMN, Statement, table_names
 
-__all__ = ["FileAccess", "Measured", "Planner", "Runtime", "Statement", "table_names"]
+__all__ = ["LOST_COLUMN", "FileAccess", "Measured", "Planner", "Runtime", "Statement", "table_names"]

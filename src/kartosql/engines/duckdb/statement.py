@@ -39,6 +39,8 @@ _WRONG = (
     # What a join needs goes below the DISTINCT ON of its other side, which then picks from fewer rows.
     (re.compile(r"\bdistinct\b.*\bon\b", re.IGNORECASE | re.DOTALL), "join_filter_pushdown"),
 )
+# Where DuckDB orders many joins, it may lose a column that one of them needs, and says so with these words.
+LOST_COLUMN = "Failed to bind column reference"
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -193,17 +195,23 @@ class Statement(Session):
             self.relations.drop_former()
             self._prepared = scan.occurrences
 
-    def _choose_optimizers(self, text: str) -> None:
-        """Switch off those optimizers that would make this statement's answer wrong."""
+    def _choose_optimizers(self, text: str, ordered: bool) -> None:
+        """Switch off those optimizers that would make this statement's answer wrong; join order where it fails."""
         names = [LATE] * self.relations.by_position + [name for pattern, name in _WRONG if pattern.search(text)]
+        names += [] if ordered else ["join_order"]
         self.instance.change("disabled_optimizers", f"'{','.join(names)}'")
 
     # -- the run ---------------------------------------------------------------------------------
 
-    def stream(self, query: BoundQuery) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
-        """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns."""
+    def stream(
+        self, query: BoundQuery, *, ordered: bool = True
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
+        """Run the prepared statement; returns schema and batches of its result, and the DuckDB types of its columns.
+
+        Unless ``ordered``, joins stay in the order of the text.
+        """
         with self.errors(query.select.text):
-            self._choose_optimizers(query.text)
+            self._choose_optimizers(query.text, ordered)
             if self._bound is None or self._bound[0] != query.text:
                 relation = self._query(query)
                 self._bound = (query.text, relation, [str(t) for t in relation.types])
