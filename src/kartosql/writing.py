@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek.cache import MetadataCache
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Report = dict[str, dict[str, Any]]
 Tell = Callable[["Progress"], None]
 PartitionOn = Mapping[str, str | Iterable[str]]
+Repartition = bool | Literal["range"]
 
 
 class Writing:
@@ -37,6 +38,12 @@ class Writing:
     stream of record batches or the path of a Parquet file, or a list of such paths. Streams
     are not read into memory as a whole; see the setting ``write_memory``. ``progress`` is
     called now and then with the dataset, and the rows, files and bytes written of it so far.
+    A partition becomes one file, or several with ``rows_per_file``.
+
+    A DataFrame of Spark does as well: its executors write the files, and only the commit is made
+    here. ``repartition`` says how its rows get there: True brings those of a partition together,
+    ``"range"`` spreads large partitions over several tasks, and with False rows stay where they
+    are. Raises ``store-unreachable`` where executors do not reach the store, and ``spark-job-failed``.
     """
 
     store: Store
@@ -48,7 +55,13 @@ class Writing:
     def _open(self) -> None:
         raise NotImplementedError
 
-    def _operation(self, name: str, progress: Tell | None = None) -> Operation:
+    def _operation(
+        self,
+        name: str,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> Operation:
         """Begin a write, the ``name`` of which other writers will read if they lose against it."""
         from kartosql.write.operation import Operation
         from kartosql.write.spill import SpillingSorter
@@ -65,6 +78,8 @@ class Writing:
             single_writer=self.settings["single_writer"],
             progress=progress,
             grace=dt.timedelta(seconds=self.settings["grace_period"]),
+            rows_per_file=rows_per_file,
+            repartition=repartition,
         )
 
     # -- cubes -----------------------------------------------------------------------------------
@@ -78,6 +93,8 @@ class Writing:
         overwrite: bool = False,
         partition_on: PartitionOn | None = None,
         progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> Report:
         """Build a cube from Arrow data by dataset, and return files, rows and bytes per dataset.
 
@@ -89,7 +106,7 @@ class Writing:
         """
         from kartosql.write.cubes import build_cube
 
-        operation = self._operation("build_cube", progress)
+        operation = self._operation("build_cube", progress, rows_per_file, repartition)
         return build_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
 
     def extend_cube(
@@ -101,6 +118,8 @@ class Writing:
         overwrite: bool = False,
         partition_on: PartitionOn | None = None,
         progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> Report:
         """Add datasets to a cube, and return files, rows and bytes per dataset.
 
@@ -109,7 +128,7 @@ class Writing:
         """
         from kartosql.write.cubes import extend_cube
 
-        operation = self._operation("extend_cube", progress)
+        operation = self._operation("extend_cube", progress, rows_per_file, repartition)
         return extend_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
 
     def append_to_cube(
@@ -119,6 +138,8 @@ class Writing:
         *,
         metadata: Mapping[str, Mapping[str, Any]] | None = None,
         progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> Report:
         """Append rows to datasets of a cube, and return files, rows and bytes per dataset.
 
@@ -129,7 +150,8 @@ class Writing:
         """
         from kartosql.write.cubes import update_cube
 
-        return update_cube(self._operation("append_to_cube", progress), cube, data, metadata=metadata)
+        operation = self._operation("append_to_cube", progress, rows_per_file, repartition)
+        return update_cube(operation, cube, data, metadata=metadata)
 
     def update_cube(
         self,
@@ -140,6 +162,8 @@ class Writing:
         datasets: str | Iterable[str] | None = None,
         metadata: Mapping[str, Mapping[str, Any]] | None = None,
         progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> Report:
         """Remove partitions from datasets of a cube and append rows to them, in one commit.
 
@@ -149,7 +173,7 @@ class Writing:
         """
         from kartosql.write.cubes import update_cube
 
-        operation = self._operation("update_cube", progress)
+        operation = self._operation("update_cube", progress, rows_per_file, repartition)
         removal = None if remove_conditions is None else self._removal(operation, cube, remove_conditions)
         return update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
 
@@ -200,6 +224,8 @@ class Writing:
         overwrite: bool = False,
         format: str = "json",  # noqa: A002
         progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> dict[str, Any]:
         """Write a plain dataset and return its files, rows and bytes.
 
@@ -211,7 +237,7 @@ class Writing:
         from kartosql.write.datasets import create_dataset
 
         return create_dataset(
-            self._operation("create_dataset", progress),
+            self._operation("create_dataset", progress, rows_per_file, repartition),
             uuid,
             data,
             table=table,
@@ -223,7 +249,14 @@ class Writing:
         )
 
     def append_to_dataset(
-        self, uuid: str, data: Any, *, metadata: Mapping[str, Any] | None = None, progress: Tell | None = None
+        self,
+        uuid: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> dict[str, Any]:
         """Append rows to a dataset and return what was written of it.
 
@@ -232,10 +265,18 @@ class Writing:
         """
         from kartosql.write.datasets import append_to_dataset
 
-        return append_to_dataset(self._operation("append_to_dataset", progress), uuid, data, metadata=metadata)
+        operation = self._operation("append_to_dataset", progress, rows_per_file, repartition)
+        return append_to_dataset(operation, uuid, data, metadata=metadata)
 
     def replace_partitions(
-        self, uuid: str, data: Any, *, metadata: Mapping[str, Any] | None = None, progress: Tell | None = None
+        self,
+        uuid: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
     ) -> dict[str, Any]:
         """Replace exactly those partitions of a dataset that occur in the data.
 
@@ -244,7 +285,7 @@ class Writing:
         """
         from kartosql.write.datasets import append_to_dataset
 
-        operation = self._operation("replace_partitions", progress)
+        operation = self._operation("replace_partitions", progress, rows_per_file, repartition)
         return append_to_dataset(operation, uuid, data, metadata=metadata, replace_partitions=True)
 
     def delete_from_dataset(self, uuid: str, conditions: Any) -> dict[str, Any]:

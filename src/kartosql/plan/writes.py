@@ -81,9 +81,10 @@ class Writes:
             return (0,) * len(files)
         number: dict[str, int] = {}
         names = [key[key.rfind("/") :] for key in files]
-        known = {name for name in {*names} if naming.write_id(name) is not None}
+        ids = {name: naming.write_id(name) for name in {*names}}
         # A file with a name of another kind may be of any write; it gets a number of its own.
-        return [number.setdefault(name, at) if name in known else at for at, name in enumerate(names)]
+        found = ((at, ids[name]) for at, name in enumerate(names))
+        return [at if write is None else number.setdefault(write, at) for at, write in found]
 
     @cached_property
     def _groups(self) -> Sequence[Sequence[int]]:

@@ -79,7 +79,9 @@ class Store(StoreWriting):
         if not isinstance(url, str) or not url or "\0" in url:
             raise StoreError(f"{url!r} is no path or URL of a store.", code="store-not-found")
         self.url = url
-        self.fs, root = _filesystem(url, dict(storage_options or {}))
+        # They may hold secrets, so nothing prints them.
+        self._options = dict(storage_options or {})
+        self.fs, root = _filesystem(url, dict(self._options))
         self.root: str = root.rstrip("/")
         self.is_local = isinstance(self.fs, LocalFiles)
         self.counter = StoreCounter()
@@ -100,6 +102,11 @@ class Store(StoreWriting):
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
+
+    @property
+    def address(self) -> tuple[str, dict[str, Any]]:
+        """The URL and the options by which other processes reach the same store, if they can."""
+        return (self._real_root, {}) if self.is_local else (self.url, dict(self._options))
 
     # -- names ---------------------------------------------------------------------------
 

@@ -137,9 +137,12 @@ class _Move:
         return self.dataset.tables[naming.DEFAULT_TABLE]
 
     def _name_of(self, key: str, ids: dict[str, str]) -> tuple[str, str]:
-        name = naming.write_id(key)
+        write = naming.write_id(key)
         folder = naming.folder_of(key, self.table.uuid, self.table.table)
-        return folder, uuids.uuid4().hex if name is None else ids.setdefault(name, uuids.uuid4().hex)
+        if write is None:
+            return folder, uuids.uuid4().hex
+        new = ids.setdefault(write, uuids.uuid4().hex)
+        return folder, new if key.endswith(f"/{write}.parquet") else naming.file_id(new)
 
     def write(self, source: Store, target: Store) -> Written:
         """Copy the files, and return what was written."""

@@ -97,19 +97,32 @@ def open_rows(data: Any, name: str) -> Rows:
     """Return the rows of ``data`` for the dataset ``name``; streams and files are not read yet.
 
     ``data`` is anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``, the path of a local
-    Parquet file, a list of these, or an iterable of record batches or tables. Parts of one list
+    Parquet file, a DataFrame of Spark, a list of these, or an iterable of record batches or tables. Parts of one list
     are read one after the other; they have the same columns, in any order and of types that
     differ at most in their width. Raises ``invalid-data``.
     """
     if isinstance(data, Rows):
         return data
+    if type(data).__module__.split(".")[0] == "pyspark":
+        from kartosql.write.spark.frames import open_frame
+
+        return open_frame(data, name)
     if isinstance(data, (list, tuple)):
         rows = [open_rows(item, name) for item in data]
         if not rows:
             raise invalid_data(name, "it is an empty list", "Pass a table, also if it has no rows.")
+        if any(type(r) is not Rows for r in rows):
+            from kartosql.write.spark.frames import joined
+
+            return joined(rows, _common(rows, name), name)
         return Rows(name, _common(rows, name), tuple(part for r in rows for part in r.parts))
     part = _part(data, name)
     return Rows(name, storage_schema(part.schema, name), (part,))
+
+
+def rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema, name: str) -> Rows:
+    """Return batches as rows of ``schema``, which is one that can be stored; what they raise is raised as it is."""
+    return Rows(name, schema, (_Part(schema, stream=lambda: _gathered(batches)),))
 
 
 def _part(data: Any, name: str) -> _Part:
@@ -172,10 +185,14 @@ def _iterable(data: Iterable[Any], name: str) -> _Part:
 
 
 def _tables(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.Table]:
+    return _gathered(_guarded(batches, name))
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Join small batches to tables of a good size."""
     pending: list[pa.RecordBatch] = []
     size = 0
-    for batch in chain(_guarded(batches, name), (None,)):
+    for batch in chain(batches, (None,)):
         if batch is not None:
             pending.append(batch)
             size += batch.nbytes

@@ -57,9 +57,14 @@ class Operation:
         row_group_rows: int = files.ROW_GROUP_ROWS,
         patience: Patience | None = None,
         grace: dt.timedelta = GRACE,
+        rows_per_file: int | None = None,
+        repartition: bool | str = True,
     ) -> None:
-        if not isinstance(row_group_rows, int) or isinstance(row_group_rows, bool) or row_group_rows < 1:
-            raise UsageError(f"row_group_rows: {row_group_rows!r} is no positive whole number.")
+        for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise UsageError(f"{what}: {value!r} is no positive whole number.")
+        if repartition not in (True, False, "range"):
+            raise UsageError(f"repartition: {repartition!r} is none of True, False and 'range'.")
         self.store = store
         self.name = name
         self._cache = cache
@@ -71,6 +76,8 @@ class Operation:
         self._patience = patience or Patience()
         self._heads: dict[str, Head | FormatError | None] = {}
         self._grace = grace
+        self._rows_per_file = rows_per_file
+        self._repartition = repartition
         self.started = utc_now()
 
     @cached_property
@@ -136,17 +143,22 @@ class Operation:
         return written
 
     def write_table(self, rows: Rows, layout: Layout, table: str = naming.DEFAULT_TABLE) -> Written:
-        """Write the data files of one table of a dataset."""
-        return write_rows(
-            self.store,
-            rows,
-            layout,
-            sorter=self._sorter,
-            memory=self._memory,
-            progress=self._progress,
-            table=table,
-            row_group_rows=self._row_group_rows,
-        )
+        """Write the data files of one table of a dataset, on executors where the rows are those of Spark."""
+        options: dict[str, Any] = {
+            "sorter": self._sorter,
+            "memory": self._memory,
+            "progress": self._progress,
+            "table": table,
+            "row_group_rows": self._row_group_rows,
+            "rows_per_file": self._rows_per_file,
+        }
+        if type(rows) is Rows:
+            return write_rows(self.store, rows, layout, **options)
+        from kartosql.write.spark.frames import SparkRows
+        from kartosql.write.spark.rows import write_frames
+
+        assert isinstance(rows, SparkRows)
+        return write_frames(self.store, rows, layout, repartition=self._repartition, **options)
 
     def ordered(self, rows: Rows, layout: Layout) -> Generator[pa.Table]:
         """Yield rows, checked and in the order of ``layout``, within the memory of the operation."""

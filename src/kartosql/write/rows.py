@@ -21,7 +21,7 @@ from kartosql.write import files
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import Layout
 from kartosql.write.pairs import Pairs, unique_values
-from kartosql.write.sorting import Sorter, ordered
+from kartosql.write.sorting import Sorter, in_order, ordered
 from kartosql.write.split import check_columns, check_label, folders, run_starts
 
 DEFAULT_MEMORY = 512_000_000
@@ -68,16 +68,23 @@ def write_rows(
     progress: Callable[[Progress], object] | None = None,
     table: str = naming.DEFAULT_TABLE,
     row_group_rows: int = files.ROW_GROUP_ROWS,
+    rows_per_file: int | None = None,
+    write_id: str | None = None,
+    presorted: bool = False,
 ) -> Written:
     """Write the data files of one table, sorted, one for each partition, and return what they are.
 
+    There are more where a partition has more than ``rows_per_file`` rows. With ``write_id`` the
+    files belong to a write of which others write other files; ``presorted`` rows come in order.
     Takes about ``memory`` bytes; rows and pairs of indices that do not fit into it are sorted
     by ``sorter``. Raises ``invalid-data``, ``null-in-key``, ``duplicate-cells``, ``disk-full``
     and ``store-failed``; the files that were written by then are deleted.
     """
     check_columns(rows.schema, layout)
-    with _Files(store, layout, rows.schema, table, row_group_rows, sorter, memory, progress) as out:
-        with contextlib.closing(ordered(rows, layout, sorter, memory)) as pieces:
+    names = _Names(write_id, rows_per_file)
+    with _Files(store, layout, rows.schema, table, row_group_rows, sorter, memory, progress, names) as out:
+        found = in_order(rows, layout) if presorted else ordered(rows, layout, sorter, memory)
+        with contextlib.closing(found) as pieces:
             for piece in pieces:
                 out.add(piece)
         return out.finish()
@@ -102,6 +109,20 @@ class _File:
     bytes: int
 
 
+class _Names:
+    """The names of the files of one call, and how many rows they may have."""
+
+    def __init__(self, write_id: str | None, rows_per_file: int | None) -> None:
+        # One id per call, as the original does: it tells which files cannot overlay each other.
+        self._write_id = write_id or uuid.uuid4().hex
+        self._is_shared = write_id is not None
+        self.rows = rows_per_file
+
+    def next(self, is_first: bool) -> str:
+        """Return a name for the first file of a partition, or for a later one."""
+        return self._write_id if is_first and not self._is_shared else naming.file_id(self._write_id)
+
+
 class _Files:
     """The files of one call: takes rows in order and hands each partition to a thread."""
 
@@ -115,6 +136,7 @@ class _Files:
         sorter: Sorter | None,
         memory: int,
         progress: Callable[[Progress], object] | None,
+        names: _Names,
     ) -> None:
         self._store, self._layout, self._schema, self._table = store, layout, schema, table
         self._progress = progress
@@ -122,10 +144,11 @@ class _Files:
         self._format = files.FileFormat(layout, row_group_rows)
         limit = memory // 8 // max(1, len(layout.index_columns))
         self._pairs = {c: Pairs(schema.field(c).type, sorter, limit) for c in layout.index_columns}
-        # One id per call, as the original does: it tells which files cannot overlay each other.
-        self._tail = uuid.uuid4().hex
+        self._names = names
         self._labels: list[str] = []
+        self._folder: str | None = None
         self._known: set[str] = set()
+        self._in_file = 0
         self._files = 0
         self._waiting: deque[tuple[Future[_File], int]] = deque()
         self._waiting_bytes, self._rows, self._bytes = 0, 0, 0
@@ -158,23 +181,33 @@ class _Files:
     def add(self, piece: pa.Table) -> None:
         """Take rows that come behind all rows taken before."""
         starts = run_starts(piece, self._layout.partition_on)
-        names = folders(piece, self._layout, starts)
+        found = folders(piece, self._layout, starts)
         rows = piece.select(self._columns)
-        for folder, (start, end) in zip(names, pairwise([*starts, piece.num_rows]), strict=True):
-            label = "/".join((*folder, self._tail))
-            if not self._labels or label != self._labels[-1]:
-                self._end_file()
-                self._begin_file(label)
-            self._parts.append(rows.slice(start, end - start))
-            self._parts_bytes += self._parts[-1].nbytes
+        for folder, (start, end) in zip(found, pairwise([*starts, piece.num_rows]), strict=True):
+            self._add_run("/".join(folder), rows.slice(start, end - start))
         if self._parts_bytes >= self._flush_bytes:
             self._flush()
 
-    def _begin_file(self, label: str) -> None:
+    def _add_run(self, folder: str, rows: pa.Table) -> None:
+        """Take rows of one partition."""
+        while rows.num_rows:
+            if folder != self._folder or self._in_file == self._names.rows:
+                self._end_file()
+                self._begin_file(folder)
+            room = rows.num_rows if self._names.rows is None else self._names.rows - self._in_file
+            some, rows = rows.slice(0, room), rows.slice(room)
+            self._in_file += some.num_rows
+            self._parts.append(some)
+            self._parts_bytes += some.nbytes
+
+    def _begin_file(self, folder: str) -> None:
+        is_first = folder != self._folder
         # Were rows of a partition to come twice, the second file would replace the first.
-        assert label not in self._known, label
+        assert not is_first or folder not in self._known, folder
+        label = "/".join(filter(None, [folder, self._names.next(is_first)]))
         check_label(label, self._layout)
-        self._known.add(label)
+        self._known.add(folder)
+        self._folder, self._in_file = folder, 0
         self._labels.append(label)
 
     def _end_file(self) -> None:
@@ -232,7 +265,7 @@ class _Files:
         self._end_file()
         if not self._labels and not self._layout.partition_on:
             # An empty dataset without partition columns is one file without rows.
-            self._begin_file(self._tail)
+            self._begin_file("")
             self._submit(self._small_file(), [self._schema.empty_table().select(self._columns)], 0)
         while self._waiting:
             self._await_oldest()

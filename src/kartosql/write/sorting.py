@@ -60,6 +60,24 @@ def ordered(rows: Rows, layout: Layout, sorter: Sorter | None, memory: int) -> G
         yield arranged(table, layout)
 
 
+def in_order(rows: Rows, layout: Layout) -> Generator[pa.Table]:
+    """Yield rows that come in the order of ``layout`` already, checked, one piece at a time.
+
+    Cells are unique in what is yielded where rows of a cell stay together. Raises
+    ``invalid-data``, ``null-in-key`` and ``duplicate-cells``.
+    """
+    last = None
+    for piece in _checked(rows, layout, numbered=False):
+        keys = piece.select(list(layout.order))
+        joined = keys if last is None else pa.concat_tables([last, keys])
+        if not is_sorted(joined, layout.order):
+            raise AssertionError(f"rows of {layout.name!r} are not in the order of {layout.order}")
+        if layout.cell and layout.cells_stay_together:
+            check_unique(joined, layout)
+        last = keys.slice(keys.num_rows - 1)
+        yield piece
+
+
 def _is_in_order(rows: Rows, layout: Layout) -> bool:
     """Return whether rows in memory need no sorting; raises ``duplicate-cells`` if they do not."""
     if layout.cell and not layout.cells_stay_together:
@@ -72,10 +90,10 @@ def _is_in_order(rows: Rows, layout: Layout) -> bool:
     return True
 
 
-def _checked(rows: Rows, layout: Layout) -> Iterator[pa.Table]:
+def _checked(rows: Rows, layout: Layout, numbered: bool = True) -> Iterator[pa.Table]:
     count = 0
     for piece in rows.pieces():
-        check_nulls(piece, layout, count)
+        check_nulls(piece, layout, count if numbered else None)
         count += piece.num_rows
         yield piece
     if layout.cell and not count:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store.keys import key_problem
 from kartosql.write import files
@@ -66,8 +68,11 @@ def _is_ordered(type_: pa.DataType) -> bool:
     return is_index_type(type_) or bool(pa.types.is_decimal(type_) or pa.types.is_time(type_))
 
 
-def check_nulls(table: pa.Table, layout: Layout, before: int = 0) -> None:
-    """Raise ``null-in-key`` for NULL and NaN where values are needed; ``before`` rows stand before ``table``."""
+def check_nulls(table: pa.Table, layout: Layout, before: int | None = 0) -> None:
+    """Raise ``null-in-key`` for NULL and NaN where values are needed.
+
+    ``before`` rows stand before ``table``; None for rows that have no numbers.
+    """
     for name in dict.fromkeys(layout.partition_on + layout.cell + layout.index_columns):
         column = table[name]
         what = "NULL"
@@ -81,7 +86,8 @@ def check_nulls(table: pa.Table, layout: Layout, before: int = 0) -> None:
         if row >= 0:
             raise invalid_data(
                 layout.name,
-                f"the {layout.role(name)} {name!r} holds {what}, first in row {row + before:,}",
+                f"the {layout.role(name)} {name!r} holds {what}"
+                + ("" if before is None else f", first in row {row + before:,}"),
                 "Drop these rows or fill in a value such as 'unknown'.",
                 "null-in-key",
             )
@@ -93,13 +99,18 @@ def check_unique(table: pa.Table, layout: Layout) -> None:
     count = len(differs) - (pc.sum(differs).as_py() or 0)
     if count:
         row = table.select(list(layout.cell)).slice(pc.index(differs, False).as_py(), 1)
-        cell = ", ".join(f"{c} = {str(row[c][0])[:60]}" for c in layout.cell)
-        raise invalid_data(
-            layout.name,
-            f"a cell occurs again in {_rows(count)}, first at {cell}",
-            f"One row per combination of {', '.join(layout.cell)} is allowed: aggregate, or drop the repeats.",
-            "duplicate-cells",
-        )
+        raise duplicate_cells(layout, count, {c: row[c][0] for c in layout.cell})
+
+
+def duplicate_cells(layout: Layout, count: int, cell: Mapping[str, Any]) -> UsageError:
+    """Return the error for ``count`` rows whose cell another row has already, of which ``cell`` is the first."""
+    at = ", ".join(f"{c} = {str(value)[:60]}" for c, value in cell.items())
+    return invalid_data(
+        layout.name,
+        f"a cell occurs again in {_rows(count)}, first at {at}",
+        f"One row per combination of {', '.join(layout.cell)} is allowed: aggregate, or drop the repeats.",
+        "duplicate-cells",
+    )
 
 
 def _rows(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from urllib.parse import quote as _quote
 from urllib.parse import unquote_to_bytes
 
@@ -16,7 +17,8 @@ FORMAT_VERSION = 4
 
 _UUID = re.compile(r"[a-zA-Z0-9+\-_]+")
 # The file-level part of the labels that kartothek, plateau and kartosql give: a uuid4 per written frame.
-_WRITE_ID = re.compile(r"[0-9a-f]{32}")
+# Where a write makes several files of one partition, a second number tells these apart.
+_WRITE_ID = re.compile(r"([0-9a-f]{32})(-[0-9a-f]{16})?")
 
 
 def is_dataset_uuid(name: str) -> bool:
@@ -64,8 +66,13 @@ def folder_of(key: str, uuid: str, table: str) -> str:
 
 def write_id(key: str) -> str | None:
     """Return the uuid that all files of one written frame share, or None for other names."""
-    name = key[key.rfind("/") + 1 :].removesuffix(".parquet")
-    return name if _WRITE_ID.fullmatch(name) else None
+    found = _WRITE_ID.fullmatch(key[key.rfind("/") + 1 :].removesuffix(".parquet"))
+    return found[1] if found else None
+
+
+def file_id(write: str) -> str:
+    """Return a file name for one of several files of a partition that belong to the write with this id."""
+    return f"{write}-{uuid.uuid4().hex[:16]}"
 
 
 def split_folder(folder: str, partition_keys: tuple[str, ...]) -> dict[str, bytes]:

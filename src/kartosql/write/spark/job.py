@@ -1,0 +1,120 @@
+"""Jobs on the executors of a session: what tasks answer, what becomes of failures, and what is left to clear away."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from kartosql.errors import ExecutionError, KartosqlError
+from kartosql.store import Store
+from kartosql.store.keys import SIDE_FOLDER
+from kartosql.write.spark import task
+from kartosql.write.spark.ship import shipped
+from kartosql.write.spark.work import Address, Work
+
+_SCHEMA = "task long, answer string"
+_NOISE = re.compile(r"at |\.\.\. |File |Traceback|JVM stacktrace|\^+$")
+_MARKED = re.compile(re.escape(task.MARK) + r"(\{.*?\})(?:\n|$)")
+
+
+class Job:
+    """The work that one call has for the executors of a session, below one dataset of ``store``.
+
+    Files that tasks write for the driver alone are removed at the end; so is, after an error,
+    whatever is still running. Raises ``store-unreachable`` for stores that only this process has.
+    """
+
+    def __init__(self, session: Any, store: Store, uuid_: str) -> None:
+        self.session, self.store = session, store
+        self.id = uuid.uuid4().hex
+        self.token = f"{uuid_}/{SIDE_FOLDER}/kartosql-spark-{self.id}"
+        self.address = address_of(store)
+
+    def __enter__(self) -> Self:
+        self.store.put(self.token, b"")
+        self.session.addTag(self._tag)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(Exception):
+            self.session.removeTag(self._tag)
+        if error is not None:
+            with contextlib.suppress(Exception):
+                self.session.interruptTag(self._tag)
+        with contextlib.suppress(Exception):
+            # An error may have kept us from hearing what tasks have written.
+            folder = self.token.rpartition("/")[0]
+            self.store.delete([k for k in self.store.list_below(folder) if k.startswith(self.token)])
+
+    @property
+    def _tag(self) -> str:
+        return f"kartosql-{self.id}"
+
+    def run(self, frame: Any, work: Work) -> list[Mapping[str, Any]]:
+        """Do ``work`` on the rows of a DataFrame, and return what tasks answer, in their order.
+
+        Raises what tasks met, ``store-unreachable`` and ``spark-job-failed``.
+        """
+        with spark_errors():
+            found = self.mapped(frame, work, _SCHEMA).collect()
+        answers = [json.loads(row["answer"]) for row in sorted(found, key=lambda row: row["task"])]
+        if any(answer.get("skipped") for answer in answers):
+            raise task.as_error(json.loads(self.store.read(self.token)))
+        return answers
+
+    def mapped(self, frame: Any, work: Work, schema: Any) -> Any:
+        """Return the DataFrame of what ``work`` makes of the rows of a DataFrame."""
+        with warnings.catch_warnings():
+            # It asks for pandas, and warns of versions that it has not seen, also where Arrow alone is used.
+            warnings.simplefilter("ignore", FutureWarning)
+            return frame.mapInArrow(shipped(work), schema)
+
+    def spread(self, items: Sequence[Any]) -> Any:
+        """Return a DataFrame of items, which JSON can hold, over as many tasks as the session has for a shuffle."""
+        texts = pa.table({"item": pa.array([json.dumps(item) for item in items], pa.string())})
+        tasks = min(len(items), int(self.session.conf.get("spark.sql.shuffle.partitions", "200")))
+        return self.session.createDataFrame(texts).repartition(max(1, tasks))
+
+
+def address_of(store: Store) -> Address:
+    """Return how executors reach a store; raises ``store-unreachable`` for one that only this process has."""
+    protocols = (store.fs.protocol,) if isinstance(store.fs.protocol, str) else tuple(store.fs.protocol)
+    if "memory" in protocols:
+        raise task.unreachable(store.url)
+    return Address(*store.address)
+
+
+@contextlib.contextmanager
+def spark_errors() -> Iterator[None]:
+    """Report what Spark raises as an error of ours."""
+    try:
+        yield
+    except KartosqlError:
+        raise
+    except Exception as e:  # of Spark, py4j or gRPC; none of them is imported here
+        text = str(e)
+        marked = _MARKED.search(text)
+        if marked is not None:
+            with contextlib.suppress(ValueError):
+                raise task.as_error(json.loads(marked[1])) from None
+        raise ExecutionError(
+            f"Spark could not do the work: {_gist(text)}",
+            code="spark-job-failed",
+            hint="Nothing of this call is visible. The log of Spark tells more.",
+        ) from e
+
+
+def _gist(text: str) -> str:
+    """Return the part of a message of Spark that says what happened."""
+    lines = [line.strip() for line in text.splitlines()]
+    return " ".join(line for line in lines if line and not _NOISE.match(line))[:700] or "it says nothing about why"

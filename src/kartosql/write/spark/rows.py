@@ -1,0 +1,174 @@
+"""DataFrames -> data files that executors write, as ``write_rows`` does of rows in one process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.formats.kartothek.partitions import parse_partitions
+from kartosql.store import Store
+from kartosql.write import files
+from kartosql.write.inputs import open_rows
+from kartosql.write.layout import Layout
+from kartosql.write.pairs import Pairs
+from kartosql.write.rows import Progress, Written, write_rows
+from kartosql.write.sorting import Sorter
+from kartosql.write.spark.cells import check_cells
+from kartosql.write.spark.frames import SparkRows
+from kartosql.write.spark.job import Job, spark_errors
+from kartosql.write.spark.task import PAIRS_PER_ROW_GROUP, by_file
+from kartosql.write.spark.work import WriteRows, spark_name
+from kartosql.write.split import check_columns
+
+
+def write_frames(
+    store: Store,
+    rows: SparkRows,
+    layout: Layout,
+    *,
+    sorter: Sorter | None,
+    memory: int,
+    progress: Callable[[Progress], object] | None,
+    table: str,
+    row_group_rows: int,
+    rows_per_file: int | None,
+    repartition: bool | str,
+) -> Written:
+    """Write the data files of one table on the executors, and return what they are.
+
+    Raises what ``write_rows`` raises, ``store-unreachable`` and ``spark-job-failed``; the files
+    that were written by then are deleted, as far as they can be.
+    """
+    check_columns(rows.schema, layout)
+    with Job(rows.frames[0].sparkSession, store, layout.uuid) as job:
+        work = WriteRows(job.address, job.token, job.id, layout, rows.schema, table, row_group_rows, rows_per_file)
+        try:
+            with spark_errors():
+                frame = distributed(_one(rows), rows.schema, layout, repartition)
+            answers = job.run(frame, work)
+            if not answers:
+                # Says what is wrong with data without rows, or writes what stands for them.
+                empty = open_rows(rows.schema.empty_table(), layout.name)
+                return write_rows(store, empty, layout, table=table, row_group_rows=row_group_rows)
+            if layout.cell and not (repartition and layout.cells_stay_together):
+                check_cells(job, frame, answers, rows.schema, layout, table)
+            written = _written(store, answers, rows.schema, layout, table, sorter, memory)
+        except BaseException:
+            discard_write(store, f"{layout.uuid}/{table}/", job.id)
+            raise
+    if progress is not None:
+        progress(Progress(layout.name, written.rows, len(written.keys), written.bytes))
+    return written
+
+
+def discard_write(store: Store, prefix: str, write_id: str) -> None:
+    """Delete the files of a write, also those of which no task could tell, as far as the store lets us."""
+    with contextlib.suppress(Exception):
+        store.delete([key for key in store.list_below(prefix) if key.rpartition("/")[2].startswith(write_id)])
+
+
+# -- where rows go -----------------------------------------------------------------------------------
+
+
+def _one(rows: SparkRows) -> Any:
+    """Return one DataFrame with the columns of all, in the order of the schema and by plain names."""
+    frames = []
+    for frame in rows.frames:
+        names = list(frame.columns)
+        frame = frame.toDF(*map(spark_name, range(len(names))))
+        frames.append(frame.select(*(_plain(frame, names.index(name), rows, name) for name in rows.schema.names)))
+    return reduce(lambda a, b: a.union(b), frames).toDF(*map(spark_name, range(len(rows.schema))))
+
+
+def _plain(frame: Any, number: int, rows: SparkRows, name: str) -> Any:
+    found = frame[spark_name(number)]
+    # Text with a collation of its own has another order, and other values are equal.
+    return found.cast("string") if pa.types.is_string(rows.schema.field(name).type) else found
+
+
+def distributed(frame: Any, schema: pa.Schema, layout: Layout, repartition: bool | str) -> Any:
+    """Return a DataFrame whose tasks hold what belongs into the same files, in the order of the layout."""
+
+    def columns(names: Sequence[str]) -> list[Any]:
+        return [frame[spark_name(schema.names.index(name))] for name in names]
+
+    if repartition and layout.partition_on and repartition != "range":
+        frame = frame.repartition(*columns(layout.partition_on))
+    elif repartition and layout.order:
+        frame = frame.repartitionByRange(*columns(layout.order))
+    return frame.sortWithinPartitions(*columns(layout.order)) if layout.order else frame
+
+
+# -- what came of it -----------------------------------------------------------------------------------
+
+
+def _written(
+    store: Store,
+    answers: Sequence[Mapping[str, Any]],
+    schema: pa.Schema,
+    layout: Layout,
+    table: str,
+    sorter: Sorter | None,
+    memory: int,
+) -> Written:
+    labels = [label for answer in answers for label in answer["labels"]]
+    order = _ascending(labels, schema, layout, table)
+    types = {name: schema.field(name).type for name in layout.index_columns}
+    labels = [labels[place] for place in order]
+    return Written(
+        layout,
+        table,
+        schema,
+        tuple(labels),
+        tuple(files.file_key(layout.uuid, label, table) for label in labels),
+        collected(store, answers, types, labels, sorter, memory),
+        sum(answer["rows"] for answer in answers),
+        sum(answer["bytes"] for answer in answers),
+    )
+
+
+def _ascending(labels: Sequence[str], schema: pa.Schema, layout: Layout, table: str) -> list[int]:
+    """Return the places of ``labels`` ascending by partition values, as one process writes them."""
+    keys = [files.file_key(layout.uuid, label, table) for label in labels]
+    types = [schema.field(name).type for name in layout.partition_on]
+    parts = parse_partitions(keys, layout.uuid, table, layout.partition_on, types)
+    return sorted(range(len(labels)), key=lambda place: parts.tuples[parts.part_of_file[place]])
+
+
+def collected(
+    store: Store,
+    answers: Sequence[Mapping[str, Any]],
+    types: Mapping[str, pa.DataType],
+    labels: Sequence[str],
+    sorter: Sorter | None,
+    memory: int,
+) -> dict[str, pa.Table]:
+    """Return the pairs of each index that tasks have put into the store; they take no more than ``memory`` here.
+
+    ``types`` are those of the index columns; ``labels`` are all that ``answers`` tell, in any order.
+    """
+    limit = memory // 8 // max(1, len(types))
+    place_of = {label: place for place, label in enumerate(labels)}
+    found = {}
+    for name, type_ in types.items():
+        pairs = Pairs(type_, sorter, limit)
+        try:
+            for answer in answers:
+                if name in answer["pairs"]:
+                    _add(store, answer["pairs"][name], pairs, [place_of[label] for label in answer["labels"]])
+            found[name] = pairs.finish(labels)
+        finally:
+            pairs.close()
+    return found
+
+
+def _add(store: Store, key: str, pairs: Pairs, places: Sequence[int]) -> None:
+    with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+        for batch in file.iter_batches(PAIRS_PER_ROW_GROUP):
+            for place, values in by_file(batch.column(0), batch.column(1)):
+                pairs.add(places[place], values)

@@ -1,0 +1,192 @@
+"""The part of a job that runs on an executor."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, StoreError, UsageError
+from kartosql.store import Store
+from kartosql.write import files
+from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
+from kartosql.write.rows import Written, write_rows
+from kartosql.write.spark.work import TASK_MEMORY, ReadCells, Work, WriteRows, spark_name
+from kartosql.write.spill import SpillingSorter
+
+ANSWER = pa.schema([("task", pa.int64()), ("answer", pa.string())])
+# In front of an error of ours in the text of one of Spark's.
+MARK = "kartosql-error:"
+PAIRS_PER_ROW_GROUP = 65_536
+_KINDS: Mapping[str, type[KartosqlError]] = {
+    kind.__name__: kind for kind in (ExecutionError, FormatError, StoreError, UsageError)
+}
+
+
+class StoreFailed(Exception):
+    """An error of the store, as text that the driver finds in the message of Spark."""
+
+
+def run(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do ``work`` on the rows of a task and yield its answer: one row, a number and a JSON text.
+
+    Errors of the data are answers, as trying again does not help against them. Those of the
+    store are raised, so that Spark tries again.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    try:
+        if isinstance(work, ReadCells):
+            yield from _cells(work, batches)
+            return
+        answer = _answer(work, batches)
+    except StoreError as e:
+        raise StoreFailed(MARK + json.dumps(as_dict(e))) from None
+    if answer is not None:
+        yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([json.dumps(answer)])], schema=ANSWER)
+
+
+def _answer(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, Any] | None:
+    found = (batch for batch in batches if batch.num_rows)
+    first = next(found, None)
+    if first is None:
+        return None
+    store = work.store.open()
+    if token(store, work.token):
+        return {"skipped": True}  # another task has found an error already
+    try:
+        if isinstance(work, WriteRows):
+            return _write(store, work, chain([first], found))
+        raise AssertionError(work)
+    except StoreError:
+        raise
+    except KartosqlError as e:
+        store.put(work.token, json.dumps(as_dict(e)).encode())
+        return {"skipped": True}
+
+
+def token(store: Store, key: str) -> bytes:
+    """Return nothing, or the error that a task has met; raises ``store-unreachable``."""
+    try:
+        return store.read(key)
+    except KeyError:
+        raise unreachable(store.url) from None
+
+
+def unreachable(url: str) -> StoreError:
+    """Return the error for a store that is another one on executors."""
+    return StoreError(
+        f"The executors of Spark do not see what the driver writes to {url!r}.",
+        code="store-unreachable",
+        hint="Use a store that all machines reach under one address, such as s3://; a local folder has to be shared.",
+    )
+
+
+def as_dict(error: KartosqlError) -> dict[str, Any]:
+    """Return an error as it travels to the driver."""
+    return {"class": type(error).__name__, "code": error.code, "message": error.message, "hint": error.hint}
+
+
+def as_error(found: Mapping[str, Any]) -> KartosqlError:
+    """Return the error that a task met."""
+    kind = _KINDS.get(found["class"], KartosqlError)
+    return kind(found["message"], code=found["code"], hint=found["hint"])
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _write(store: Store, work: WriteRows, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
+    # What reading them raises is no error of the data: the task may have been stopped.
+    renamed = (_renamed(batch, work.schema) for batch in batches)
+    written = write_rows(
+        store,
+        rows_of(renamed, work.schema, work.layout.name),
+        work.layout,
+        sorter=SpillingSorter(),
+        memory=TASK_MEMORY,
+        table=work.table,
+        row_group_rows=work.row_group_rows,
+        rows_per_file=work.rows_per_file,
+        write_id=work.write_id,
+        presorted=True,
+    )
+    return {
+        "labels": written.labels,
+        "rows": written.rows,
+        "bytes": written.bytes,
+        "pairs": put_pairs(store, work, written),
+    }
+
+
+def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the names of ``schema``; moments come in the zone of the session."""
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        is_moment = pa.types.is_timestamp(field.type) and field.type.tz is not None
+        columns.append(column.cast(field.type) if is_moment else column)
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _cells(work: ReadCells, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    store = work.store.open()
+    for key, text in items(batches):
+        with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+            for batch in file.iter_batches(FILE_BATCH_ROWS, columns=list(work.columns)):
+                columns = [pa.repeat(pa.scalar(text), batch.num_rows), *map(batch.column, work.columns)]
+                yield pa.RecordBatch.from_arrays(columns, names=["text", *map(spark_name, range(len(work.columns)))])
+
+
+def items(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """Yield what the driver has spread over tasks."""
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            yield json.loads(text)
+
+
+# -- pairs of indices --------------------------------------------------------------------------------
+
+
+def put_pairs(store: Store, work: Work, written: Written) -> dict[str, str]:
+    """Write the pairs of each index for the driver, and return the keys by column."""
+    keys = {}
+    for column, pairs in written.pairs.items():
+        if pairs.num_rows:
+            keys[column] = f"{work.token}-{uuid.uuid4().hex}"
+            put_table(store, keys[column], numbered(pairs, written.labels))
+    return keys
+
+
+def numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
+    """Return pairs with the place of each label among ``labels``."""
+    known = {label: place for place, label in enumerate(labels)}
+    chunks = []
+    for chunk in pairs["label"].chunks:
+        places = pa.array([known[label] for label in chunk.dictionary.to_pylist()], pa.int32())
+        chunks.append(places.take(chunk.indices))
+    return pa.table({"value": pairs["value"], "file": pa.chunked_array(chunks, pa.int32())})
+
+
+def put_table(store: Store, key: str, table: pa.Table) -> None:
+    """Write a table that only the driver reads, and only once."""
+    with store.output(key, sync_folders=False, sync_content=False) as out:
+        files.write_parquet(files.Counted(out), table.schema, [table], PAIRS_PER_ROW_GROUP)
+
+
+def by_file(values: pa.Array, places: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """Yield the values of each file."""
+    order = pc.array_sort_indices(places)
+    values, places = values.take(order), places.take(order)
+    for place in pc.unique(places).to_pylist():
+        start = pc.index(places, place).as_py()
+        count = pc.sum(pc.equal(places, place)).as_py()
+        yield place, values.slice(start, count)

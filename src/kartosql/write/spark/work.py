@@ -1,0 +1,66 @@
+"""What tasks are told to do, as it travels to the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.store import Store
+from kartosql.write.layout import Layout
+
+# What one task may take for rows; the processes of executors have little memory beside the JVM.
+TASK_MEMORY = 128_000_000
+
+
+def spark_name(number: int) -> str:
+    """Return the name that a column has in Spark, where names that differ in case alone are the same."""
+    return f"c{number}"
+
+
+@dataclass(frozen=True)
+class Address:
+    """How to reach a store; its options may hold secrets, so they are in no text form."""
+
+    url: str
+    options: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Address({self.url!r})"
+
+    def open(self) -> Store:
+        """Return the store."""
+        return Store(self.url, self.options)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a job have in common.
+
+    ``token`` is the key of an object that the driver put into ``store``; beside it go the files
+    that tasks write for the driver.
+    """
+
+    store: Address
+    token: str
+
+
+@dataclass(frozen=True)
+class WriteRows(Work):
+    """Write rows, which arrive as columns in the order of ``schema``, as files of a dataset."""
+
+    write_id: str
+    layout: Layout
+    schema: pa.Schema
+    table: str
+    row_group_rows: int
+    rows_per_file: int | None
+
+
+@dataclass(frozen=True)
+class ReadCells(Work):
+    """Read columns of files, which arrive as their key and a text; yield both."""
+
+    columns: tuple[str, ...]
