@@ -227,7 +227,7 @@ class Connection(Upkeep, Attaching):
         def query(select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False) -> SelectQuery:
             return self._select(select, parameters, on or engine, started, pruned=pruned, traced=traced)
 
-        return Session(self._mounts, self.settings, self._tables, query)
+        return Session(self.store, self._mounts, self.settings, self._runtime, self._tables, query)
 
     def _inspect(self, statement: Inspect, parameters: Parameters, engine: str | None, started: float) -> Query:
         from kartosql.insight import inspect

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
 from kartosql.plan.report import ScanReport, human_bytes
 from kartosql.plan.scan import Scan
-from kartosql.plan.tables import Tables
+from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.result import Progress, Query
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
@@ -234,6 +234,24 @@ class SelectQuery(Query):
             self._ordered = False
             return True
         return False
+
+    @property
+    def sources(self) -> tuple[TableSource, ...]:
+        """The tables of the statement, one per place that names one."""
+        return self._bound.sources
+
+    def answer_over(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Return the answer over other data, one table in memory for each of ``sources``."""
+        sources = [registered_source(s.name, t) for s, t in zip(self.sources, tables, strict=True)]
+        pairs = zip(self._bound.occurrences, sources, strict=True)
+        bound = replace(self._bound, occurrences=tuple(replace(o, source=source) for o, source in pairs))
+        statement = self._runtime.statement(self._settings, FileAccess(self._store), keys=())
+        try:
+            statement.prepare(bound, Scan(()))
+            schema, batches, _ = statement.stream(bound)
+            return pa.Table.from_batches(list(batches), schema)
+        finally:
+            statement.close()
 
     def _start(self, files: FileAccess, report: ScanReport | None = None) -> Statement:
         """Return a statement over the files of a report, or over files that are still to be chosen."""

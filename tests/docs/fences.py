@@ -25,6 +25,8 @@ _CHANGING = [
     (re.compile(r"^(\S+,\S+,\d*),\d+,[0-9a-f]{32}$", re.MULTILINE), r"\1,COMMIT"),
     (re.compile(r"^(\S+,\S+/)[0-9a-f]{32}\.parquet,\d+,[^,]+\+00:00,[^,]+\+00:00,", re.MULTILINE), r"\1FILE,TIMES,"),
     (re.compile(r"\b\d[\d,]* bytes belong"), "SIZE belong"),
+    (re.compile(r"\b\d+ ms\b"), "TIME"),
+    (re.compile(r"(made|store):  .*"), r"\1"),
     (re.compile(r" {2,}"), "  "),  # between columns, as wide as sizes are long
     (re.compile(r"─+"), "─"),
     (re.compile(r"\b(parse|bind|conditions|files|lookups|shapes) \d+\.\d\b"), r"\1 TIME"),

@@ -14,7 +14,7 @@ from kartosql.cli.options import Options, Source
 from kartosql.cli.output import interruptible, opened
 from kartosql.cli.report import say
 from kartosql.connection import Connection, connect
-from kartosql.errors import KartosqlError, SqlError, UsageError
+from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
 from kartosql.render import write_stream
 from kartosql.render.formats import BINARY_FORMATS
@@ -189,6 +189,8 @@ class _Runner:
         else:
             rows = write_stream(query.reader(), self._format, out, terminal=self._terminal)
         out.flush()
+        if isinstance(query, ReportQuery) and getattr(query.content, "is_failed", False):
+            raise ExecutionError("Answers that must not differ do.", code="answers-differ", sql=step.text)
         if self._options.stats:
             say(json.dumps(query.stats or {"rows": rows}))
 

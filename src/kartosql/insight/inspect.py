@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError
 from kartosql.plan.tables import Tables
 from kartosql.query import SelectQuery
 from kartosql.result import Content, ReportQuery
 from kartosql.settings import Settings
-from kartosql.sql.statements import Coverage, Explain, Inspect, Select
-from kartosql.store import Files
+from kartosql.sql.statements import Coverage, Explain, Inspect, Select, Verify
+from kartosql.store import Files, Store
 
 
 class MakeQuery(Protocol):
@@ -29,10 +30,15 @@ class MakeQuery(Protocol):
 
 @dataclass(frozen=True)
 class Session:
-    """What the statements of this room need of a connection."""
+    """What the statements of this room need of a connection.
 
+    ``main`` is its store, ``store`` all that it reads from.
+    """
+
+    main: Store
     store: Files
     settings: Settings
+    runtime: Runtime
     tables: Callable[[], Tables]
     query: MakeQuery
 
@@ -46,6 +52,10 @@ def inspect(session: Session, statement: Inspect) -> ReportQuery:
 
         found = coverage(session, statement.target, statement.columns, statement.text, statement.span)
         return ReportQuery(found, "coverage", statement.format)
+    if isinstance(statement, Verify):
+        from kartosql.insight.verify import verify
+
+        return ReportQuery(verify(session, statement), "verify", statement.format)
     raise SqlError("This is not supported yet.", code="not-supported", sql=statement.text)
 
 

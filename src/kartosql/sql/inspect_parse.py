@@ -33,8 +33,8 @@ def advise(cursor: _Cursor) -> Advise:
 
 def verify(cursor: _Cursor) -> Verify:
     """Parse what stands behind VERIFY."""
-    _, format_ = _options(cursor, ())
-    return Verify(cursor.text, _query(cursor, "VERIFY"), format_)
+    flags, format_ = _options(cursor, ("DUCKDB",))
+    return Verify(cursor.text, _query(cursor, "VERIFY"), format_, "duckdb" if flags else None)
 
 
 def coverage(cursor: _Cursor) -> Coverage:

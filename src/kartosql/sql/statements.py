@@ -116,9 +116,10 @@ class Advise(Inspect):
 
 @dataclass(frozen=True)
 class Verify(Inspect):
-    """VERIFY [(FORMAT ...)] of a query."""
+    """VERIFY [(DUCKDB, FORMAT ...)] of a query; ``engine`` is duckdb if no other one is to be asked."""
 
     query: Select
+    engine: str | None = None
 
 
 @dataclass(frozen=True)
