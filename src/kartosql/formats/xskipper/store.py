@@ -61,6 +61,10 @@ class MetadataStore:
         self._problems: dict[str, None] = {}
         self.segments: list[Segment] = []
         self._filters: dict[tuple[str, str], Filters] = {}
+        # Keys of part files that are damaged, those of a newer version, and those that no key opens.
+        self.unreadable: list[str] = []
+        self.newer: list[str] = []
+        self.locked: list[str] = []
         self._rows: dict[str, tuple[int, ...]] | None = None
         for name in names:
             segment = self._segment(name, keys)
@@ -89,6 +93,15 @@ class MetadataStore:
             raise FormatError(f"{store.url}: {len(names):,} files are more than {MAX_FILES:,}.", code="too-large")
         return cls(store, names, checked_keys(keys), table)
 
+    @classmethod
+    def below(cls, store: Store, folder: str, keys: Keys | None = None, *, table: str | None = None) -> MetadataStore:
+        """Open the metadata in a folder of a store, such as ``t/skipping``; no folder is one without part files."""
+        start = len(folder) + 1
+        names = [k for k in store.list_below(folder) if "/" not in k[start:] and k[start : start + 1] not in "._"]
+        if len(names) > MAX_FILES:
+            raise FormatError(f"{folder}: {len(names):,} files are more than {MAX_FILES:,}.", code="too-large")
+        return cls(store, names, checked_keys(keys), table)
+
     def _segment(self, name: str, keys: Mapping[str, bytes]) -> Segment | None:
         try:
             return Segment(self._store, name, keys, self._report)
@@ -96,7 +109,15 @@ class MetadataStore:
             return None  # somebody replaced the file since it was listed; what it told is not known
         except FormatError as e:
             self._report(e.message)
+            kind = self.newer if e.code == "unsupported-version" else self.unreadable
+            (self.locked if self._is_locked(name) else kind).append(name)
             return None
+
+    def _is_locked(self, name: str) -> bool:
+        try:
+            return self._store.read(name, start=0, end=4) == b"PARE"
+        except KeyError:
+            return False
 
     def _report(self, problem: str) -> None:
         self._problems[problem] = None

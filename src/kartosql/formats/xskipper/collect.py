@@ -1,0 +1,247 @@
+"""What indexes keep of the rows of each file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kartosql.formats.xskipper.bloom import cell_of
+from kartosql.formats.xskipper.footers import Footer
+from kartosql.formats.xskipper.hashing import FilterBuilder
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id
+from kartosql.formats.xskipper.schema import BLOOM, MINMAX
+from kartosql.formats.xskipper.writer import Layout
+
+# Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
+# file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
+Scan = Callable[[Sequence[str], Sequence[str]], Iterable[tuple[int, pa.RecordBatch]]]
+ReadFooter = Callable[[str], Footer | None]
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of data: its path and time as metadata name it, the key under which it is read, and its partition.
+
+    The time has to be taken before the file is read. ``partition`` are the typed values of its partition columns.
+    """
+
+    path: str
+    modified_ms: int
+    key: str
+    partition: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """The name of the indexed object."""
+        return object_id(self.path, self.modified_ms)
+
+
+class _Bounds:
+    """The least and greatest value of a file so far; NaN is greatest."""
+
+    def __init__(self) -> None:
+        self.low: Any = None
+        self.high: Any = None
+        self._nan = False
+
+    def add(self, values: pa.Array) -> None:
+        if pa.types.is_temporal(values.type):
+            # Python has no dates beyond the year 9999.
+            values = values.view(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+        if pa.types.is_floating(values.type):
+            nan = pc.is_nan(values)
+            if pc.any(nan).as_py():
+                self._nan = True
+                values = values.filter(pc.invert(nan))
+        found = pc.min_max(values)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is not None:
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
+
+    def cell(self) -> Any:
+        if self._nan:
+            return {"min": math.nan if self.low is None else self.low, "max": math.nan}
+        return {"min": self.low, "max": self.high}
+
+
+class _Values:
+    """The distinct values of a file so far."""
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self._found = pa.array([], type_)
+
+    def add(self, values: pa.Array) -> None:
+        values = pc.unique(values).drop_null()
+        self._found = pc.unique(pa.concat_arrays([self._found, values])) if len(self._found) else values
+
+    def cell(self) -> Any:
+        return self._found
+
+
+class _Filter:
+    def __init__(self, layout: Layout, at: int) -> None:
+        self._shape = layout.indexes[at][0].shape
+        self._builder = FilterBuilder(self._shape)
+
+    def add(self, values: pa.Array) -> None:
+        self._builder.add(values)
+
+    def cell(self) -> Any:
+        return cell_of(self._shape, self._builder.words())
+
+
+def _collector(layout: Layout, at: int) -> Any:
+    spec, type_ = layout.indexes[at]
+    if spec.name == BLOOM:
+        return _Filter(layout, at)
+    return _Bounds() if spec.name == MINMAX else _Values(type_)
+
+
+def collect(
+    files: Sequence[DataFile], layout: Layout, scan: Scan, read_footer: ReadFooter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield metadata rows of files, in the columns of ``layout.arrow_schema``.
+
+    A file of which a column cannot be read, or not in the type of its index, gets no row: it
+    stays unindexed, which is always right. With ``read_footer``, bounds that footers tell exactly are
+    not read from rows.
+    """
+    if not files:
+        return
+    from_footers = [_footer_cells(f, layout, read_footer) for f in files]
+    # What some footer does not tell is read of all files: most often they are alike.
+    told = [i for i in range(len(layout.indexes)) if all(i in c for c in from_footers)]
+    rest = [i for i in range(len(layout.indexes)) if i not in told]
+    columns = list(dict.fromkeys(layout.indexes[i][0].column for i in rest))
+    if not columns:
+        yield from _rows(((n, c) for n, c in enumerate(from_footers)), files, layout)
+        return
+    scanned = _scanned(len(files), layout, rest, columns, scan([f.key for f in files], columns))
+    joined = ((n, {**{i: from_footers[n][i] for i in told}, **cells}) for n, cells in scanned)
+    yield from _rows(joined, files, layout)
+
+
+def _footer_cells(file: DataFile, layout: Layout, read_footer: ReadFooter | None) -> dict[int, Any]:
+    """Return the cells that the footer of a file tells, by the number of their index."""
+    if read_footer is None or all(spec.name != MINMAX for spec, _ in layout.indexes):
+        return {}
+    footer = read_footer(file.key)
+    if footer is None:
+        return {}
+    found = {}
+    for at, (spec, type_) in enumerate(layout.indexes):
+        if spec.name == MINMAX and (bounds := footer.bounds(spec.column, type_)) is not None:
+            found[at] = {"min": bounds[0], "max": bounds[1]}
+    return found
+
+
+def _scanned(
+    count: int, layout: Layout, wanted: Sequence[int], columns: Sequence[str], batches: Iterable[tuple[int, Any]]
+) -> Iterator[tuple[int, dict[int, Any]]]:
+    """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
+    place = {name: i for i, name in enumerate(columns)}
+    collectors: dict[int, Any] = {}
+    current, usable = -1, True
+    seen: set[int] = set()
+    for number, batch in batches:
+        if number != current:
+            if current >= 0 and usable:
+                yield current, {at: c.cell() for at, c in collectors.items()}
+            current, usable = number, number not in seen and 0 <= number < count
+            seen.add(number)
+            collectors = {at: _collector(layout, at) for at in wanted}
+        if not usable:
+            continue
+        arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
+        for at in wanted:
+            spec, type_ = layout.indexes[at]
+            where = place[spec.column], type_
+            if where not in arrays:
+                arrays[where] = _cast(batch.column(where[0]), type_)
+            values = arrays[where]
+            if values is None:
+                usable = False
+                break
+            collectors[at].add(values)
+    if current >= 0 and usable:
+        yield current, {at: c.cell() for at, c in collectors.items()}
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+def _is_exact(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_decimal128(type_))
+
+
+_FAMILIES = (_is_exact, _is_text, pa.types.is_floating, pa.types.is_date, pa.types.is_timestamp)
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """Return values in the type in which an index keeps them, None if that is not exact."""
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), type_)
+    if pa.types.is_dictionary(values.type):
+        # Values in the dictionary that no row has are left out.
+        used = pc.unique(values.indices).drop_null()
+        values = values.dictionary.take(used)
+    if values.type == type_:
+        return values
+    if not any(is_a(values.type) and is_a(type_) for is_a in _FAMILIES):
+        return None
+    try:
+        if pa.types.is_timestamp(values.type) and values.type.tz is None:
+            values = values.cast(pa.timestamp("us"))
+            return values.view(pa.int64()).view(type_)
+        return values.cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _rows(
+    cells: Iterable[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of metadata rows of at most some megabytes."""
+    held: list[tuple[int, dict[int, Any]]] = []
+    size = 0
+    for found in cells:
+        held.append(found)
+        size += sum(_size(c) for c in found[1].values())
+        if size > 16 << 20 or len(held) >= 25_000:
+            yield _batch(held, files, layout)
+            held, size = [], 0
+    if held:
+        yield _batch(held, files, layout)
+
+
+def _size(cell: Any) -> int:
+    if isinstance(cell, pa.Array):
+        return int(cell.nbytes)
+    return len(cell) if isinstance(cell, bytes) else 16
+
+
+def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout) -> pa.RecordBatch:
+    schema = layout.arrow_schema
+    arrays = [pa.array([files[n].id for n, _ in held], pa.string())]
+    for name in layout.partitions:
+        arrays.append(pa.array([files[n].partition.get(name) for n, _ in held], schema.field(VIRTUAL + name).type))
+    for at, (spec, type_) in enumerate(layout.indexes):
+        cells = [c[at] for _, c in held]
+        cell_type = schema.field(spec.metadata_column).type
+        if pa.types.is_list(cell_type):
+            offsets = [0]
+            for cell in cells:
+                offsets.append(offsets[-1] + len(cell))
+            values = pa.concat_arrays([pa.array([], type_), *cells])
+            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=cell_type))
+        else:
+            arrays.append(pa.array(cells, cell_type))
+    assert schema.names[0] == OBJECT_COLUMN
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

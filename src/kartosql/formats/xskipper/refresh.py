@@ -1,0 +1,249 @@
+"""Metadata made, brought up to date and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError, UsageError
+from kartosql.formats.xskipper.bloom import cell_of, words_of
+from kartosql.formats.xskipper.cells import OddCells
+from kartosql.formats.xskipper.collect import DataFile, ReadFooter, Scan, collect
+from kartosql.formats.xskipper.java import JavaStreamError
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
+from kartosql.formats.xskipper.schema import BLOOM, FPP, MINMAX, NDV, NEWEST, VALUE_LIST, Index
+from kartosql.formats.xskipper.segment import Segment
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.writer import IndexSpec, Layout, part_file, part_name
+from kartosql.store import Store
+
+PART_BYTES = 32 << 20
+PART_ROWS = 50_000
+MAX_PARTS = 16  # more of them are merged
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh did: files that were indexed, entries of files that are gone or changed, and entries kept.
+
+    ``unindexed`` are the paths of files that have no entry, because a column of them could not be read.
+    """
+
+    added: int
+    removed: int
+    kept: int
+    unindexed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """How data are read for indexes.
+
+    ``still`` returns the modification time of a file in milliseconds now, None if it is gone; files
+    that changed while they were read are not indexed.
+    """
+
+    scan: Scan
+    read_footer: ReadFooter | None = None
+    still: Callable[[DataFile], int | None] | None = None
+
+
+def specs_of(indexes: Iterable[Index]) -> list[IndexSpec]:
+    """Return what indexes that exist were made from; raises ``unsupported-index`` for those of plugins."""
+    found = []
+    for index in indexes:
+        if index.name not in (MINMAX, VALUE_LIST, BLOOM) or len(index.cols) != 1:
+            raise UsageError(
+                f"Indexes of the kind {index.name!r} are read, but not written.",
+                code="unsupported-index",
+                hint="Drop the metadata and make them anew, or refresh them with the program that made them.",
+            )
+        spec = IndexSpec(index.name, index.cols[0], key=index.key_metadata)
+        if index.name == BLOOM:
+            spec = replace(spec, fpp=_number(index, FPP, spec.fpp), ndv=int(_number(index, NDV, spec.ndv)))
+        found.append(spec)
+    return found
+
+
+def _number(index: Index, name: str, default: float) -> float:
+    try:
+        return float(index.params[name]) if name in index.params else default
+    except ValueError:
+        raise FormatError(
+            f"{index.column}: the parameter {name} is {index.params[name]!r}.", code="invalid-metadata"
+        ) from None
+
+
+def refresh(store: Store, folder: str, files: Sequence[DataFile], layout: Layout, sources: Sources) -> Refreshed:
+    """Bring the metadata below ``folder`` up to date: entries for ``files``, with the indexes of ``layout``.
+
+    Metadata that do not exist yet are made; those of older versions become version 4. Entries of
+    files that did not change are kept as they are. New part files are written first, then old
+    ones removed: a crash leaves entries twice, which does no harm. Raises ``invalid-argument`` for
+    metadata of another table, and for encrypted ones without their keys, and
+    ``unsupported-version`` for versions that are not known.
+    """
+    existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
+    _check_own(existing, folder, layout)
+    current = {f.id: f for f in files}
+    writer = _Parts(store, folder, layout)
+    seen: set[str] = set()
+    stale: list[str] = []
+    removed = 0
+    merging = len(existing.segments) > MAX_PARTS
+    for segment in existing.segments:
+        ids = segment.ids()
+        removed += sum(i not in current for i in ids)
+        wanted = [i for i in ids if i in current and i not in seen]
+        if not merging and len(wanted) == len(ids) and ids and _is_as_wanted(segment, layout):
+            seen.update(wanted)
+            continue
+        kept = _converted(segment, layout, current, set(wanted))
+        if kept is not None and kept.num_rows:
+            seen.update(kept.column(OBJECT_COLUMN).to_pylist())
+            writer.add(kept, bounds_are_exact=segment.schema.bounds_are_exact)
+        stale.append(segment.source)
+    kept_count = len(seen)
+    missing = [f for i, f in current.items() if i not in seen]
+    for batch in collect(missing, layout, sources.scan, sources.read_footer):
+        rows = _unchanged(pa.Table.from_batches([batch]), current, sources)
+        seen.update(rows.column(OBJECT_COLUMN).to_pylist())
+        writer.add(rows, bounds_are_exact=True)
+    writer.end()
+    store.delete([*stale, *existing.unreadable])
+    left = tuple(f.path for f in files if f.id not in seen)
+    return Refreshed(len(seen) - kept_count, removed, kept_count, left)
+
+
+def drop(store: Store, folder: str) -> int:
+    """Remove the metadata below ``folder``, and return how many files that were."""
+    keys = list(store.list_below(folder))
+    store.delete(keys)
+    return len(keys)
+
+
+def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
+    """Raise unless the metadata may be replaced."""
+    if existing.newer:
+        raise FormatError(
+            f"{existing.newer[0]}: metadata of an unknown version are not replaced.",
+            code="unsupported-version",
+            hint="A newer Xskipper wrote them; drop them to make them anew.",
+        )
+    others = [t for t in existing.table_identifiers if t != layout.table]
+    if others:
+        raise UsageError(
+            f"The metadata in {folder!r} are about the table {others[0]!r}, not about {layout.table!r}.",
+            hint="Keep the metadata of each table in a folder of its own.",
+        )
+    closed = existing.locked or any(s.schema.encryption and not (layout.secrets and s.ids()) for s in existing.segments)
+    if closed:
+        raise UsageError(
+            f"The metadata in {folder!r} are encrypted, and the keys are not given.",
+            hint="Hand over the keys, or drop the metadata to make them anew.",
+        )
+
+
+def _unchanged(rows: pa.Table, current: Mapping[str, DataFile], sources: Sources) -> pa.Table:
+    if sources.still is None:
+        return rows
+    files = [current[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
+    return rows.filter(pa.array([sources.still(f) == f.modified_ms for f in files], pa.bool_()))
+
+
+class _Parts:
+    """Part files that are written when they have some megabytes."""
+
+    def __init__(self, store: Store, folder: str, layout: Layout) -> None:
+        self._store, self._folder, self._layout = store, folder, layout
+        self._held: dict[bool, list[pa.Table]] = {}
+        self.keys: list[str] = []
+
+    def add(self, rows: pa.Table, *, bounds_are_exact: bool) -> None:
+        held = self._held.setdefault(bounds_are_exact, [])
+        held.append(rows)
+        if sum(t.nbytes for t in held) > PART_BYTES or sum(t.num_rows for t in held) > PART_ROWS:
+            self._write(bounds_are_exact)
+
+    def end(self) -> None:
+        for exact in list(self._held):
+            self._write(exact)
+
+    def _write(self, exact: bool) -> None:
+        rows = pa.concat_tables(self._held.pop(exact))
+        if rows.num_rows:
+            self.keys.append(f"{self._folder}/{part_name()}")
+            self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact))
+
+
+# -- what is there already -----------------------------------------------------------------------
+
+
+def _is_as_wanted(segment: Segment, layout: Layout) -> bool:
+    """Return whether a part file has just the columns that are wanted, in the newest version."""
+    schema = segment.schema
+    if schema.version != NEWEST or set(schema.virtual) != set(layout.partitions) or bool(schema.encryption):
+        return False
+    wanted = {(s.name, (s.column.lower(),), s.metadata_column): s for s, _ in layout.indexes}
+    found = {(i.name, i.cols, i.column): i for i in schema.indexes}
+    if layout.secrets is not None or wanted.keys() != found.keys():
+        return False
+    described = {f["name"]: f for f in layout.described()["fields"]}
+    for key, index in found.items():
+        field = described[key[2]]
+        if field["type"] != index.spark_type or specs_of([index])[0].described() != field["metadata"]["index"]:
+            return False
+    return True
+
+
+def _converted(segment: Segment, layout: Layout, current: Mapping[str, DataFile], wanted: set[str]) -> pa.Table | None:
+    """Return entries of a part file in the columns that are wanted, None if it has not all of them."""
+    if not segment.schema.version or segment.schema.is_legacy or not wanted:
+        return None  # version 0, and times in another calendar, are read anew
+    places = []
+    for place, name in enumerate(segment.ids()):
+        if name in wanted:
+            places.append(place)
+            wanted = wanted - {name}
+    schema = layout.arrow_schema
+    ids = [segment.ids()[p] for p in places]
+    arrays: list[pa.Array] = [pa.array(ids, pa.string())]
+    for name in layout.partitions:
+        arrays.append(pa.array([current[i].partition.get(name) for i in ids], schema.field(VIRTUAL + name).type))
+    try:
+        for spec, _ in layout.indexes:
+            index = _matching(segment, spec, layout)
+            if index is None:
+                return None
+            cells = segment.column(index.column).take(pa.array(places, pa.int64()))
+            if spec.name == BLOOM:
+                cells = _rewrapped(cells, spec)
+            arrays.append(cells.cast(schema.field(spec.metadata_column).type))
+    except (OddCells, JavaStreamError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _matching(segment: Segment, spec: IndexSpec, layout: Layout) -> Index | None:
+    described = {f["name"]: f["type"] for f in layout.described()["fields"]}
+    for index in segment.schema.indexes:
+        if index.name == spec.name and index.cols == (spec.column.lower(),):
+            if spec.name == BLOOM:
+                same = replace(specs_of([index])[0], column=spec.column, key=spec.key) == spec
+            else:
+                same = index.spark_type == described[spec.metadata_column]
+            return index if same else None
+    return None
+
+
+def _rewrapped(cells: pa.Array, spec: IndexSpec) -> pa.Array:
+    """Return filters in the class of version 4; raises JavaStreamError for what is no such filter."""
+    found = []
+    for cell in cells.to_pylist():
+        shape, words = words_of(cell or b"")
+        if shape.version != 1:
+            raise JavaStreamError("a filter of another version is made anew")
+        found.append(cell_of(shape, words))
+    return pa.array(found, pa.binary())

@@ -1,0 +1,303 @@
+"""Metadata of version 4, written so that the original finds, queries and refreshes them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.errors import UsageError
+from kartosql.formats.xskipper import crypto
+from kartosql.formats.xskipper.bloom import DEFAULT_FPP, DEFAULT_NDV, MAX_WORDS, Shape, shape_for
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, column_name
+from kartosql.formats.xskipper.schema import (
+    BLOOM,
+    FPP,
+    MINMAX,
+    NDV,
+    NEWEST,
+    ROW_BOUNDS,
+    ROW_METADATA,
+    SPARK_VERSION,
+    VALUE_LIST,
+)
+
+UDT = "io.xskipper.metadatastore.parquet.ParquetBaseClauseTranslator$BloomFilterMetaDataTypeUDT"
+_PREFIX = "io.xskipper."
+_WRITTEN_AS = "4.0.0"  # of Spark: dates and times are of the calendar that Spark 3 brought
+_SPARK_NAMES = {
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+}
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+TIME = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True)
+class IndexSpec:
+    """An index to be: its kind, the column it is over, and its parameters.
+
+    ``column`` has dots between members of structs. ``fpp`` and ``ndv`` are the share of false
+    positives and the number of distinct values that a Bloom filter is made for. ``key`` is the
+    label of the key that encrypts it.
+    """
+
+    name: str
+    column: str
+    fpp: float = DEFAULT_FPP
+    ndv: int = DEFAULT_NDV
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be; raises ``invalid-argument``."""
+        if self.name not in (MINMAX, VALUE_LIST, BLOOM):
+            raise UsageError(
+                f"{self.name!r} is no kind of skipping index.", hint=f"Use {MINMAX}, {VALUE_LIST} or {BLOOM}."
+            )
+        if not self.column or "\0" in self.column:
+            raise UsageError(f"{self.column!r} is no column.")
+        if self.name == BLOOM:
+            usable = 0 < self.fpp < 1 and isinstance(self.ndv, int) and 0 < self.ndv < 1 << 40
+            if not usable or self.shape.bits > 64 * MAX_WORDS:
+                raise UsageError(
+                    f"A Bloom filter with fpp = {self.fpp} and ndv = {self.ndv} is not possible.",
+                    hint="fpp lies between 0 and 1, ndv is the number of distinct values of a file.",
+                )
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the Bloom filters."""
+        return shape_for(self.fpp, self.ndv)
+
+    @property
+    def metadata_column(self) -> str:
+        """The name of the metadata column."""
+        return column_name([self.column], self.name)
+
+    def described(self) -> dict[str, Any]:
+        """Return the index as it stands in the schema."""
+        found: dict[str, Any] = {"cols": [self.column.lower()], "name": self.name}
+        if self.name == BLOOM:
+            found["params"] = {_PREFIX + FPP: java_double(self.fpp), _PREFIX + NDV: str(self.ndv)}
+        if self.key is not None:
+            found["key_metadata"] = self.key
+        return found
+
+
+def java_double(number: float) -> str:
+    """Return a positive number as Java writes it."""
+    if 1e-3 <= number < 1e7:
+        return repr(float(number))
+    digits, exponent = f"{number!r}", 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)e([+-]\d+)", digits)
+    if match:
+        mantissa, exponent = match[1], int(match[2])
+    else:
+        fraction = digits.split(".")[1]
+        exponent = -(len(fraction) - len(fraction.lstrip("0")) + 1)
+        rest = fraction.lstrip("0")
+        mantissa = f"{rest[0]}.{rest[1:] or '0'}"
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{exponent}"
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What metadata are encrypted with: master keys by their labels, and the label of the footer's key."""
+
+    keys: Mapping[str, bytes]
+    footer: str
+    plaintext_footer: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of metadata to be: the table, the indexes with the types of their columns, and partition columns.
+
+    Types are those of the values as they are written; ``value_type`` tells them.
+    """
+
+    table: str
+    indexes: Sequence[tuple[IndexSpec, pa.DataType]]
+    partitions: Mapping[str, pa.DataType]
+    secrets: Secrets | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse indexes that are there twice, and keys that are not given; raises ``invalid-argument``."""
+        names = [spec.metadata_column for spec, _ in self.indexes]
+        if len(set(names)) < len(names):
+            raise UsageError("An index is there twice.", hint="One index of a kind for each column.")
+        labels = {spec.key for spec, _ in self.indexes if spec.key is not None}
+        if bool(labels) != (self.secrets is not None):
+            raise UsageError("Encrypted indexes need a key for the footer, and the other way round.")
+        if self.secrets is not None and not {*labels, self.secrets.footer} <= set(self.secrets.keys):
+            raise UsageError("A key that is named is not given.")
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as Arrow writes them."""
+        fields = [pa.field(OBJECT_COLUMN, pa.string())]
+        fields += [pa.field(VIRTUAL + name, type_) for name, type_ in self.partitions.items()]
+        fields += [pa.field(spec.metadata_column, _cell_type(spec, type_)) for spec, type_ in self.indexes]
+        return pa.schema(fields)
+
+    def described(self) -> dict[str, Any]:
+        """Return the schema that Spark keeps in the footer, as JSON values."""
+        about: dict[str, Any] = {"version": NEWEST, "tableIdentifier": self.table}
+        if self.secrets is not None:
+            about["encryption"] = self._encryption(self.secrets)
+        fields = [_field(OBJECT_COLUMN, "string", about)]
+        fields += [_field(VIRTUAL + name, spark_name(type_), {}) for name, type_ in self.partitions.items()]
+        for spec, type_ in self.indexes:
+            fields.append(_field(spec.metadata_column, _spark_cell(spec, type_), {"index": spec.described()}))
+        return {"type": "struct", "fields": fields}
+
+    def column_keys(self, secrets: Secrets) -> dict[str, list[str]]:
+        """Return the encrypted Parquet columns by the label of their key."""
+        found: dict[str, list[str]] = {}
+        for spec, _ in self.indexes:
+            if spec.key is not None:
+                tails = {MINMAX: (".min", ".max"), VALUE_LIST: (".list.element",)}.get(spec.name, ("",))
+                found.setdefault(spec.key, []).extend(spec.metadata_column + tail for tail in tails)
+        found.setdefault(secrets.footer, []).extend([OBJECT_COLUMN, *(VIRTUAL + n for n in self.partitions)])
+        return found
+
+    def _encryption(self, secrets: Secrets) -> dict[str, str]:
+        keys = ";".join(f"{label}:{','.join(names)}" for label, names in self.column_keys(secrets).items())
+        found = {"encryption.column.keys": keys, "encryption.footer.key": secrets.footer}
+        if secrets.plaintext_footer:
+            found["encryption.plaintext.footer"] = "true"
+        return found
+
+
+def layout_for(
+    table: str,
+    specs: Sequence[IndexSpec],
+    columns: Mapping[str, pa.DataType],
+    partitions: Mapping[str, pa.DataType] | None = None,
+    secrets: Secrets | None = None,
+) -> Layout:
+    """Return the layout of indexes over columns of known types, by names with dots between members of structs.
+
+    Raises ``unknown-column``, and ``unsupported-type`` for columns that a kind of index cannot be over.
+    """
+    typed = []
+    by_name = {name.lower(): type_ for name, type_ in columns.items()}
+    for spec in specs:
+        type_ = by_name.get(spec.column.lower())
+        if type_ is None:
+            raise UsageError(
+                f"There is no column {spec.column!r} to index.",
+                code="unknown-column",
+                hint="Columns of partitions need no index; members of structs are named with dots.",
+            )
+        kept = value_type(type_, spec.name)
+        if kept is None:
+            raise UsageError(
+                f"A {spec.name} index cannot be over {spec.column!r}, which is of the type {type_}.",
+                code="unsupported-type",
+                hint="MinMax and ValueList take numbers, text, booleans, dates, times; filters integers and text.",
+            )
+        typed.append((spec, kept))
+    kinds = {name: value_type(type_, MINMAX) for name, type_ in (partitions or {}).items()}
+    return Layout(table, typed, {name: type_ for name, type_ in kinds.items() if type_ is not None}, secrets)
+
+
+def value_type(type_: pa.DataType, index: str) -> pa.DataType | None:
+    """Return the type in which an index keeps values of a column, None where it cannot be over such a column."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        type_ = pa.string()
+    if pa.types.is_timestamp(type_):
+        type_ = TIME
+    if pa.types.is_date64(type_):
+        type_ = pa.date32()
+    type_ = _WIDER.get(type_, type_)
+    if index == BLOOM:
+        return pa.int64() if pa.types.is_integer(type_) else type_ if type_ == pa.string() else None
+    if type_ == pa.binary():
+        return None  # the original has no order for bytes
+    return type_ if spark_name(type_) else None
+
+
+def spark_name(type_: pa.DataType) -> str:
+    """Return Spark's name of a type, empty for types that have none."""
+    if pa.types.is_decimal128(type_):
+        return f"decimal({type_.precision},{type_.scale})" if 0 <= type_.scale <= type_.precision else ""
+    return "timestamp" if type_ == TIME else _SPARK_NAMES.get(type_, "")
+
+
+def _cell_type(spec: IndexSpec, type_: pa.DataType) -> pa.DataType:
+    if spec.name == MINMAX:
+        return pa.struct([pa.field("min", type_), pa.field("max", type_)])
+    return pa.list_(pa.field("element", type_)) if spec.name == VALUE_LIST else pa.binary()
+
+
+def _spark_cell(spec: IndexSpec, type_: pa.DataType) -> Any:
+    if spec.name == MINMAX:
+        return {"type": "struct", "fields": [_field(n, spark_name(type_), {}) for n in ("min", "max")]}
+    if spec.name == VALUE_LIST:
+        return {"type": "array", "elementType": spark_name(type_), "containsNull": True}
+    return {"type": "udt", "class": UDT, "pyClass": None, "sqlType": "binary"}
+
+
+def _field(name: str, type_: Any, metadata: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "type": type_, "nullable": True, "metadata": metadata}
+
+
+def part_name() -> str:
+    """Return a name for a part file, as Spark gives them."""
+    return f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+
+
+def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> bytes:
+    """Return a part file with rows in the columns of ``layout.arrow_schema``.
+
+    ``bounds_are_exact`` tells that the bounds are those of all rows, NaN included; the original
+    cannot say so, and its bounds of floating-point numbers are trusted less.
+    """
+    sink = io.BytesIO()
+    properties = None
+    if layout.secrets is not None:
+        import pyarrow.parquet.encryption as pe
+
+        made, connection = crypto.factory(layout.secrets.keys)
+        configuration = pe.EncryptionConfiguration(
+            footer_key=layout.secrets.footer,
+            column_keys=layout.column_keys(layout.secrets),
+            plaintext_footer=layout.secrets.plaintext_footer,
+        )
+        properties = made.file_encryption_properties(connection, configuration)
+    filters = [spec.metadata_column for spec, _ in layout.indexes if spec.name == BLOOM]
+    with pq.ParquetWriter(
+        sink,
+        layout.arrow_schema,
+        compression="snappy",
+        store_schema=False,
+        use_dictionary=[n for n in layout.arrow_schema.names if n not in filters],
+        write_statistics=False,
+        encryption_properties=properties,
+        # The names of the lists' elements are those of the format's own rules.
+        use_compliant_nested_type=True,
+    ) as writer:
+        about = {ROW_METADATA: json.dumps(layout.described(), separators=(",", ":")), SPARK_VERSION: _WRITTEN_AS}
+        if bounds_are_exact:
+            about[ROW_BOUNDS] = "rows"
+        writer.add_key_value_metadata(about)
+        writer.write_table(rows)
+    return sink.getvalue()

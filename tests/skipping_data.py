@@ -1,0 +1,250 @@
+"""Random data, indexes and predicates for skipping metadata, and the files that really hold a match."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, layout_for, refresh
+from kartosql.formats.xskipper.footers import parquet_footers
+from kartosql.formats.xskipper.naming import column_name
+from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.store import Store
+
+TABLE = "/data/lake/t"
+NAN, INF = float("nan"), float("inf")
+LETTERS = ["a", "b", "B", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f600", " ", "'", "%", "z"]
+MIDNIGHT = dt.datetime(2020, 1, 1)
+
+STRUCT = pa.struct([pa.field("a", pa.int32()), pa.field("B", pa.string())])
+COLUMNS: dict[str, pa.DataType] = {
+    "i": pa.int32(),
+    "l": pa.int64(),
+    "d": pa.float64(),
+    "f": pa.float32(),
+    "s": pa.string(),
+    "b": pa.bool_(),
+    "dt": pa.date32(),
+    "ts": pa.timestamp("us", "UTC"),
+    "n": pa.timestamp("us"),
+    "dec": pa.decimal128(9, 2),
+    "st.a": pa.int32(),
+    "st.B": pa.string(),
+}
+NO_FILTER = ("d", "f", "b", "dt", "ts", "n", "dec")
+
+
+def _text(rng: random.Random) -> str:
+    return "".join(rng.choice(LETTERS) for _ in range(rng.choice([0, 1, 1, 2, 3])))
+
+
+def value(rng: random.Random, column: str, around: int) -> Any:
+    """Return a value of a column; those of one file lie ``around`` a number."""
+    near = around + rng.randrange(-3, 4)
+    if column in ("i", "st.a"):
+        return near
+    if column == "l":
+        return rng.choice([near, near, near, (1 << 53) + near, -(1 << 63), (1 << 63) - 1])
+    if column in ("d", "f"):
+        return rng.choice(
+            [near / 4, near / 4, near / 4, near / 10, 0.0, -0.0, NAN, INF, -INF, 1e300 if column == "d" else 1e30]
+        )
+    if column in ("s", "st.B"):
+        return rng.choice([f"{near:+04d}", f"{near:+04d}", _text(rng)])
+    if column == "b":
+        return near % 2 == 0
+    if column == "dt":
+        return rng.choice(
+            [MIDNIGHT.date() + dt.timedelta(days=near)] * 5 + [dt.date(1500, 1, 1), dt.date(9999, 12, 31)]
+        )
+    if column in ("ts", "n"):
+        found = rng.choice([MIDNIGHT + dt.timedelta(hours=near, microseconds=near % 2)] * 5 + [dt.datetime(1500, 1, 1)])
+        return found.replace(tzinfo=dt.timezone.utc) if column == "ts" else found
+    return Decimal(near * 25) / 100
+
+
+def rows(rng: random.Random, around: int) -> pa.Table:
+    """Return the rows of one file; each column has NULLs, or nothing else, or none."""
+    count = rng.choice([0, 1, 1, 2, 5, 20])
+    arrays: dict[str, list[Any]] = {}
+    for column in COLUMNS:
+        nulls = rng.choice([0.0, 0.0, 0.3, 1.0])
+        same = value(rng, column, around) if rng.random() < 0.2 else None
+        arrays[column] = [
+            None if rng.random() < nulls else value(rng, column, around) if same is None else same for _ in range(count)
+        ]
+    members = list(zip(arrays.pop("st.a"), arrays.pop("st.B"), strict=True))
+    structs = [None if rng.random() < 0.1 else {"a": a, "B": b} for a, b in members]
+    table = {name: pa.array(values, COLUMNS[name]) for name, values in arrays.items()}
+    return pa.table({**table, "st": pa.array(structs, STRUCT)})
+
+
+# -- predicates ----------------------------------------------------------------------------------
+
+
+def _literal(rng: random.Random, column: str) -> str:
+    found = value(rng, column, rng.choice([0, 0, 10, 20, 100]))
+    if column in ("i", "l", "st.a", "dec", "d", "f") and rng.random() < 0.35:
+        number = rng.randrange(-30, 60)
+        return rng.choice(
+            [f"{number}.5", f"{number}", f"{number}.0", f"{number}.25e0", "0.1", f"{number}::DECIMAL(7,1)"]
+        )
+    if isinstance(found, bool):
+        return str(found)
+    if isinstance(found, float):
+        return f"'{found!r}'::DOUBLE" if found != found or abs(found) == INF else repr(found)
+    if isinstance(found, dt.datetime):
+        text = found.replace(tzinfo=None).isoformat(" ")
+        kinds = [f"TIMESTAMP '{text}'", f"'{text}'", f"DATE '{text[:10]}'"]
+        return rng.choice([*kinds, f"TIMESTAMPTZ '{text}+00'"] if found.tzinfo else kinds)
+    if isinstance(found, dt.date):
+        return rng.choice(
+            [f"DATE '{found}'", f"'{found}'", f"TIMESTAMP '{found} 00:00:00'", f"TIMESTAMP '{found} 12:00:00'"]
+        )
+    if isinstance(found, str):
+        return "'" + found.replace("'", "''") + "'"
+    return str(found)
+
+
+def leaf(rng: random.Random) -> str:
+    """Return a predicate over one column."""
+    column = rng.choice(list(COLUMNS))
+    kind = rng.random()
+    if column == "b" and kind < 0.5:
+        return rng.choice(["b", "NOT b", "b IS TRUE", "b IS NOT TRUE", "b = FALSE", "b IS NULL"])
+    if column in ("s", "st.B") and kind < 0.3:
+        prefix = value(rng, column, rng.choice([0, 10])).replace("'", "''").replace("%", "")
+        return f"{column} {rng.choice(['LIKE', 'NOT LIKE'])} '{prefix}{rng.choice(['%', '', '_%', '%x'])}'"
+    if kind < 0.5:
+        op = rng.choice(["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"])
+        return f"{column} {op} {_literal(rng, column)}"
+    if kind < 0.55:
+        return f"{_literal(rng, column)} {rng.choice(['<', '=', '>='])} {column}"
+    if kind < 0.75:
+        items = [_literal(rng, column) for _ in range(rng.choice([1, 2, 3, 12]))]
+        if rng.random() < 0.1:
+            items.append("NULL")
+        return f"{column} {rng.choice(['IN', 'IN', 'NOT IN'])} ({', '.join(items)})"
+    if kind < 0.9:
+        word = rng.choice(["BETWEEN", "NOT BETWEEN"])
+        return f"{column} {word} {_literal(rng, column)} AND {_literal(rng, column)}"
+    return f"{column} {rng.choice(['IS NULL', 'IS NOT NULL', '= NULL'])}"
+
+
+def predicate(rng: random.Random, depth: int = 0) -> str:
+    """Return a predicate of AND, OR and NOT over some columns."""
+    if depth > 2 or rng.random() < 0.45:
+        found = leaf(rng)
+    else:
+        found = f" {rng.choice(['AND', 'OR'])} ".join(predicate(rng, depth + 1) for _ in range(rng.choice([2, 2, 3])))
+    return f"NOT ({found})" if rng.random() < 0.15 else f"({found})"
+
+
+# -- a table with metadata -----------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """Files of a table, their metadata, and DuckDB with all rows and the number of their file."""
+
+    files: list[DataFile]
+    store: MetadataStore
+    engine: Any
+    specs: list[IndexSpec]
+    version: int
+    seen: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def listing(self) -> list[tuple[str, int]]:
+        return [(f.path, f.modified_ms) for f in self.files]
+
+    def matching(self, where: str) -> set[str] | None:
+        """Return the paths of the files with a row for which a predicate is TRUE, None if it fails."""
+        try:
+            numbers = self.engine.sql(f"SELECT DISTINCT number FROM t WHERE {where}").fetchall()
+        except duckdb.Error:
+            return None
+        return {self.files[n].path for (n,) in numbers}
+
+
+def world(rng: random.Random, folder: Path) -> World:
+    """Write random files with random indexes, in a random version of the metadata."""
+    data = Store(folder / "data", create=True)
+    specs = []
+    for column in COLUMNS:
+        kinds = ["minmax", "valuelist"] + ([] if column in NO_FILTER else ["bloomfilter"])
+        specs += [IndexSpec(k, column, fpp=0.05, ndv=30) for k in kinds if rng.random() < 0.45]
+    engine = duckdb.connect()
+    engine.execute("SET TimeZone = 'UTC'")
+    files = []
+    for number in range(rng.choice([2, 4, 8])):
+        table = rows(rng, number * 10)
+        name = f"p={number % 3}/{number}.parquet"
+        path = folder / "data" / name
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(table, path, row_group_size=rng.choice([1, 7, 1000]))
+        files.append(DataFile(f"{TABLE}/{name}", path.stat().st_mtime_ns // 1_000_000, name, {"p": number % 3}))
+        table = table.append_column("number", pa.array([number] * len(table), pa.int32()))
+        table = table.append_column("p", pa.array([number % 3] * len(table), pa.int32()))
+        engine.register("piece", table)
+        engine.execute("CREATE TABLE t AS SELECT * FROM piece" if number == 0 else "INSERT INTO t SELECT * FROM piece")
+    base = Store(folder, create=True)
+    if specs:
+        layout = layout_for(TABLE, specs, COLUMNS, {"p": pa.int32()})
+        footers = parquet_footers(data) if rng.random() < 0.5 else None
+        done = refresh(base, "meta", files, layout, Sources(parquet_scan(data), footers))
+        assert (done.added, done.unindexed) == (len(files), ())
+    version = rng.choice([1, 2, 3, 4, 4])
+    if version < 4:
+        for part in sorted((folder / "meta").glob("*.parquet")) if specs else ():
+            downgrade(part, version)
+    return World(files, MetadataStore.below(base, "meta"), engine, specs, version)
+
+
+def downgrade(part: Path, version: int) -> None:
+    """Write a part file of version 4 again as one of an older version."""
+    table = pq.read_table(part)
+    described = json.loads(pq.read_metadata(part).metadata[ROW_METADATA.encode()])
+    fields, names = [], []
+    for entry in described["fields"]:
+        old, index = entry["name"], entry["metadata"].get("index")
+        if index is None and old != "obj_name":
+            table = table.drop_columns([old])
+            continue
+        if index is not None:
+            entry["name"] = column_name(index["cols"], index["name"], version)
+            if "params" in index and version < 3:
+                index["params"] = [
+                    k.replace("io.xskipper", "spark.ibm.metaindex") + f":{v}" for k, v in index["params"].items()
+                ]
+        else:
+            entry["metadata"]["version"] = version
+        fields.append(entry)
+        names.append(entry["name"])
+    table = table.rename_columns(names)
+    about = {ROW_METADATA: json.dumps({"type": "struct", "fields": fields}), "org.apache.spark.version": "3.0.1"}
+    with pq.ParquetWriter(part, table.schema, store_schema=False) as writer:
+        writer.add_key_value_metadata(about)
+        writer.write_table(table)
+
+
+def cases(seed: int, folder: Path, count: int) -> Iterator[tuple[World, str, set[str], set[str]]]:
+    """Yield a world, a predicate, the files with a match and the files that are read."""
+    rng = random.Random(seed)
+    made = world(rng, folder)
+    for _ in range(count):
+        where = predicate(rng)
+        matching = made.matching(where)
+        if matching is not None:
+            yield made, where, matching, set(made.store.select(where, made.listing))
