@@ -45,9 +45,14 @@ class Views:
     Views must be read with conditions that hold for the planned statement, so not for other
     statements. What a scan tells from metadata alone (``PartScan.summary``, ``Scan.counts``) is
     not used: the statement runs as it stands.
+
+    With ``leave_out`` columns of types that Spark does not have are left out, and noted in
+    ``left_out``; else they are an error if they are used.
     """
 
-    def __init__(self, spark: SparkSession, store: Store, shapes: Shapes | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, store: Store, shapes: Shapes | None = None, *, leave_out: bool = False
+    ) -> None:
         if is_connect(spark):
             raise ExecutionError(
                 "Lists of files cannot be handed to Spark Connect.",
@@ -61,6 +66,8 @@ class Views:
         self._location = location(store)
         self._reading = isolated(spark, READING)
         self._names: list[str] = []
+        self._leave_out = leave_out
+        self.left_out: set[str] = set()
 
     def create(self, scan: Scan) -> dict[int, str]:
         """Create a view per table occurrence; returns their names by ``Occurrence.id``.
@@ -104,7 +111,7 @@ class Views:
         """Return the query over exactly the files of a scan, as ``engines.duckdb.relations`` has it."""
         source, used = scan.occurrence.source, scan.occurrence.columns
         available = {c for p in scan.parts for c in p.part.columns}
-        columns = [c for c in source.columns if c in available and _is_wanted(source, c, used)]
+        columns = [c for c in source.columns if c in available and self._is_wanted(source, c, used)]
         if scan.is_empty:
             return _empty(source, columns)
         seed = scan.parts[0]
@@ -136,6 +143,19 @@ class Views:
             value = f"{owner}.{quote(shown[column])}" if read else f"CAST(NULL AS {spark_type(type_)})"
             items.append(f"{value} AS {quote(shown[column])}")
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}"
+
+    def _is_wanted(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
+        if used is not None and column not in used:
+            return False
+        try:
+            stored_type(source.columns[column])
+        except (FormatError, NotPortable) as e:
+            if self._leave_out:
+                self.left_out.add(column)
+                return False
+            e.message = f"{source.name}.{column}: {e.message}"
+            raise
+        return True
 
     def _part(
         self,
@@ -333,17 +353,6 @@ class Views:
                         "in different files"
                     )
         return found
-
-
-def _is_wanted(source: TableSource, column: str, used: frozenset[str] | None) -> bool:
-    if used is not None and column not in used:
-        return False
-    try:
-        stored_type(source.columns[column])
-    except (FormatError, NotPortable) as e:
-        e.message = f"{source.name}.{column}: {e.message}"
-        raise
-    return True
 
 
 def _empty(source: TableSource, columns: Sequence[str]) -> str:

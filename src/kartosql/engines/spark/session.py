@@ -133,10 +133,9 @@ def quiet() -> Iterator[None]:
 
 def _pyspark() -> Any:
     try:
-        with warnings.catch_warnings():
-            # It says at import that it does not support each new pandas yet, which is not used here.
-            warnings.simplefilter("ignore")
-            from pyspark.sql import SparkSession
+        # It says each now and then that it does not support a new pandas yet, which is not used here.
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        from pyspark.sql import SparkSession
     except ImportError:
         raise UsageError(
             "PySpark is not installed.", code="missing-extra", hint="pip install 'kartosql[spark]'"
