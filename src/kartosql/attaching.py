@@ -12,6 +12,7 @@ from kartosql.plan.tables import Tables, TableSource
 from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql import Attach, Detach
+from kartosql.sql.statements import VerifyData
 from kartosql.store import Mounts
 
 if TYPE_CHECKING:
@@ -101,6 +102,22 @@ class Attaching:
             if_not_exists=statement.if_not_exists,
         )
         return Query(catalog.attached([e for n, e in self._attachments.entries.items() if n == statement.name]))
+
+    def _verify_data(self, statement: VerifyData) -> Query:
+        from kartosql import catalog
+
+        found = self._attachments.find(statement.target) if self._attached is not None else None
+        checks = getattr(found, "verify", None)
+        if checks is None:
+            self._tables().find(statement.target, statement.span, statement.text)
+            raise SqlError(
+                f"{'.'.join(statement.target)!r} has no hashes to verify.",
+                code="not-supported",
+                hint="VERIFY name checks ODF datasets that are attached, VERIFY SELECT ... the answer of a query.",
+                span=statement.span,
+                sql=statement.text,
+            )
+        return Query(catalog.checks(checks()))
 
     def _attached_tables(self, tables: Tables) -> list[tuple[str, TableSource | KartosqlError]]:
         """Return the tables that are attached with what is wrong with them, but for those of attached stores."""

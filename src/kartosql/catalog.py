@@ -87,6 +87,20 @@ def attached(entries: Iterable[Any]) -> pa.Table:
     return _table(rows, name=pa.string(), type=pa.string(), url=pa.string(), options=pa.string())
 
 
+def checks(found: Iterable[Any]) -> pa.Table:
+    """Return what VERIFY of a dataset checked: block, kind, name, check, result, note."""
+    rows = [(c.number, c.kind, c.name, c.check, c.result, c.note) for c in found]
+    return _table(
+        rows,
+        block=pa.int64(),
+        kind=pa.string(),
+        name=pa.string(),
+        check=pa.string(),
+        result=pa.string(),
+        note=pa.string(),
+    )
+
+
 def detached(name: str, done: bool) -> pa.Table:
     """Return what DETACH did: name, detached."""
     return _table([(name, done)], name=pa.string(), detached=pa.bool_())

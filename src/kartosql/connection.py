@@ -25,7 +25,7 @@ from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
 from kartosql.sql import Attach, Describe, Detach, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.shapes import ParsedTexts
-from kartosql.sql.statements import Write
+from kartosql.sql.statements import VerifyData, Write
 from kartosql.store import Mounts, Store
 from kartosql.upkeep import Upkeep
 
@@ -146,6 +146,8 @@ class Connection(Upkeep, Attaching):
             raise SqlError("This statement takes no parameters.", code="invalid-parameters")
         if isinstance(statement, Set | Reset) and not find(statement.name).in_sql:
             raise SqlError(f"The setting {statement.name!r} is given to connect() only.", code="not-allowed", sql=text)
+        if isinstance(statement, VerifyData):
+            return self._verify_data(statement)
         if isinstance(statement, Attach | Detach):
             return self._attach_or_detach(statement)
         if isinstance(statement, Set):

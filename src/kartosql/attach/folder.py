@@ -16,7 +16,7 @@ from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape, united
 from kartosql.formats.kartothek.partitions import PartitionTable
-from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed
+from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed, no_versions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 
@@ -114,10 +114,12 @@ class Folder:
         self._place.mounts.unmount(self._prefix)
         self._reader.close()
 
-    def find(self, rest: Name) -> TableSource | None:
+    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
         """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
         if rest:
             return None
+        if as_of is not None:
+            raise no_versions(self._place.name)
         with self._lock:
             listed = list_files(self._store, self._only)
             if self._source is None or listed != self._listed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kartosql.attach.folder import csv_folder, parquet_folder
+from kartosql.attach.odf import OdfDataset
 from kartosql.attach.options import Options
 from kartosql.attach.stores import AttachedStore
 from kartosql.engines.duckdb import Runtime
@@ -54,6 +55,7 @@ class Place:
 _TYPES: Mapping[str, Callable[[Place, Options], Attachment]] = {
     "parquet": parquet_folder,
     "csv": csv_folder,
+    "odf": OdfDataset,
     "kartothek": AttachedStore,
 }
 
@@ -123,6 +125,13 @@ class Attachments:
         """Return the options of the connection's store where the other one is of the same kind."""
         same = "://" in url and url.partition("://")[0] == self._mounts.main.url.partition("://")[0]
         return self._storage_options if same else None
+
+    def find(self, name: Name) -> Attachment | None:
+        """Return the attachment to which a table belongs."""
+        for entry in self.entries.values():
+            if any(n.lower() == name[0].lower() for n in entry.attachment.now()):
+                return entry.attachment
+        return None
 
     def detach(self, name: str, *, if_exists: bool = False) -> bool:
         """Detach what has a name and return whether there was something; raises ``not-attached``."""

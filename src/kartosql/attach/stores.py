@@ -13,7 +13,7 @@ from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Attached, Name, Part, Tables, TableSource
+from kartosql.plan.tables import Attached, Name, Part, Tables, TableSource, no_versions
 from kartosql.store import Store
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ class _Seen:
         self._prefix = prefix
         self._tables = Tables(snapshot, {})
 
-    def find(self, rest: Name) -> TableSource | None:
+    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
         """Return a table of the store; raises ``unknown-table`` and what is wrong with it."""
+        if as_of is not None:
+            raise no_versions(".".join((self._name, *rest)))
         if not rest:
             known = self._tables.names()
             raise SqlError(

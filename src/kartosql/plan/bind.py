@@ -16,7 +16,7 @@ from kartosql.plan.scopes import ScopeWalker, Walked
 from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
 from kartosql.sql.shapes import with_masks
 from kartosql.sql.statements import Select
-from kartosql.sql.tree import name_parts, placeholders, span_of
+from kartosql.sql.tree import name_parts, past_of, placeholders, span_of
 
 SCHEMA = "__kartosql_"
 
@@ -98,7 +98,8 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     tree = select.tree
     if tree is None:
         raise SqlError("The statement cannot be planned.", code="syntax-error", sql=select.text)
-    occurrences = _occurrences(select, tree, tables)
+    clauses: list[tuple[Span, str]] = []
+    occurrences = _occurrences(select, tree, tables, clauses)
 
     def slice_(node: exp.Expression) -> str | None:
         span = span_of(node)
@@ -118,7 +119,7 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     for occurrence in occurrences:
         assert occurrence.span is not None
         edits.append((occurrence.span, ".".join(quote_identifier(n) for n in occurrence.view)))
-    edits += _renames(walker)
+    edits += [*clauses, *_renames(walker)]
     text, shape = texts_of(select, edits)
     return BoundQuery(
         select=select,
@@ -146,7 +147,10 @@ def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parame
     return BoundQuery(select, select.text, tuple(occurrences), Walked(Relation(None)), values, {}, ())
 
 
-def _occurrences(select: Select, tree: exp.Expression, tables: Tables) -> list[Occurrence]:
+def _occurrences(
+    select: Select, tree: exp.Expression, tables: Tables, edits: list[tuple[Span, str]]
+) -> list[Occurrence]:
+    """Return the occurrences; clauses that only they understand are blanked by ``edits``."""
     found: list[Occurrence] = []
     errors: list[SqlError] = []
     for node in sorted(tree.find_all(exp.Table), key=lambda n: span_of(n) or (0, 0)):
@@ -158,11 +162,16 @@ def _occurrences(select: Select, tree: exp.Expression, tables: Tables) -> list[O
         if span is None:
             raise SqlError(f"The place of {'.'.join(name)!r} in the text is not known.", code="not-supported")
         try:
-            source = tables.find(name, span, select.text)
+            past = past_of(node, select.text)
+            as_of = past[0] if past is not None else None
+            source = tables.find(name, span, select.text, as_of=as_of)
         except SqlError as e:
             errors.append(e)
             continue
-        found.append(Occurrence(len(found), source, name, (f"{SCHEMA}{len(found)}", name[-1]), node, span))
+        view = (f"{SCHEMA}{len(found)}", name[-1])
+        found.append(Occurrence(len(found), source, name, view, node, span, as_of))
+        if past is not None:
+            edits.append((past[1], " " * (past[1][1] - past[1][0])))
     if errors:
         raise errors[0] if len(errors) == 1 else UnknownNameError(errors, select.text)
     return found

@@ -94,7 +94,9 @@ class PlanCache:
 def _has_same_tables(entry: _Entry, tables: Tables) -> bool:
     """Return whether all names of a statement still mean the same tables."""
     try:
-        return all(tables.find(o.name, o.span, entry.select.text) is o.source for o in entry.bound.occurrences)
+        return all(
+            tables.find(o.name, o.span, entry.select.text, as_of=o.as_of) is o.source for o in entry.bound.occurrences
+        )
     except KartosqlError:
         return False  # binding will tell
 

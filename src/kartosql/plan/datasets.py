@@ -73,6 +73,8 @@ class OccurrencePruner:
         draft.own = [c for c in self._conditions if self._is_about(c, own)]
         # A left-joined dataset may only lose rows that no seed row can meet: those ruled out by key columns.
         payload = own if seed or draft.join == "inner" else key
+        if part.changelog is not None:
+            own &= part.changelog.stable
         if not part.join_key:
             self._apply(draft, self._conditions, own)
             return draft

@@ -44,6 +44,8 @@ def _only_part(scan: OccurrenceScan | None) -> PartScan | None:
     """Return the dataset of a scan whose rows are the rows of its files."""
     if scan is None or len(scan.parts) != 1 or scan.parts[0].overlaid or scan.parts[0].summary is not None:
         return None
+    if scan.parts[0].part.changelog is not None:
+        return None
     return scan.parts[0] if scan.parts[0].files else None
 
 

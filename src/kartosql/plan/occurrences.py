@@ -31,6 +31,7 @@ class Occurrence:
     view: tuple[str, str]
     node: exp.Table | None = None
     span: Span | None = None
+    as_of: str | None = None  # the time at which the table is asked for
     used: set[str] = field(default_factory=set)
     all_used: bool = False
     # Set when the walk reached the table through constructs it understands.

@@ -20,7 +20,9 @@ class OnlyTable(Tables):
     def __init__(self, table: pa.Table) -> None:
         self._source = registered_source("partitions", table)
 
-    def find(self, name: Name, span: Span | None = None, sql: str | None = None) -> TableSource:
+    def find(
+        self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None
+    ) -> TableSource:
         """Return the one table."""
         return self._source
 

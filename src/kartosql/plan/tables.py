@@ -20,6 +20,26 @@ Name = tuple[str, ...]
 
 
 @dataclass(frozen=True)
+class Changelog:
+    """How the rows of a part follow from records of which each adds, retracts or corrects one.
+
+    ``op`` is 0 for a new record, 1 for one that is retracted, 2 and 3 for one before and after a
+    correction. With a ``key`` the record with the highest ``offset`` counts, else records that
+    are equal in the columns ``compared`` cancel each other.
+    """
+
+    offset: str
+    op: str
+    key: tuple[str, ...]
+    compared: tuple[str, ...]
+
+    @property
+    def stable(self) -> frozenset[str]:
+        """The columns that all records about one row have in common: conditions on them may leave out files."""
+        return frozenset(self.key or self.compared)
+
+
+@dataclass(frozen=True)
 class Part:
     """One dataset of a table: what is read from it and how it joins.
 
@@ -31,6 +51,7 @@ class Part:
     table: DatasetTable
     join_key: tuple[str, ...]
     columns: tuple[str, ...]
+    changelog: Changelog | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +163,11 @@ def exposed(columns: Iterable[str]) -> dict[str, str]:
 class Attached(Protocol):
     """What ATTACH gave a name: a table, or a store whose tables have names below it."""
 
-    def find(self, rest: Name) -> TableSource | None:
-        """Return the table with the rest of a name, as it stands now; None if there is none."""
+    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
+        """Return the table with the rest of a name, as it stands now or stood at a time; None if there is none.
+
+        Raises ``no-versions`` where the past is not known.
+        """
 
 
 class Tables:
@@ -158,7 +182,9 @@ class Tables:
         self.snapshot = snapshot
         self.registered = registered
         self._attached = attached or {}
-        self._found: dict[Name, TableSource] = {}  # what is attached, as it was when the statement first named it
+        self._found: dict[
+            tuple[Name, str | None], TableSource
+        ] = {}  # what is attached, as it was when the statement first named it
 
     def names(self) -> list[str]:
         """Return every one-part name, for suggestions and listings."""
@@ -171,9 +197,16 @@ class Tables:
         known = (*self.registered, *self._attached, *self.snapshot.keys, *self.snapshot.members)
         return any(lower == n.lower() for n in known)
 
-    def find(self, name: Name, span: Span | None = None, sql: str | None = None) -> TableSource:
-        """Return the table ``name``; raises ``unknown-table``, ``ambiguous-name`` or what is wrong with it."""
+    def find(
+        self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None
+    ) -> TableSource:
+        """Return the table ``name``, as it stood at a time if one is given.
+
+        Raises ``unknown-table``, ``ambiguous-name``, ``no-versions`` or what is wrong with it.
+        """
         try:
+            if as_of is not None:
+                return self._past(name, as_of)
             if len(name) == 1:
                 return self._one(name[0])
             found = self._below(name)
@@ -193,13 +226,20 @@ class Tables:
             return None
         return self._attachment(first, name[1:])
 
-    def _attachment(self, first: str, rest: Name) -> TableSource:
+    def _past(self, name: Name, as_of: str) -> TableSource:
+        """Return a table as it stood at a time."""
+        kind, found = self._match(name[0])
+        if kind != "attached":
+            raise no_versions(".".join(name))
+        return self._attachment(found, name[1:], as_of)
+
+    def _attachment(self, first: str, rest: Name, as_of: str | None = None) -> TableSource:
         """Return what is attached as ``first``, the same one for the whole statement."""
-        key = (first, *rest)
+        key = ((first, *rest), as_of)
         if key not in self._found:
-            found = self._attached[first].find(rest)
+            found = self._attached[first].find(rest, as_of)
             if found is None:
-                shown = ".".join(key)
+                shown = ".".join(key[0])
                 raise SqlError(
                     f"There is no table {shown!r}.", code="unknown-table", hint="SHOW TABLES lists what is attached."
                 )
@@ -286,6 +326,15 @@ class Tables:
                 hint=f"It has {', '.join(sorted(tables))}.",
             )
         raise SqlError(f"{first!r} holds no tables.", code="unknown-table")
+
+
+def no_versions(name: str) -> SqlError:
+    """Return the error about a table of which only the present is known."""
+    return SqlError(
+        f"{name!r} has no earlier versions.",
+        code="no-versions",
+        hint="AT (TIMESTAMP => ...) works for ODF datasets, see ATTACH.",
+    )
 
 
 def _by_case(name: str, known: Iterable[str]) -> str | None:

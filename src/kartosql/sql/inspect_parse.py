@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import TokenType
 
-from kartosql.sql.statements import FORMATS, Advise, Coverage, Explain, Select, Verify
+from kartosql.sql.statements import FORMATS, Advise, Coverage, Explain, Select, Verify, VerifyData
 
 if TYPE_CHECKING:
     from kartosql.sql.parse import _Cursor
@@ -31,8 +31,12 @@ def advise(cursor: _Cursor) -> Advise:
     return Advise(cursor.text, _query(cursor, "ADVISE"), format_)
 
 
-def verify(cursor: _Cursor) -> Verify:
-    """Parse what stands behind VERIFY."""
+def verify(cursor: _Cursor) -> Verify | VerifyData:
+    """Parse what stands behind VERIFY: a query, or the name of a table."""
+    if cursor.at < len(cursor.tokens) and not cursor.at_query():
+        target, span = cursor.name()
+        cursor.end()
+        return VerifyData(cursor.text, target, span)
     flags, format_ = _options(cursor, ("DUCKDB",))
     return Verify(cursor.text, _query(cursor, "VERIFY"), format_, "duckdb" if flags else None)
 

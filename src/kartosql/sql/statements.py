@@ -123,6 +123,14 @@ class Verify(Inspect):
 
 
 @dataclass(frozen=True)
+class VerifyData(Statement):
+    """VERIFY of a table whose data have hashes."""
+
+    target: Name
+    span: Span
+
+
+@dataclass(frozen=True)
 class Coverage(Inspect):
     """SHOW COVERAGE [(FORMAT ...)] OF a cube BY columns, each with its place."""
 

@@ -10,7 +10,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.errors import Span
+from kartosql.errors import Span, SqlError
 from kartosql.sql.tokens import CONSTANTS, DIALECT, tokens_of
 
 _SPAN = "kartosql_span"
@@ -43,6 +43,22 @@ class SpanParser(DuckDBParser):
     def _parse_placeholder(self) -> Any:
         start = self._curr
         return self._noted(start, super()._parse_placeholder())
+
+    def _parse_historical_data(self) -> Any:
+        start = self._curr
+        return self._noted(start, super()._parse_historical_data())
+
+    def _parse_version(self) -> Any:
+        start = self._curr
+        if start is not None and start.token_type == TokenType.ALIAS and self._next and self._next.text.upper() == "OF":
+            index = self._index
+            self._advance(2)
+            value = self._parse_bitwise()
+            if isinstance(value, exp.Literal | exp.Cast):
+                node = self.expression(exp.Version(this="TIMESTAMP", expression=value, kind="AS OF"))
+                return self._noted(start, node)
+            self._retreat(index)
+        return self._noted(start, super()._parse_version())
 
     def _parse_in(self, this: Any, *args: Any, **kwargs: Any) -> Any:
         held = self._next
@@ -93,6 +109,31 @@ def span_of(node: exp.Expression) -> Span | None:
 def _own_span(node: exp.Expression) -> Span | None:
     start, end = node.meta.get("start"), node.meta.get("end")
     return None if start is None or end is None else (start, end + 1)
+
+
+def past_of(table: exp.Table, text: str) -> tuple[str, Span] | None:
+    """Return the time at which a table is asked for, as text, and the place of the clause that says so.
+
+    Raises ``not-supported`` for clauses that name no constant time.
+    """
+    clause = table.args.get("when") or table.args.get("version")
+    if clause is None:
+        return None
+    span = clause.meta.get(_SPAN)
+    value = clause.expression
+    kind = clause.args.get("kind")
+    is_time = kind == "TIMESTAMP" if isinstance(clause, exp.HistoricalData) else kind == "AS OF"
+    while isinstance(value, exp.Cast):
+        value = value.this
+    if span is None or not is_time or not isinstance(value, exp.Literal) or not value.is_string:
+        raise SqlError(
+            "A table can be asked for at a constant time only.",
+            code="not-supported",
+            hint="Write FROM t AT (TIMESTAMP => '2026-01-31 12:00:00').",
+            span=span,
+            sql=text,
+        )
+    return value.this, span
 
 
 def name_parts(node: exp.Column | exp.Table) -> list[exp.Identifier]:

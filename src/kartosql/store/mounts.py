@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from kartosql.store.store import Store, StoreCounter
@@ -37,6 +37,9 @@ class Files(Protocol):
     def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file or of a range of it; KeyError when there is none."""
 
+    def admit(self, keys: Sequence[str]) -> None:
+        """Raise what speaks against reading files that are about to be opened."""
+
     def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
         """Apply a function to all items concurrently and return the results in order."""
 
@@ -51,19 +54,23 @@ class Mounts:
         self.main = main
         self.counter = main.counter
         self._mounted: dict[str, Store] = {}
+        self._admit: dict[str, Callable[[Sequence[str]], None]] = {}
         self._count = 0
 
-    def mount(self, store: Store) -> str:
-        """Mount a store and return the beginning of its keys."""
+    def mount(self, store: Store, admit: Callable[[Sequence[str]], None] | None = None) -> str:
+        """Mount a store and return the beginning of its keys; ``admit`` is asked before files of it are opened."""
         self._count += 1
         prefix = f"{MARK}{self._count}"
         store.counter = self.counter
         self._mounted[prefix] = store
+        if admit is not None:
+            self._admit[prefix] = admit
         return f"{prefix}/"
 
     def unmount(self, prefix: str) -> None:
         """Forget a mounted store."""
         self._mounted.pop(prefix.rstrip("/"), None)
+        self._admit.pop(prefix.rstrip("/"), None)
 
     def place(self, key: str) -> tuple[Store, str]:
         """Return the store of a key, and the key in it; KeyError for one that is mounted no more."""
@@ -118,6 +125,14 @@ class Mounts:
         """Return the bytes of a file or of a range of it; KeyError when there is none."""
         store, rest = self.place(key)
         return store.read(rest, start=start, end=end)
+
+    def admit(self, keys: Sequence[str]) -> None:
+        """Raise what speaks against reading files that are about to be opened."""
+        for prefix, admit in list(self._admit.items()):
+            begin = f"{prefix}/"
+            own = [key[len(begin) :] for key in keys if key.startswith(begin)]
+            if own:
+                admit(own)
 
     def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
         """Apply a function to all items concurrently and return the results in order."""

@@ -55,9 +55,10 @@ class FileAccess:
     def paths(self, keys: Sequence[str], filesystem: StoreFiles | None) -> list[str]:
         """Return the names under which DuckDB opens ``keys``; remote ones are fetched concurrently.
 
-        Raises ``missing-file``, and ``unsafe-key`` for links.
+        Raises ``missing-file``, ``unsafe-key`` for links, and what attached stores object to.
         """
         self.stat(keys)
+        self.store.admit(keys)
         if filesystem is not None:
             filesystem.fetch({k: self.sizes[k] for k in keys if not self.store.is_on_disk(k)})
         return self.names(keys)

@@ -16,11 +16,13 @@ from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable, Variant
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan
-from kartosql.plan.tables import TableSource
+from kartosql.plan.tables import Changelog, TableSource
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
+# Columns of records that say what each of them does.
+OFFSET, OP = "__kartosql_offset", "__kartosql_op"
 MAX_LISTED = 256  # files whose partition values stand in a list
 MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
 
@@ -205,6 +207,8 @@ class Relations:
         of files that become columns.
         """
         part, table = scan.part, scan.part.table
+        if part.changelog is not None:
+            return self._state(scan, part.changelog, wanted, shown)
         own = set(part.columns) & set(wanted) | set(part.join_key)
         # The schema file has no type for columns that were all NULL when it was written, but files may have one.
         untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
@@ -225,6 +229,37 @@ class Relations:
                 f"(PARTITION BY {cell} ORDER BY __kartosql_file DESC, __kartosql_row DESC) = 1"
             )
         return " UNION ALL ".join(queries)
+
+    def _state(self, scan: PartScan, log: Changelog, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
+        """Return the query over the rows that hold after all records of some files."""
+        table = scan.part.table
+        columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
+        needed = log.key or log.compared
+        names = {c: shown.get(c, c) for c in table.schema.names if c in columns or c in needed}
+        names |= {log.offset: OFFSET, log.op: OP}
+        queries = [self.rows_of(table, variant.files, names, variant=variant) for variant in table.variants(scan.files)]
+        records = " UNION ALL ".join(queries)
+        outer = [quote(names[c]) for c in columns]
+        if log.key:
+            cell = ", ".join(self._exactly(quote(names[c]), table, c) for c in log.key)
+            return (
+                f"SELECT {', '.join(outer) or 'NULL AS nothing'} FROM ({records}) QUALIFY row_number() OVER "
+                f"(PARTITION BY {cell} ORDER BY {OFFSET} DESC) = 1 AND {_count_of(table.types[log.op])} > 0"
+            )
+        # Texts that differ are different records, whatever the collation says.
+        collated = self._session.instance.settings.get("default_collation")
+        texts = {c for c in needed if collated and pa.types.is_string(table.types[c])}
+        groups = ", ".join(f"encode({quote(names[c])})" if c in texts else quote(names[c]) for c in needed)
+        given = [
+            f"any_value({quote(names[c])}) AS {quote(names[c])}" if c in texts else quote(names[c]) for c in columns
+        ]
+        count = f"sum({_count_of(table.types[log.op])}) AS {OP}"
+        sums = f"SELECT {', '.join([*given, count])} FROM ({records}) GROUP BY {groups}"
+        repeated = f"unnest(range(CAST({OP} AS BIGINT)))"
+        return (
+            f"SELECT {', '.join(outer) or 'NULL AS nothing'} FROM "
+            f"(SELECT {', '.join([*outer, repeated])} FROM ({sums}) WHERE {OP} > 0)"
+        )
 
     def rows_of(
         self,
@@ -333,6 +368,14 @@ class Relations:
         self._tables.append(name)
         self._session.register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
         return values, f" JOIN {name} k ON k.i = r.file_index"
+
+
+def _count_of(op: pa.DataType) -> str:
+    """Return what a record adds to the number of rows like it."""
+    return (
+        f"CASE WHEN {OP} IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 "
+        f"ELSE CAST(error('A record has the operation ' || coalesce(CAST({OP} AS VARCHAR), 'NULL')) AS INTEGER) END"
+    )
 
 
 def _empty(source: TableSource, columns: Sequence[str]) -> str:

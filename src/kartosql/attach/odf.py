@@ -1,0 +1,248 @@
+"""Datasets of Open Data Fabric as tables: the state, and the log of all records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kartosql.attach.folder import folder_source
+from kartosql.attach.options import Options
+from kartosql.errors import FormatError, SqlError
+from kartosql.formats.folder.parquet import ParquetSchemas
+from kartosql.formats.folder.table import FolderTable, Shape
+from kartosql.formats.kartothek.partitions import PartitionTable
+from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
+from kartosql.formats.odf.columns import Columns, columns_of
+from kartosql.formats.odf.verify import Check, verify
+from kartosql.plan.tables import Attached, Changelog, Name, TableSource, exposed
+from kartosql.store import Store
+from kartosql.store.listing import ListedFile
+
+if TYPE_CHECKING:
+    from kartosql.attach.registry import Place
+
+LOG = "$log"
+EAGER_BYTES = 16 << 20  # of data that are checked when a dataset is attached; others when they are read
+MAX_BLOCK = 64 << 20
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+
+class OdfDataset:
+    """A dataset that each statement reads as of its head; blocks are read once, as they never change."""
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self._place = place
+        self._as_of = moment_of(options.text("as_of"), options)
+        self.checks = options.truth("check_hashes", True)
+        self.store = Store(place.url, place.storage_options)
+        self._schemas = ParquetSchemas(self.store)
+        self._blocks: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._head = b""
+        self._chain: Chain | None = None
+        self._made: dict[tuple[str, int | None], tuple[TableSource, TableSource]] = {}
+        self._slices: dict[str, Slice] = {}
+        self._admitted: set[str] = set()
+        self._prefix = place.mounts.mount(self.store, self._admit)
+        try:
+            chain = self.chain()
+            self.sources(chain, None)
+            if sum(s.size for s in chain.slices) <= EAGER_BYTES:
+                self._admit([s.key for s in chain.slices])  # so that what is damaged is refused at once
+        except BaseException:
+            self.close()
+            raise
+
+    def now(self) -> Mapping[str, Attached]:
+        """Return the state and the log, as one statement sees them."""
+        seen = _Seen(self)
+        return {self._place.name: _View(seen, 0), self._place.name + LOG: _View(seen, 1)}
+
+    def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return names and kinds of the tables."""
+        name = self._place.name
+        return [((name,), "ODF dataset"), ((name + LOG,), "log of an ODF dataset")]
+
+    def close(self) -> None:
+        """Forget the files."""
+        self._place.mounts.unmount(self._prefix)
+
+    def verify(self) -> list[Check]:
+        """Check blocks, files and records by their hashes; raises what ``read_chain`` raises."""
+        self._blocks.clear()
+        return list(verify(read_chain(self._read, self.store.url), self.store.read, self.store.url))
+
+    # -- blocks --------------------------------------------------------------------------------
+
+    def chain(self) -> Chain:
+        """Return the checked chain up to the head as it is now; raises what ``read_chain`` raises."""
+        with self._lock:
+            try:
+                head = self._read(HEAD)
+            except KeyError:
+                head = b""  # which the walk refuses
+            if self._chain is None or head != self._head:
+                self._chain, self._head = read_chain(self._read, self.store.url), head
+            return self._chain
+
+    def _read(self, key: str) -> bytes:
+        known = self._blocks.get(key)
+        if known is None:
+            known = self.store.read(key, start=0, end=MAX_BLOCK + 1)
+            if len(known) > MAX_BLOCK:
+                raise FormatError(f"{self.store.url}/{key}: it is larger than {MAX_BLOCK:,} bytes", code="too-large")
+            if key != HEAD:
+                self._blocks[key] = known
+        return known
+
+    # -- tables --------------------------------------------------------------------------------
+
+    def sources(self, chain: Chain, moment: int | None) -> tuple[TableSource, TableSource]:
+        """Return state and log of a dataset as of a moment in nanoseconds, the same ones for the same chain."""
+        moment = self._as_of if moment is None else moment
+        with self._lock:
+            key = (chain.head, moment)
+            if key not in self._made:
+                if any(head != chain.head for head, _ in self._made):
+                    self._made.clear()
+                self._made[key] = self._tables(chain, moment)
+            return self._made[key]
+
+    def _tables(self, chain: Chain, moment: int | None) -> tuple[TableSource, TableSource]:
+        if moment is not None:
+            found = chain.until(moment)
+            if found is None:
+                first = chain.links[0].block.system_time
+                raise SqlError(
+                    f"{self._place.name!r} did not exist at that time: its first block is of "
+                    f"{_EPOCH + dt.timedelta(microseconds=first // 1000)}.",
+                    code="no-such-version",
+                )
+            chain = found
+        table, columns = self._table(chain)
+        name = self._place.name
+        log = folder_source(name + LOG, table, "odf")
+        visible = {c: table.types[c] for c in columns.compared}
+        key = tuple(chain.primary_key or ())
+        missing = [c for c in key if c not in visible]
+        if missing and not table.files:
+            key = ()  # there are no records yet, and perhaps no schema
+        elif missing:
+            raise FormatError(
+                f"{self.store.url}: the column {missing[0]!r} of the primary key is in no schema",
+                code="schema-conflict",
+            )
+        changelog = Changelog(columns.offset, columns.op, key, columns.compared)
+        part = replace(log.parts[0], name=name, columns=tuple(visible), changelog=changelog)
+        state = TableSource(
+            name, visible, (part,), dict.fromkeys(visible, name), exposed=exposed(visible), attached="odf"
+        )
+        return state, log
+
+    def _table(self, chain: Chain) -> tuple[FolderTable, Columns]:
+        listed = [ListedFile(s.key, s.size, s.system_time // 1_000_000, s.physical_hash) for s in chain.slices]
+        self._slices.update((s.key, s) for s in chain.slices)
+        schemas = self._schemas_of(listed)
+        columns = columns_of(chain, schemas, [s.key for s in chain.slices], self.store.url)
+        different = list({id(s): s for s in schemas}.values())
+        position = {id(s): at for at, s in enumerate(different)}
+        count = len(listed)
+        table = FolderTable(
+            uuid=self._place.name,
+            table=self._place.name,
+            schema=pa.schema(list(columns.types.items())),
+            partition_keys=(),
+            labels=tuple(f.name for f in listed),
+            files=tuple(self._prefix + f.name for f in listed),
+            indices={},
+            metadata={},
+            given=PartitionTable((), (), (), min(1, count), (0,) * count),
+            shapes=tuple(Shape({f.name: f.type for f in s}) for s in different),
+            shape_of=tuple(position[id(s)] for s in schemas),
+            times=tuple(f.time for f in listed),
+            sizes=tuple(f.size for f in listed),
+            kind="odf",
+            url=self.store.url,
+        )
+        return table, columns
+
+    def _schemas_of(self, listed: Sequence[ListedFile]) -> list[pa.Schema]:
+        try:
+            return self._schemas.read(listed)
+        except FormatError as e:
+            if e.code == "corrupt-file":
+                # The hash in its block says more about the file than its footer does.
+                for file in listed:
+                    if file.name in e.message:
+                        self._check(file.name)
+            raise
+
+    # -- hashes --------------------------------------------------------------------------------
+
+    def _admit(self, keys: Sequence[str]) -> None:
+        """Check the hashes of files that are about to be read, once each; raises ``odf-hash-mismatch``."""
+        wanted = [k for k in dict.fromkeys(keys) if k in self._slices and k not in self._admitted]
+        if self.checks:
+            list(self.store.map(self._check, wanted))
+        self._admitted.update(wanted)
+
+    def _check(self, key: str) -> None:
+        try:
+            data = self.store.read(key)
+        except KeyError:
+            raise FormatError(
+                f"The file {self.store.url}/{key} is missing.",
+                code="missing-file",
+                hint="Copy it again from where the dataset comes from.",
+            ) from None
+        check_data(data, self._slices[key], self.store.url)
+
+
+class _Seen:
+    """A dataset in one statement: one chain for all of its tables."""
+
+    def __init__(self, dataset: OdfDataset) -> None:
+        self._dataset = dataset
+        self._chain: Chain | None = None
+
+    def sources(self, moment: int | None) -> tuple[TableSource, TableSource]:
+        """Return state and log as of a moment."""
+        if self._chain is None:
+            self._chain = self._dataset.chain()
+        return self._dataset.sources(self._chain, moment)
+
+
+class _View:
+    """The state (0) or the log (1) of a dataset in one statement."""
+
+    def __init__(self, seen: _Seen, which: int) -> None:
+        self._seen = seen
+        self._which = which
+
+    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
+        """Return the table as it is, or as it was at a moment given as text."""
+        return None if rest else self._seen.sources(moment_of(as_of))[self._which]
+
+
+def moment_of(text: str | None, options: Options | None = None) -> int | None:
+    """Return the nanoseconds since 1970 of a date or time, UTC unless it says another zone.
+
+    Raises ``invalid-option`` where an option was given it, else ``invalid-value``.
+    """
+    if text is None:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(text.strip())
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=dt.timezone.utc)
+        return (found - _EPOCH) // dt.timedelta(microseconds=1) * 1000 + 999
+    except (ValueError, OverflowError):
+        expected = "a date or time such as '2026-01-31 12:00:00Z'"
+        if options is not None:
+            raise options.invalid("as_of", text, expected) from None
+        raise SqlError(f"{text!r} is no time.", code="invalid-value", hint=f"Expected {expected}.") from None
