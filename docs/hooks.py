@@ -1,0 +1,79 @@
+"""What the site has beyond the pages of this folder: examples, HTML reports and references, made from the source."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+CHECKOUT = Path(__file__).parent.parent
+_OUTSIDE = re.compile(r"\]\(\.\./(README\.md|sql_examples)(#[\w-]+)?\)")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Let links that leave this folder lead to pages of the site."""
+    return _OUTSIDE.sub(lambda m: "](index.md)" if m[1] == "README.md" else "](examples.md)", markdown)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made here."""
+    for name, make in (("examples.md", examples), ("reference.md", reference), ("reports.md", reports)):
+        files.append(File.generated(config, name, content=make()))
+    return files
+
+
+def examples() -> str:
+    """Return a page with every statement of sql_examples and its result."""
+    parts = ["# Examples\n\nEach of these runs on the demo cube; `.tour` plays them in the shell.\n"]
+    for path in sorted((CHECKOUT / "sql_examples").glob("*.sql")):
+        text, result = path.read_text("utf-8").rstrip(), path.with_suffix(".expected").read_text("utf-8").rstrip()
+        title = path.stem.partition("_")[2].replace("_", " ").capitalize()
+        parts.append(f"## {title}\n\n```sql\n{text}\n```\n\n```text\n{result}\n```\n")
+    return "\n".join(parts)
+
+
+def reference() -> str:
+    """Return a page with the options of the command, the settings and the error codes."""
+    from kartosql.cli.options import _parser
+    from kartosql.settings import SETTINGS
+
+    settings = "\n".join(
+        f"| `{name}` | {s.default if s.default is not None else ''} | {'yes' if s.in_sql else 'connect() only'} |"
+        for name, s in sorted(SETTINGS.items())
+    )
+    sections = re.findall(r"^## `([a-z-]+)`$", (CHECKOUT / "docs" / "errors.md").read_text("utf-8"), re.MULTILINE)
+    codes = ", ".join(f"[`{code}`](errors.md#{code})" for code in sorted(sections))
+    return (
+        f"# Reference\n\n## Options of the command\n\n```text\n{_parser().format_help().rstrip()}\n```\n\n"
+        f"## Settings\n\n[python.md](python.md) tells what they do.\n\n| setting | default | SET |\n|---|---|---|\n"
+        f"{settings}\n\n## Error codes\n\n{codes}\n"
+    )
+
+
+def reports() -> str:
+    """Return a page with reports over the demo cube as notebooks and FORMAT HTML show them."""
+    import kartosql
+    from kartosql.demo import build_flights
+
+    statements = (
+        "EXPLAIN SELECT carrier, dest, dep_delay FROM flights WHERE tailnum = 'N375JB' AND dep_delay > 70",
+        "EXPLAIN ANALYZE SELECT dest, count(*) AS n FROM flights WHERE month = 7 AND origin = 'JFK' GROUP BY dest",
+        "SHOW COVERAGE OF flights BY month, origin",
+        "SELECT carrier, count(*) AS flights FROM flights WHERE month = 7 GROUP BY carrier ORDER BY 2 DESC LIMIT 5",
+    )
+    parts = [
+        "# Reports as HTML\n\nNotebooks show these, `EXPLAIN (FORMAT HTML)` and `--format html` write them; "
+        "they need nothing from elsewhere.\n"
+    ]
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        build_flights(folder)
+        with kartosql.connect(folder, read_only=True) as con:
+            for sql in statements:
+                html = con.sql(sql)._repr_html_().replace("\n\n", "\n")
+                parts.append(f'```sql\n{sql}\n```\n\n<div class="report">\n{html}\n</div>\n')
+    return "\n".join(parts)
