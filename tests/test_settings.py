@@ -86,7 +86,7 @@ def test_bad_values_are_refused_with_what_is_expected(name, value):
         settings.set(name, value)
     assert e.value.code == "invalid-setting"
     assert name in e.value.message
-    assert re.search(r"; expected (an? |auto or )", e.value.hint)
+    assert re.search(r"; expected (an? |auto, )", e.value.hint)
     assert settings[name] == SETTINGS[name].default
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -24,6 +24,11 @@ from kartosql.result import Progress, Query
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
+
+if TYPE_CHECKING:
+    from kartosql.engines.spark.engine import Nothing, SparkStatement
+
+    Running = Statement | SparkStatement
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
@@ -60,12 +65,13 @@ class SelectQuery(Query):
         self._phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
         self._report: ScanReport | None = None
         self._schema: pa.Schema | None = None
-        self._running: Planner | Statement | None = None
+        self._running: Planner | Running | None = None
         self._reading: ScanReport | None = None  # what the run that goes on reads
         self._kept = False  # whether the scan is one that was kept
-        self._measured: Measured | None = None
+        self._measured: Measured | Nothing | None = None
         self._interrupted = False
         self._ordered = True  # whether the engine may choose the order of joins
+        self._engine = "spark" if settings["engine"] == "spark" else "duckdb"
         self._pruned = pruned
         self._traced = traced  # whether each step of the plan holds its files
         if self._bound.suspects:
@@ -138,7 +144,7 @@ class SelectQuery(Query):
 
     # -- planning and running ------------------------------------------------------------------
 
-    def _plan(self, files: FileAccess, statement: Statement | None = None, *, traced: bool = False) -> ScanReport:
+    def _plan(self, files: FileAccess, statement: Running | None = None, *, traced: bool = False) -> ScanReport:
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
         freeze = statement.clock if statement is not None else None
         traced = traced or self._traced
@@ -171,8 +177,10 @@ class SelectQuery(Query):
             files.stat(report.selected)
         total = report.bytes_selected
         size = "" if total is None else f", {human_bytes(total)}"
-        reason = f"{count:,} {'file' if count == 1 else 'files'}{size}: one machine is enough"
-        return replace(report, engine_reason=reason)
+        found = f"{count:,} {'file' if count == 1 else 'files'}{size}"
+        if self._engine == "spark":
+            return replace(report, engine="spark", engine_reason=f"{found}: the setting engine asks for Spark")
+        return replace(report, engine_reason=f"{found}: one machine is enough")
 
     def _check_budget(self, report: ScanReport) -> None:
         limit = self._settings["max_bytes"]
@@ -195,14 +203,15 @@ class SelectQuery(Query):
         self._reading = None
         files = FileAccess(self._store)
         # Begun before planning, as now() has to be the same in both.
-        statement = self._start(files) if may_tell_time(self._bound.select.text) else None
+        statement: Running | None = self._start(files) if may_tell_time(self._bound.select.text) else None
         try:
             report = self._plan(files, statement)
             self._check_budget(report)
             if statement is None:
                 statement = self._start(files, report)
             self._running, self._reading = statement, report
-            bound = counted(self._bound, report.scan)
+            # Spark does not read metadata in place of rows.
+            bound = counted(self._bound, report.scan) if report.engine == "duckdb" else self._bound
             statement.prepare(bound, report.scan)
             planned = time.perf_counter()
             if self._interrupted:
@@ -253,15 +262,23 @@ class SelectQuery(Query):
         finally:
             statement.close()
 
-    def _start(self, files: FileAccess, report: ScanReport | None = None) -> Statement:
+    def _start(self, files: FileAccess, report: ScanReport | None = None) -> Running:
         """Return a statement over the files of a report, or over files that are still to be chosen."""
+        every = [p.table for o in self._bound.occurrences for p in o.source.parts]
+        if self._engine == "spark":
+            from kartosql.engines.spark.engine import SparkStatement
+
+            # DuckDB opens files only where nothing else gives a column its type.
+            untyped = any(pa.types.is_null(t) for table in every for t in table.types.values())
+            keys = () if not untyped else None if report is None else report.selected
+            bound = self._runtime.statement(self._settings, files, every if untyped else (), keys)
+            return SparkStatement(bound, files, self._settings)
         if report is None:
-            every = [p.table for o in self._bound.occurrences for p in o.source.parts]
             return self._runtime.statement(self._settings, files, every)
         tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
         return self._runtime.statement(self._settings, files, tables, report.selected, report.scan)
 
-    def _end(self, statement: Statement | None) -> None:
+    def _end(self, statement: Running | None) -> None:
         self._running = None
         if statement is not None:
             statement.close()
@@ -269,7 +286,7 @@ class SelectQuery(Query):
     def _finish(
         self,
         batches: Iterator[pa.RecordBatch],
-        statement: Statement,
+        statement: Running,
         report: ScanReport,
         started: float,
         planned: float,

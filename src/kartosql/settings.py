@@ -63,8 +63,8 @@ def _count(value: Any) -> int:
 
 
 def _engine(value: Any) -> str:
-    if value not in ("auto", "duckdb"):
-        raise _Expected("auto or duckdb")
+    if value not in ("auto", "duckdb", "spark"):
+        raise _Expected("auto, duckdb or spark")
     return str(value)
 
 
@@ -96,7 +96,7 @@ class Setting:
 SETTINGS: Mapping[str, Setting] = {
     s.name: s
     for s in (
-        Setting("engine", "auto", _engine, "engine that runs the scan: auto or duckdb"),
+        Setting("engine", "auto", _engine, "engine that runs the scan: auto, duckdb or spark"),
         Setting("timeout", None, _seconds, "seconds after which a running query is stopped"),
         Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes"),
         Setting("memory_limit", None, _text, "memory of the engine, e.g. 4GB", "memory_limit"),

@@ -117,7 +117,7 @@ def _parser() -> _Parser:
     add("-o", metavar="FILE", dest="output", help="write the rows to a file, in the format of its suffix")
     add("--format", choices=FORMATS, help="default: box on a terminal, else csv with header")
     add("--param", metavar="K=V", action="append", default=[], help="parameter :K or $K; 1=V is $1 or the first ?")
-    add("--engine", metavar="NAME", help="auto or duckdb")
+    add("--engine", metavar="NAME", help="auto, duckdb or spark")
     add("--stats", action="store_true", help="tell on stderr what was read, one line of JSON per statement")
     add("--timeout", metavar="SECONDS", help="stop statements that run longer")
     add("--max-bytes", metavar="SIZE", help="refuse scans of more bytes, e.g. 2GiB")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -157,9 +158,31 @@ class Relations:
 
     def create_empty(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence with its columns and no row, to bind against."""
+        self._view(occurrence, self._empty_body(occurrence))
+
+    def create_table(self, occurrence: Occurrence, name: str, scan: OccurrenceScan | None) -> None:
+        """Create the view of one occurrence over a table without rows that stands in its schema.
+
+        Columns to which only the files give a type have that of the files of ``scan``.
+        """
+        source = occurrence.source
+        body = self._empty_body(occurrence)
+        if source.registered is not None:
+            body = f"SELECT * FROM {self._session.registered_name(source)} LIMIT 0"
+        elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
+            body = f"{self.body(replace(scan, parts=tuple(replace(p, summary=None) for p in scan.parts)))} LIMIT 0"
+        table = f"{quote(occurrence.view[0])}.{quote(name)}"
+        self._session.run(f"CREATE SCHEMA IF NOT EXISTS {quote(occurrence.view[0])}")
+        self._session.run(f"CREATE TABLE {table} AS {body}")
+        # A table gives untyped columns a type, a view does not.
+        types = self._session.rows(f"DESCRIBE {body}")
+        untyped = ", ".join(f"NULL AS {quote(column)}" for column, type_, *_ in types if type_ == '"NULL"')
+        self._view(occurrence, f"SELECT *{f' REPLACE ({untyped})' if untyped else ''} FROM {table}")
+
+    def _empty_body(self, occurrence: Occurrence) -> str:
         source = occurrence.source
         columns = [c for c in source.columns if self._supported(source, c, occurrence.columns)]
-        self._view(occurrence, _empty(source, columns))
+        return _empty(source, columns)
 
     def create_registered(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence over registered data."""

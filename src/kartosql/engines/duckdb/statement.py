@@ -175,11 +175,21 @@ class Statement(Session):
                     self.relations.create_registered(occurrence)
                 else:
                     self.relations.create_empty(occurrence)
-            self._lock(())
-            relation = self._query(query)
-            schema = relation.limit(0).to_arrow_table().schema
-            fields = [f.with_name(query.restore(n)) for f, n in zip(schema, relation.columns, strict=True)]
-            return pa.schema(fields)
+            return self.described(query)
+
+    def described(self, query: BoundQuery) -> pa.Schema:
+        """Return the Arrow schema of a query's output over the relations that are there."""
+        self._lock(())
+        relation = self._query(query)
+        schema = relation.limit(0).to_arrow_table().schema
+        fields = [f.with_name(query.restore(n)) for f, n in zip(schema, relation.columns, strict=True)]
+        return pa.schema(fields)
+
+    def values(self, expressions: Sequence[str]) -> list[Any]:
+        """Return the values of expressions without columns, as Arrow makes them Python objects."""
+        items = ", ".join(f"{e} AS c{i}" for i, e in enumerate(expressions))
+        table = self._connection.sql(f"SELECT {items}").to_arrow_table()
+        return [column[0].as_py() for column in table.columns]
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
         """Lock the instance up and create the views of the statement, unless they are there."""

@@ -1,0 +1,122 @@
+"""A statement's bound plan, as DuckDB sees it before it optimizes: what another engine can write out again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.duckdb.types import literal
+from kartosql.errors import NotPortable, Span
+from kartosql.plan.bind import BoundQuery, texts_of
+from kartosql.plan.scan import Scan
+
+_ROWS = "__kartosql_rows"
+
+
+@dataclass(frozen=True)
+class LogicalPlan:
+    """The plan of a statement over tables that are named by ``occurrences``: schema and name to occurrence.
+
+    ``schema`` is that of the result; ``volatile`` are the functions that give another value at each call.
+    """
+
+    tree: dict[str, Any]
+    schema: pa.Schema
+    occurrences: dict[tuple[str, str], int]
+    volatile: frozenset[str]
+    query: BoundQuery
+    edits: tuple[tuple[Span, str], ...]
+
+    def span_of(self, node: dict[str, Any]) -> Span | None:
+        """Return the place of a node in the user's text."""
+        start = node.get("query_location")
+        if start is None:
+            return None
+        written = texts_of(self.query.select, self.edits)[0].encode()
+        first = len(written[:start].decode(errors="replace"))
+        last = len(written[: start + max(1, node.get("query_location_length", 1))].decode(errors="replace"))
+        return _origin(self.edits, first), max(_origin(self.edits, last), _origin(self.edits, first) + 1)
+
+
+def _origin(edits: Sequence[tuple[Span, str]], place: int) -> int:
+    """Return the place in a text before edits."""
+    moved = 0
+    for (start, end), new in sorted(edits):
+        if place <= start + moved:
+            break
+        if place <= start + moved + len(new):
+            return start
+        moved += len(new) - (end - start)
+    return place - moved
+
+
+class Logical:
+    """Binds one statement in a session over empty tables, and evaluates its constants."""
+
+    def __init__(self, statement: Statement) -> None:
+        self._statement = statement
+
+    def plan(self, query: BoundQuery, scan: Scan) -> LogicalPlan:
+        """Return the plan of a query over the types of a scan; raises what DuckDB says of it, and ``not-portable``."""
+        statement, occurrences = self._statement, {}
+        scans = {o.occurrence.id: o for o in scan.occurrences}
+        with statement.errors(query.select.text):
+            for occurrence in query.occurrences:
+                name = f"{_ROWS}{occurrence.id}"
+                statement.relations.create_table(occurrence, name, scans.get(occurrence.id))
+                occurrences[occurrence.view[0], name] = occurrence.id
+            shown = statement.described(query)
+            edits = self._without_parameters(query)
+            text = texts_of(query.select, edits)[0]
+            ((document,),) = statement.rows(
+                "SELECT json_serialize_plan(?, skip_default := true, optimize := false)", [text]
+            )
+            volatile = statement.rows(
+                "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'"
+            )
+        try:
+            found = json.loads(document)
+        except RecursionError:
+            raise NotPortable("The statement is nested too deeply for Spark.") from None
+        if found.get("error") or len(found.get("plans", ())) != 1:
+            message = str(found.get("error_message") or "it is not one query").split("\n")[0]
+            raise NotPortable(f"DuckDB has no plan of the statement that Spark could follow: {message}")
+        return LogicalPlan(
+            found["plans"][0], shown, occurrences, frozenset(name for (name,) in volatile), query, tuple(edits)
+        )
+
+    def _without_parameters(self, query: BoundQuery) -> list[tuple[Span, str]]:
+        """Return the edits of a query with the values of parameters in their places."""
+        if query.parameters and not query.parameter_places:
+            raise NotPortable("Spark takes no parameters in a statement of this form.")
+        edits = []
+        for span, new in query.edits:
+            name = query.parameter_places.get(span)
+            edits.append((span, new if name is None else self._value(query.parameters[name])))
+        return edits
+
+    def _value(self, value: Any) -> str:
+        """Return a parameter's value as an expression of its type."""
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(self._value, value))}]"
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{literal(str(k))}: {self._value(v)}" for k, v in value.items()) + "}"
+        if value is None:
+            return "NULL"
+        ((type_, text),) = self._statement.rows("SELECT typeof($1), CAST($1 AS VARCHAR)", [value])
+        return f"CAST({literal(text)} AS {type_})"
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        """Evaluate constant expressions; what fails has its exception in place of a value."""
+        try:
+            return self._statement.values(expressions)
+        except (duckdb.Error, pa.ArrowException, ValueError, OverflowError) as e:
+            if len(expressions) == 1:
+                return [e]
+            return [value for expression in expressions for value in self.fold([expression])]

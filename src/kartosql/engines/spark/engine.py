@@ -1,0 +1,261 @@
+"""One statement on Spark: views over its scan, DuckDB's plan as Spark SQL, Arrow batches."""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb import FileAccess, Statement
+from kartosql.engines.duckdb.logical import Logical
+from kartosql.engines.spark.errors import translate as error_of
+from kartosql.engines.spark.scan import Views
+from kartosql.engines.spark.session import is_connect, isolated, keeping_active, quiet, session
+from kartosql.engines.spark.shapes import Shapes
+from kartosql.engines.spark.translate import Translation, translate
+from kartosql.errors import ExecutionError, NotPortable, Span
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.plan.bind import BoundQuery
+from kartosql.plan.scan import Scan
+from kartosql.settings import Settings
+from kartosql.store import Files, Store
+from kartosql.store.mounts import Mounts
+
+BATCH_ROWS = 100_000
+# What translated statements rely on, besides the settings that reading has.
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.orderByOrdinal": "false",
+    "spark.sql.groupByOrdinal": "false",
+    "spark.sql.crossJoin.enabled": "true",
+}
+_shapes: weakref.WeakKeyDictionary[Store, Shapes] = weakref.WeakKeyDictionary()
+
+
+def shapes_of(store: Store) -> Shapes:
+    """Return what is remembered of the files of a store."""
+    if store not in _shapes:
+        _shapes[store] = Shapes(store)
+    return _shapes[store]
+
+
+def store_of(files: Files) -> Store:
+    """Return the connection's own store."""
+    store = files.main if isinstance(files, Mounts) else files
+    assert isinstance(store, Store)
+    return store
+
+
+class Nothing:
+    """Stands for what a run read where the engine does not count it."""
+
+    def settle(self) -> dict[str, int | None]:
+        """Return what would be told, each of it as None."""
+        return {"bytes_read": None, "files_opened": None, "row_groups_read": None}
+
+
+class SparkStatement:
+    """A statement that DuckDB binds and Spark runs; used as ``engines.duckdb.Statement`` is.
+
+    ``statement`` is a statement of DuckDB without files, which lives as long as this one: it
+    holds the clock. A Spark session is taken, or started, when views are made.
+    """
+
+    def __init__(self, statement: Statement, files: FileAccess, settings: Settings) -> None:
+        self._statement = statement
+        self._files = files
+        self._settings = settings
+        self._zone = str(settings["TimeZone"])
+        self._tag = f"kartosql-{uuid.uuid4().hex}"
+        self._spark: Any = None
+        self._views: Views | None = None
+        self._translation: Translation | None = None
+        self._schema: pa.Schema | None = None
+        self._interrupted = self._timed_out = False
+        self._open = ExitStack()
+
+    @property
+    def text(self) -> str | None:
+        """The statement of Spark SQL, once it is prepared."""
+        return self._translation.sql if self._translation is not None else None
+
+    def clock(self, function: str) -> str | None:
+        """Return the literal that a function of the clock stands for in this statement."""
+        return self._statement.clock(function)
+
+    def prepare(self, query: BoundQuery, scan: Scan) -> None:
+        """Translate the statement and create its views; raises ``not-portable`` before a session is started."""
+        self.translate(query, scan)
+        with self._errors():
+            self._create_views(query, scan)
+
+    def translate(self, query: BoundQuery, scan: Scan) -> None:
+        """Translate the statement to Spark SQL; raises ``not-portable`` and what DuckDB says of the statement."""
+        check_settings(self._settings)
+        check_tables(query)
+        logical = Logical(self._statement)
+        plan = logical.plan(query, scan)
+        try:
+            found = translate(
+                plan.tree,
+                {key: _view(id_) for key, id_ in plan.occurrences.items()},
+                logical.fold,
+                is_volatile=plan.volatile.__contains__,
+                zone=self._zone,
+                span_of=plan.span_of,
+            )
+        except NotPortable as e:
+            e.sql = query.select.text
+            e.span = e.span or _named(e.message, e.sql)
+            e.hint = e.hint or "Use engine='duckdb' or 'auto', which gives it to DuckDB."
+            raise
+        self._translation, self._schema = found, plan.schema
+
+    def _create_views(self, query: BoundQuery, scan: Scan) -> None:
+        outer = session()
+        if is_connect(outer):
+            raise ExecutionError(
+                "Lists of files cannot be handed to Spark Connect.",
+                code="spark-connect",
+                hint="Use a classic session, or engine='duckdb'.",
+            )
+        self._open.enter_context(keeping_active(outer))
+        self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
+        store = store_of(self._files.store)
+        self._views = Views(self._spark, store, shapes_of(store))
+        made = self._views.create(scan)
+        for occurrence in query.occurrences:
+            if occurrence.source.registered is not None:
+                made[occurrence.id] = self._views.create_registered(occurrence.source)
+        for id_, name in made.items():
+            self._spark.table(name).createOrReplaceTempView(_view(id_))
+
+    def stream(
+        self, query: BoundQuery, *, ordered: bool = True
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
+        """Run the statement; returns schema and batches of its result, and the DuckDB types of its columns.
+
+        ``ordered`` is for DuckDB's statements; Spark always chooses the order of joins.
+        """
+        assert self._translation is not None
+        assert self._schema is not None
+        types = [t.sql() for t in self._translation.types]
+        return self._schema, self._batches(self._translation.sql, self._schema), types
+
+    def _batches(self, text: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        with self._errors(), self._limited():
+            self._spark.addTag(self._tag)
+            try:
+                table = self._spark.sql(text).toArrow()
+            finally:
+                self._spark.removeTag(self._tag)
+        yield from fitted(table, schema).to_batches(BATCH_ROWS)
+
+    # -- control ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn Spark's errors into ours."""
+        try:
+            with quiet():
+                yield
+        except Exception as e:  # noqa: BLE001 - whatever comes out of the JVM
+            raise error_of(e, interrupted=self._interrupted, timed_out=self._timed_out) from None
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Stop the jobs of the statement when its time is over."""
+        if self._interrupted:
+            raise ExecutionError("The statement was interrupted.", code="interrupted")
+        seconds = self._settings["timeout"]
+        timer = threading.Timer(seconds, self._time_out) if seconds is not None else None
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _time_out(self) -> None:
+        self._timed_out = True
+        self._stop()
+
+    def interrupt(self) -> None:
+        """Stop the statement, from any thread."""
+        self._interrupted = True
+        self._statement.interrupt()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._spark is not None:
+            self._spark.interruptTag(self._tag)
+
+    def measured(self) -> Nothing:
+        """Return what the run read; Spark does not tell."""
+        return Nothing()
+
+    def rest(self, kept: bool) -> None:
+        """End the statement; nothing of it is used again."""
+        self.close()
+
+    def close(self) -> None:
+        """Drop the views and free the engine that bound the statement."""
+        views, self._views = self._views, None
+        try:
+            if views is not None:
+                with quiet():
+                    views.close()
+        finally:
+            self._open.close()
+            self._statement.close()
+
+
+def _named(message: str, text: str) -> Span | None:
+    """Return the place of the function that a message names; plans do not keep those of aggregates."""
+    named = re.search(r"answer (\w+)", message)
+    found = re.search(rf"\b{named[1]}\s*\(", text, re.IGNORECASE) if named else None
+    return found.span() if found else None
+
+
+def _view(occurrence: int) -> str:
+    return f"__kartosql_occurrence_{occurrence}"
+
+
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return Spark's result in the Arrow types and with the names that DuckDB's has."""
+    columns = [
+        pa.nulls(len(column), field.type) if pa.types.is_null(field.type) else column.cast(field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise ``not-portable`` for settings of the session that Spark does not have."""
+    collation = settings["default_collation"]
+    if collation is not None and str(collation).lower() not in ("binary", "c", "posix"):
+        raise NotPortable(f"Spark does not compare texts by the collation {collation!r} as DuckDB does.")
+
+
+def check_tables(query: BoundQuery) -> None:
+    """Raise ``not-portable`` for tables that do not stand in the connection's own store."""
+    for occurrence in query.occurrences:
+        if any(type(part.table) is not DatasetTable for part in occurrence.source.parts):
+            raise NotPortable(
+                f"Spark does not read what is attached, and {occurrence.source.name!r} is.",
+                span=occurrence.span,
+                sql=query.select.text,
+                hint="Use engine='duckdb' or 'auto'.",
+            )

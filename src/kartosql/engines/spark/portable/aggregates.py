@@ -1,0 +1,144 @@
+"""Aggregate functions on Spark as DuckDB has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from kartosql.engines.spark.portable.casts import raises
+from kartosql.engines.spark.portable.constants import Node
+from kartosql.engines.spark.portable.expressions import COMPARABLE, Column, Expressions
+from kartosql.engines.spark.portable.functions import Arg
+from kartosql.engines.spark.portable.literals import text_literal
+from kartosql.engines.spark.portable.types import read_type
+from kartosql.errors import NotPortable
+
+_ORDERED = f"[{COMPARABLE}]"
+_SMALL = ("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
+
+
+def _widened(arg: Arg) -> str:
+    """Return an integer as a type in which its sums do not overflow."""
+    if arg.type.name in _SMALL:
+        return f"CAST({arg.sql} AS BIGINT)"
+    return f"CAST({arg.sql} AS DECIMAL(19,0))" if arg.type.name == "BIGINT" else arg.sql
+
+
+# Per name and kinds: the template over {0}; {w} is it widened, {f} stands for FILTER or OVER, {d} for DISTINCT.
+_TEMPLATES: tuple[tuple[str, str, str], ...] = (
+    ("count_star", "", "count(*){f}"),
+    ("count", "", "count(*){f}"),
+    ("count", ".", "count({d}{0}){f}"),
+    ("sum sum_no_overflow", "[iu]", "sum({d}{w}){f}"),
+    ("sum sum_no_overflow", "[hmd]", "sum({d}{0}){f}"),
+    ("sum", "f", "sum({d}CAST({0} AS DOUBLE)){f}"),
+    ("sum", "b", "sum({d}CAST({0} AS BIGINT)){f}"),
+    ("avg mean", "[iuh]", "(CAST(sum({d}{w}){f} AS DOUBLE) / nullif(CAST(count({d}{0}){f} AS DOUBLE), 0))"),
+    ("avg mean", "[fd]", "avg({d}CAST({0} AS DOUBLE)){f}"),
+    ("avg mean", "m", "(CAST(sum({d}{0}){f} AS DOUBLE) / nullif(CAST(count({d}{0}){f} AS DOUBLE), 0))"),
+    ("min", _ORDERED, "min({0}){f}"),
+    ("max", _ORDERED, "max({0}){f}"),
+    ("bool_and", "b", "bool_and({0}){f}"),
+    ("bool_or", "b", "bool_or({0}){f}"),
+    ("count_if countif", "b", "count_if({d}{0}){f}"),
+    ("bit_and", "i", "bit_and({0}){f}"),
+    ("bit_or", "i", "bit_or({0}){f}"),
+    ("bit_xor", "i", "bit_xor({d}{0}){f}"),
+)
+# Those that DuckDB refuses to give as infinite or NaN.
+_STATISTICS = {
+    "stddev_samp": "stddev_samp",
+    "stddev": "stddev_samp",
+    "stddev_pop": "stddev_pop",
+    "var_samp": "var_samp",
+    "variance": "var_samp",
+    "var_pop": "var_pop",
+}
+_RULES = [(name, re.compile(kinds), text) for names, kinds, text in _TEMPLATES for name in names.split(" ")]
+_ANY_ROW = frozenset({"first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat"})
+
+
+class Aggregates:
+    """Writes the aggregates of one plan."""
+
+    def __init__(self, expressions: Expressions) -> None:
+        self._expressions = expressions
+
+    def render(self, node: Node, columns: Sequence[Column], *, one_row: bool = False) -> Column:
+        """Return an aggregate over the columns of its input; raises ``not-portable``.
+
+        With ``one_row`` the statement fails anyway if a group has several rows, so that any row will do.
+        """
+        name = node["qname"]["path"][-1]
+        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
+        filter_ = node.get("filter")
+        where = f" FILTER (WHERE {self._expressions.sql(filter_, columns)})" if filter_ else ""
+        distinct = "DISTINCT " if node.get("aggregate_type") == "DISTINCT" else ""
+        if name == "first" and one_row and not where:
+            return Column(f"first({args[0].sql})", args[0].type)
+        orders = (node.get("order_bys") or {}).get("orders") or ()
+        found = None
+        if name in ("string_agg", "group_concat", "listagg") and orders:
+            found = self._joined(node, args, orders, columns, where, distinct)
+        elif name in _STATISTICS and not distinct and args[0].type.kind in "dihumf":
+            found = _statistic(name, args[0].sql, where)
+        elif name not in _ANY_ROW:
+            found = self._by_rule(name, args, where, distinct)
+        if found is None:
+            reason = " without an order of its rows" if name in _ANY_ROW and not orders else ""
+            types = ", ".join(a.type.sql() for a in args)
+            raise NotPortable(f"Spark does not answer {name}({types}){reason} as DuckDB does.")
+        type_ = read_type(node.get("return_type"))
+        return Column(f"CAST({found} AS {type_.spark()})", type_)
+
+    def over_window(self, node: Node, columns: Sequence[Column]) -> str | None:
+        """Return an aggregate in which NUL stands where OVER belongs, None if it is none that a window may have."""
+        name = node["qname"]["path"][-1]
+        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
+        if name in _STATISTICS and args[0].type.kind in "dihumf":
+            return _statistic(name, args[0].sql, "\0")
+        return None if name in _ANY_ROW else self._by_rule(name, args, "\0", "")
+
+    def _by_rule(self, name: str, args: Sequence[Arg], where: str, distinct: str) -> str | None:
+        kinds = "".join(a.type.kind for a in args)
+        for known, pattern, text in _RULES:
+            if known == name and pattern.fullmatch(kinds):
+                values = [a.sql for a in args]
+                return text.format(*values, f=where, d=distinct, w=_widened(args[0]) if args else "")
+        return None
+
+    def _joined(
+        self,
+        node: Node,
+        args: Sequence[Arg],
+        orders: Sequence[Node],
+        columns: Sequence[Column],
+        where: str,
+        distinct: str,
+    ) -> str | None:
+        separator = (node.get("function_data") or {}).get("separator", ",")
+        if args[0].type.kind != "s" or (distinct and len(orders) != 1):
+            return None
+        return (
+            f"listagg({distinct}{args[0].sql}, {text_literal(separator)}) "
+            f"WITHIN GROUP (ORDER BY {self.order_of(orders, columns)}){where}"
+        )
+
+    def order_of(self, orders: Sequence[Node], columns: Sequence[Column]) -> str:
+        """Return the items of an ORDER BY; empty if they are all constants."""
+        items = []
+        for order in orders:
+            key = self._expressions.render(order["expression"], columns)
+            if key.type.kind not in COMPARABLE:
+                raise NotPortable(f"Spark does not order values of the type {key.type.sql()} as DuckDB does.")
+            if not key.is_constant:
+                word = "DESC" if order["type"] == "DESCENDING" else "ASC"
+                items.append(f"{key.sql} {word} {order['null_order']}")
+        return ", ".join(items)
+
+
+def _statistic(name: str, sql: str, where: str) -> str:
+    """Return a statistic, which fails where it grows beyond all bounds, as DuckDB's do."""
+    found = f"{_STATISTICS[name]}(CAST({sql} AS DOUBLE)){where}"
+    beyond = f"isnan({found}) OR abs({found}) = CAST('Infinity' AS DOUBLE)"
+    return f"CASE WHEN {beyond} THEN {raises('a statistic is out of range')} ELSE {found} END"

@@ -1,0 +1,196 @@
+"""Joins of a plan, and the subqueries that DuckDB made joins of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kartosql.engines.spark.portable.casts import raises
+from kartosql.engines.spark.portable.constants import Node
+from kartosql.engines.spark.portable.expressions import Column, Expressions
+from kartosql.engines.spark.portable.functions import Arg
+from kartosql.engines.spark.portable.relations import Builder, Relation
+from kartosql.engines.spark.portable.types import BOOLEAN
+from kartosql.errors import NotPortable
+
+_WORDS = {
+    "INNER": "JOIN",
+    "LEFT": "LEFT JOIN",
+    "RIGHT": "RIGHT JOIN",
+    "FULL": "FULL JOIN",
+    "OUTER": "FULL JOIN",
+    "SEMI": "LEFT SEMI JOIN",
+    "ANTI": "LEFT ANTI JOIN",
+}
+SAME, EQUAL = "COMPARE_NOT_DISTINCT_FROM", "COMPARE_EQUAL"
+_SEVERAL = "More than one row returned by a subquery used as an expression"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition of a join: a comparison of a value of either side, or an expression over both."""
+
+    sql: str
+    comparison: str
+    left: Arg | None = None
+    right: Arg | None = None
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Rows with a mark that says whether a subquery holds something like them; not yet written out.
+
+    The mark is the last column. Where it only filters, a semi join takes its place.
+    """
+
+    left: Relation
+    right: Relation
+    conditions: tuple[Condition, ...]
+    columns: tuple[Column, ...]  # of the left side that are kept
+
+    @property
+    def is_total(self) -> bool:
+        """Whether the mark is never NULL."""
+        return all(c.comparison == SAME for c in self.conditions)
+
+
+class Joins:
+    """Writes the joins of one plan."""
+
+    def __init__(self, expressions: Expressions, builder: Builder) -> None:
+        self._expressions = expressions
+        self._builder = builder
+
+    def join(self, node: Node, left: Relation, right: Relation) -> Relation:
+        """Return the join of two relations; raises ``not-portable``."""
+        kind = node.get("join_type", "INNER")
+        if kind == "SINGLE":
+            return self._single(node, left, right)
+        word = _WORDS.get(kind)
+        if word is None:
+            raise NotPortable(f"Spark has no {kind} JOIN as DuckDB has it.")
+        left, right = self._builder.settled(left), self._builder.item(right)
+        on = " AND ".join(c.sql for c in self.conditions(node, left, right))
+        if not on and kind == "INNER":
+            word = "CROSS JOIN"
+        source = f"{left.source} {word} {right.source}" + (f" ON {on or 'true'}" if word != "CROSS JOIN" else "")
+        columns = _picked(node, "left", left)
+        if kind not in ("SEMI", "ANTI"):
+            columns += _picked(node, "right", right)
+        return Relation(source, columns, simple=False)
+
+    def cross(self, left: Relation, right: Relation) -> Relation:
+        """Return the cross product of two relations."""
+        left, right = self._builder.settled(left), self._builder.item(right)
+        return Relation(f"{left.source} CROSS JOIN {right.source}", (*left.columns, *right.columns), simple=False)
+
+    def conditions(self, node: Node, left: Relation, right: Relation) -> list[Condition]:
+        """Return the conditions of a join over the columns of both sides."""
+        both = (*left.columns, *right.columns)
+        if "condition" in node:
+            return [Condition(self._expressions.sql(node["condition"], both), "INVALID")]
+        found = []
+        for condition in node.get("conditions", ()):
+            comparison = condition.get("comparison", "INVALID")
+            if comparison == "INVALID":
+                found.append(Condition(self._expressions.sql(condition["left"], both), comparison))
+                continue
+            a = self._expressions.render(condition["left"], left.columns)
+            b = self._expressions.render(condition["right"], right.columns)
+            found.append(Condition(self._expressions.compare(comparison, a, b), comparison, a, b))
+        return found
+
+    def mark(self, node: Node, left: Relation, right: Relation) -> Marked:
+        """Return the rows of one side with a mark for those that the other one holds."""
+        left, right = self._builder.settled(left), self._builder.item(right)
+        return Marked(left, right, tuple(self.conditions(node, left, right)), _picked(node, "left", left))
+
+    # -- marks -----------------------------------------------------------------------------------
+
+    def only(self, marked: Marked, *, found: bool) -> Relation | None:
+        """Return the rows whose mark is true, or false with ``found=False``; None if that is no plain join."""
+        if not found and not marked.is_total:
+            return None
+        word = "LEFT SEMI JOIN" if found else "LEFT ANTI JOIN"
+        on = " AND ".join(c.sql for c in marked.conditions) or "true"
+        mark = Column("true" if found else "false", BOOLEAN)
+        source = f"{marked.left.source} {word} {marked.right.source} ON {on}"
+        return Relation(source, (*marked.columns, mark), simple=False)
+
+    def written(self, marked: Marked) -> Relation:
+        """Return the rows with their mark, which is NULL where SQL's IN is."""
+        same = [c for c in marked.conditions if c.comparison == SAME]
+        others = [c for c in marked.conditions if c.comparison != SAME]
+        if len(others) > 1 or any(c.comparison != EQUAL for c in others):
+            raise NotPortable("Spark does not answer such a comparison with a subquery as DuckDB does.")
+        right = [c.right for c in (*same, *others) if c.right is not None]
+        shared = self._builder.shared(self._builder.project(marked.right, [Column(a.sql, a.type) for a in right]))
+        columns = [Column("", a.type) for a in right]
+        held = self._builder.reference(shared, columns)
+        if others:
+            held = held.filtered([f"{held.columns[-1].sql} IS NOT NULL"])
+        held = self._builder.project(held, [*held.columns, Column("true", BOOLEAN)], distinct=True)
+        on = [f"{c.left.sql} <=> {k.sql}" for c, k in zip(same, held.columns, strict=False) if c.left is not None]
+        if not others:
+            source = f"{marked.left.source} LEFT JOIN {held.source} ON {' AND '.join(on) or 'true'}"
+            mark = f"({held.columns[-1].sql} IS NOT NULL)"
+            return Relation(source, (*marked.columns, Column(mark, BOOLEAN)), simple=False)
+        value = others[0].left
+        assert value is not None
+        on.append(f"{value.sql} = {held.columns[len(same)].sql}")
+        counts = self._counts(shared, columns)
+        keys = [f"{c.left.sql} <=> {k.sql}" for c, k in zip(same, counts.columns, strict=False) if c.left is not None]
+        rows, known = (c.sql for c in counts.columns[-2:])
+        source = (
+            f"{marked.left.source} LEFT JOIN {held.source} ON {' AND '.join(on)} "
+            f"LEFT JOIN {counts.source} ON {' AND '.join(keys) or 'true'}"
+        )
+        mark = (
+            f"CASE WHEN {held.columns[-1].sql} THEN true WHEN coalesce({rows}, 0) = 0 THEN false "
+            f"WHEN {value.sql} IS NULL OR {known} < {rows} THEN NULL ELSE false END"
+        )
+        return Relation(source, (*marked.columns, Column(f"({mark})", BOOLEAN)), simple=False)
+
+    def _counts(self, shared: str, columns: Sequence[Column]) -> Relation:
+        """Return per key how many values a subquery holds, and how many of them are not NULL."""
+        held = self._builder.reference(shared, columns)
+        keys, value = held.columns[:-1], held.columns[-1]
+        names = [self._builder.fresh() for _ in range(len(keys) + 2)]
+        items = [*(k.sql for k in keys), "count(*)", f"count({value.sql})"]
+        query = held.select([f"{i} AS {n}" for i, n in zip(items, names, strict=True)])
+        if keys:
+            query += f" GROUP BY {', '.join(k.sql for k in keys)}"
+        return self._builder.query(query, [Column(n, BOOLEAN) for n in names])
+
+    # -- scalar subqueries -------------------------------------------------------------------------
+
+    def _single(self, node: Node, left: Relation, right: Relation) -> Relation:
+        """Return rows with the one row of a subquery that belongs to them; several are an error."""
+        left, right = self._builder.settled(left), self._builder.item(right)
+        conditions = self.conditions(node, left, right)
+        keys = [c.right for c in conditions if c.right is not None and c.comparison in (SAME, EQUAL)]
+        if len(keys) < len(conditions):
+            raise NotPortable("Spark does not answer such a subquery as DuckDB does.")
+        wanted = _picked(node, "right", right)
+        names = [self._builder.fresh() for _ in range(len(keys) + len(wanted) + 1)]
+        items = [*(k.sql for k in keys), *(f"first({w.sql})" for w in wanted), "count(*)"]
+        query = right.select([f"{i} AS {n}" for i, n in zip(items, names, strict=True)])
+        if keys:
+            query += f" GROUP BY {', '.join(k.sql for k in keys)}"
+        found = self._builder.query(query, ())
+        on = []
+        for condition, name in zip(conditions, names, strict=False):
+            assert condition.left is not None
+            on.append(f"{condition.left.sql} {'<=>' if condition.comparison == SAME else '='} {name}")
+        several = f"{names[-1]} > 1"
+        values = [
+            Column(f"(CASE WHEN {several} THEN {raises(_SEVERAL)} ELSE {name} END)", w.type)
+            for name, w in zip(names[len(keys) :], wanted, strict=False)
+        ]
+        source = f"{left.source} LEFT JOIN {found.source} ON {' AND '.join(on) or 'true'}"
+        return Relation(source, (*_picked(node, "left", left), *values), simple=False)
+
+
+def _picked(node: Node, side: str, relation: Relation) -> tuple[Column, ...]:
+    positions = node.get(f"{side}_projection_map")
+    return relation.columns if not positions else tuple(relation.columns[p] for p in positions)

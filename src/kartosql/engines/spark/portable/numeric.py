@@ -1,0 +1,127 @@
+"""Arithmetic and numeric functions on Spark as DuckDB has them."""
+
+from __future__ import annotations
+
+from kartosql.engines.spark.portable.casts import in_range, raises
+from kartosql.engines.spark.portable.functions import LONG, Call, rule
+
+_INF, _NAN = "CAST('Infinity' AS DOUBLE)", "CAST('NaN' AS DOUBLE)"
+_EXACT_ABOVE = "4503599627370496D"  # doubles from here on have no fraction
+
+
+def _arithmetic(call: Call) -> str:
+    """Return +, - or * of two numbers of one type."""
+    a, b = call.args
+    found = f"({a.sql} {call.name} {b.sql})"
+    if call.type.kind == "u":
+        if len(found) > LONG:
+            raise call.refused(" on so long an expression")
+        return in_range(f"({found})", call.type)
+    return found
+
+
+def _divide(call: Call) -> str:
+    """Return a quotient of floats, in which division by zero is as IEEE 754 has it."""
+    a, b = call.args
+    if b.is_constant and b.value:
+        return f"({a.sql} / {b.sql})"
+    if len(a.sql) + len(b.sql) > LONG:
+        raise call.refused(" on so long an expression")
+    sign = f"(({a.sql} < 0) = (CAST({b.sql} AS STRING) LIKE '-%'))"
+    return (
+        f"CASE WHEN {a.sql} IS NULL OR {b.sql} IS NULL THEN NULL WHEN {b.sql} <> 0 THEN {a.sql} / {b.sql} "
+        f"WHEN {a.sql} = 0 OR isnan({a.sql}) THEN {_NAN} WHEN {sign} THEN {_INF} ELSE -{_INF} END"
+    )
+
+
+def _negate(call: Call) -> str:
+    return f"(- {call.args[0].sql})"
+
+
+def _round(call: Call) -> str:
+    """Return a float rounded as C does it: scaled, rounded to a whole number, scaled back."""
+    x = call.args[0].sql
+    digits = call.constant(1) if len(call.args) == 2 else 0
+    if digits is None or not -15 <= digits <= 15:
+        raise call.refused(" with so many digits")
+    scale = f"1e{abs(digits)}D"
+    if digits == 0:
+        return f"round({x}, 0)"
+    if len(x) > LONG:
+        raise call.refused(" on so long an expression")
+    scaled = f"round({x} * {scale}, 0) / {scale}" if digits > 0 else f"round({x} / {scale}, 0) * {scale}"
+    return f"CASE WHEN abs({x}) < 1e290D THEN {scaled} ELSE {x} END"
+
+
+def _round_exact(call: Call) -> str:
+    digits = call.constant(1) if len(call.args) == 2 else 0
+    if digits is None or not -30 <= digits <= 38:
+        raise call.refused(" with so many digits")
+    return f"round({call.args[0].sql}, {digits})"
+
+
+def _whole(spark: str) -> str:
+    """Return the template of a function from floats to whole floats, which Spark returns as integers."""
+    return f"CASE WHEN abs({{0}}) < {_EXACT_ABOVE} THEN CAST({spark}({{0}}) AS DOUBLE) ELSE {{0}} END"
+
+
+def _logarithm(spark: str) -> str:
+    """Return the template of a logarithm, which Spark has not for zero and less."""
+    return f"CASE WHEN {{0}} = 0 THEN -{_INF} WHEN {{0}} < 0 THEN {_NAN} ELSE {spark}({{0}}) END"
+
+
+def _extreme(call: Call) -> str:
+    """Return greatest or least, which skip NULL in both engines."""
+    return f"{call.name}({', '.join(a.sql for a in call.args)})"
+
+
+rule("+ - *", "ii|hh|uu|dd", _arithmetic)
+rule("+ - *", "ff", _arithmetic)
+rule("+ - *", "mm", _arithmetic)
+rule("- negate", "[ihfdm]", _negate)
+rule("+", "[iuhfdm]", "{0}")
+rule("/ fdiv", "dd|ff", _divide)
+rule(
+    "// div divide",
+    "ii",
+    "CASE WHEN {0} = {1} * 0 - 9223372036854775807 - 1 AND {1} = -1 THEN "
+    + raises("a quotient is out of range")
+    + " ELSE {0} div {1} END",
+)
+rule("% mod fmod", "ii|hh|mm", "({0} % {1})")
+rule("abs @", "[ihmfd]", "abs({0})")
+rule("sign", "[ihm]", "sign({0})")
+rule("sign", "[fd]", f"CASE WHEN {{0}} = {_NAN} THEN 0 ELSE sign({{0}}) END")
+rule("floor", "[fd]", _whole("floor"))
+rule("ceil ceiling", "[fd]", _whole("ceil"))
+rule("floor", "m", "floor({0})")
+rule("ceil ceiling", "m", "ceil({0})")
+rule("floor ceil ceiling trunc round", "[iuh]", "{0}")
+rule(
+    "trunc", "[fd]", f"CASE WHEN abs({{0}}) < {_EXACT_ABOVE} THEN CAST(CAST({{0}} AS BIGINT) AS DOUBLE) ELSE {{0}} END"
+)
+rule("trunc", "m", "CASE WHEN {0} < 0 THEN ceil({0}) ELSE floor({0}) END")
+rule("round", "[iu]i", _round_exact)
+rule("round", "d|f|di|fi", _round)
+rule("round", "m|mi", _round_exact)
+rule("sqrt", "d", "sqrt({0})")
+rule("ln", "d", _logarithm("ln"))
+rule("log log10", "d", _logarithm("log10"))
+rule("log2", "d", _logarithm("log2"))
+rule("exp", "d", "exp({0})")
+rule("cbrt", "d", "cbrt({0})")
+rule("pow power ** ^", "dd", "power({0}, {1})")
+rule(
+    "sin cos tan asin acos atan sinh cosh tanh radians degrees",
+    "d",
+    lambda call: f"{call.name}({call.args[0].sql})",
+)
+rule("atan2", "dd", "atan2({0}, {1})")
+rule("isnan", "[fd]", f"({{0}} = {_NAN})", exact=True)
+rule("isinf", "[fd]", f"(abs({{0}}) = {_INF})", exact=True)
+rule("isfinite", "[fd]", f"(abs({{0}}) < {_INF})", exact=True)
+rule("greatest least", "i+|u+|h+|d+|f+|m+|s+|D+|T+|Z+|b+", _extreme)
+rule(
+    "& | xor", "ii", lambda call: f"({call.args[0].sql} {'^' if call.name == 'xor' else call.name} {call.args[1].sql})"
+)
+rule("~", "i", "(~ {0})")

@@ -1,0 +1,81 @@
+"""Statements on both engines over registered data, for the tests of Spark."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+
+import kartosql
+from kartosql.engines.duckdb import FileAccess
+from kartosql.engines.spark.engine import SparkStatement
+
+
+class Both:
+    """Statements on both engines over a store, and over tables that are registered."""
+
+    def __init__(self, url: str, tables: dict[str, pa.Table] | None = None, **settings: Any) -> None:
+        self.con = kartosql.connect(url, **settings)
+        for name, table in (tables or {}).items():
+            self.con.register(name, table)
+
+    def __enter__(self) -> Both:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.con.close()
+
+    def translation(self, sql: str, parameters: Any = None) -> str | None:
+        """Return a statement in Spark SQL, without a session of Spark; raises as the engine does."""
+        query = self.con.sql(sql, parameters, engine="spark")
+        statement = self.con._runtime.statement(self.con.settings, FileAccess(self.con._runtime.store), keys=())
+        found = SparkStatement(statement, FileAccess(self.con._runtime.store), self.con.settings)
+        try:
+            found.translate(query._bound, query.report.scan)
+            return found.text
+        finally:
+            found.close()
+
+    def on_spark(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Return the rows that Spark gives."""
+        return rows_of(self.con.sql(sql, parameters, engine="spark").arrow())
+
+    def on_duckdb(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
+        """Return the rows that DuckDB gives."""
+        return rows_of(self.con.sql(sql, parameters, engine="duckdb").arrow())
+
+
+def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Return the rows of a table as tuples."""
+    # Python has fewer years than the engines.
+    plain = [
+        c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c.cast(pa.int32()) if pa.types.is_date(c.type) else c
+        for c in table.columns
+    ]
+    columns = [column.to_pylist() for column in plain]
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def same(a: Any, b: Any, tolerance: float = 1e-12) -> bool:
+    """Return whether two values are the same, floats up to a relative tolerance."""
+    if isinstance(a, float) and isinstance(b, float):
+        if math.isnan(a) or math.isnan(b):
+            return math.isnan(a) and math.isnan(b)
+        return a == b or math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-300)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y, tolerance) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k], tolerance) for k in a)
+    return type(a) is type(b) and bool(a == b)
+
+
+def unordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return rows in an order that hangs on their values only."""
+    return sorted(rows, key=lambda row: [_key(v) for v in row])
+
+
+def _key(value: Any) -> tuple[str, Any]:
+    if isinstance(value, float):
+        return ("float", (1, 0.0) if math.isnan(value) else (0, float(f"{value:.9g}")))
+    return (type(value).__name__, repr(value))
