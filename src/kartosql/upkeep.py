@@ -13,7 +13,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.writing import Report, Tell, Writing
+from kartosql.writing import Report, Tell, Writing, spark_session
 
 if TYPE_CHECKING:
     from kartosql.write.check import Finding
@@ -56,19 +56,21 @@ class Upkeep(Writing):
         target_bytes: int = 128_000_000,
         min_files: int = 2,
         progress: Tell | None = None,
+        spark: Any = None,
     ) -> dict[str, Any]:
         """Merge small files of each partition into one of up to ``target_bytes``, and tell what came of it.
 
         Of rows of one cell the last version stays, as queries see it; rows of plain datasets stay
         all. Runs of less than ``min_files`` files are left alone, and so are ``skipped`` files
         that hold a cell twice. ``cube`` is a cube, of which ``datasets`` may name some, or the
-        name of a dataset; the answer is by dataset for a cube. Each dataset is one commit. Raises
+        name of a dataset; the answer is by dataset for a cube. Each dataset is one commit. ``spark``
+        is a session whose executors do the work, or True, as for ``create_index``. Raises
         ``unknown-table``, ``unknown-dataset``, ``concurrent-commit`` where merged files were
         removed meanwhile, ``missing-file`` and ``corrupt-file``.
         """
         from kartosql.write.compact import compact
 
-        operation = self._operation("compact", progress)
+        operation = self._operation("compact", progress, spark=spark)
         return compact(operation, cube, datasets, target_bytes=target_bytes, min_files=min_files)
 
     def copy_cube(
@@ -79,25 +81,28 @@ class Upkeep(Writing):
         name: str | None = None,
         datasets: Iterable[str] | Mapping[str, str] | None = None,
         overwrite: bool = False,
+        spark: Any = None,
     ) -> Report:
         """Copy a cube to another store, or under another name, and tell what was written per new dataset.
 
         ``target`` is the URL of a store, a connection or a Store; a local folder is made if need
         be. ``name`` is the new prefix, ``datasets`` says which datasets are copied, and maps them
         to their new names if it is a dictionary. All datasets become visible at once; metadata
-        and indices are copied as well. Raises ``dataset-exists`` for what stands under the new
-        names without ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube``
-        where the seed is left out, and ``invalid-argument`` for a copy onto itself.
+        and indices are copied as well. ``spark`` is as for ``compact``; the executors have to reach
+        both stores. Raises ``dataset-exists`` for what stands under the new names without
+        ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube`` where the seed is left
+        out, and ``invalid-argument`` for a copy onto itself.
         """
         from kartosql.write.copy import copy_cube
         from kartosql.write.operation import Operation
 
         self._open()
         if isinstance(target, Upkeep):
-            operation = target._operation("copy_cube")
+            operation = target._operation("copy_cube", spark=spark)
         else:
             store = target if isinstance(target, Store) else Store(target, create=True)
-            operation = Operation(store, "copy_cube", single_writer=self.settings["single_writer"])
+            single_writer = self.settings["single_writer"]
+            operation = Operation(store, "copy_cube", single_writer=single_writer, spark=spark_session(spark))
         return copy_cube(self._snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
 
     def collect_stats(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> dict[str, dict[str, int]]:

@@ -61,6 +61,7 @@ class Writing:
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
+        spark: Any = None,
     ) -> Operation:
         """Begin a write, the ``name`` of which other writers will read if they lose against it."""
         from kartosql.write.operation import Operation
@@ -80,6 +81,7 @@ class Writing:
             grace=dt.timedelta(seconds=self.settings["grace_period"]),
             rows_per_file=rows_per_file,
             repartition=repartition,
+            spark=spark_session(spark),
         )
 
     # -- cubes -----------------------------------------------------------------------------------
@@ -311,15 +313,16 @@ class Writing:
 
     # -- indices ---------------------------------------------------------------------------------
 
-    def create_index(self, table: str, columns: str | Iterable[str]) -> dict[str, Any]:
+    def create_index(self, table: str, columns: str | Iterable[str], *, spark: Any = None) -> dict[str, Any]:
         """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
 
-        NULLs are in no index. Raises ``unknown-table``, ``unknown-column`` and ``invalid-data``
+        NULLs are in no index. With a session of Spark its executors read the files; True takes the
+        one that is active, or starts one. Raises ``unknown-table``, ``unknown-column`` and ``invalid-data``
         for columns that cannot be indexed.
         """
         from kartosql.write.indices import create_index
 
-        return create_index(self._operation("create_index"), table, columns)
+        return create_index(self._operation("create_index", spark=spark), table, columns)
 
     def drop_index(self, table: str, columns: str | Iterable[str]) -> dict[str, Any]:
         """Drop inverted indices of a dataset; raises ``unknown-table``, ``not-indexed`` and ``invalid-cube``.
@@ -329,3 +332,16 @@ class Writing:
         from kartosql.write.indices import drop_index
 
         return drop_index(self._operation("drop_index"), table, columns)
+
+
+def spark_session(spark: Any) -> Any:
+    """Return the session that an argument ``spark`` means: itself, for True the active or a new one, else None."""
+    if spark is None or spark is False:
+        return None
+    if spark is True:
+        from kartosql.engines.spark.session import session
+
+        return session()
+    if not hasattr(spark, "createDataFrame"):
+        raise UsageError(f"spark: {type(spark).__name__} is no SparkSession.", hint="Pass a session, or True.")
+    return spark

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, UsageError
+from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
@@ -19,6 +19,7 @@ from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write import cubes, indexing
 from kartosql.write.change import Change, partition_keys_of
+from kartosql.write.copy_files import copy_file
 from kartosql.write.deltas import read_index
 from kartosql.write.files import file_key
 from kartosql.write.layout import Layout, columns_of
@@ -26,8 +27,6 @@ from kartosql.write.members import check_member_name
 from kartosql.write.operation import Operation, report
 from kartosql.write.rows import Written
 from kartosql.write.stats import footer
-
-CHUNK_BYTES = 4 << 20
 
 
 def copy_cube(
@@ -59,7 +58,7 @@ def copy_cube(
     written: list[Written] = []
     try:
         for move in moves:
-            written.append(move.write(source.store, target.store))
+            written.append(move.write(source.store, target.store, target.spark))
     except BaseException:
         target.discard([*written, *(m.begun for m in moves)])
         raise
@@ -144,13 +143,20 @@ class _Move:
         new = ids.setdefault(write, uuids.uuid4().hex)
         return folder, new if key.endswith(f"/{write}.parquet") else naming.file_id(new)
 
-    def write(self, source: Store, target: Store) -> Written:
-        """Copy the files, and return what was written."""
+    def write(self, source: Store, target: Store, spark: Any = None) -> Written:
+        """Copy the files, as work for the executors of ``spark`` if given, and return what was written."""
         pairs = {column: self._pairs(source, column) for column in self.dataset.document.indices}
         pairs = {column: found for column, found in pairs.items() if found is not None}
         moves = list(zip(self.table.files, self.begun.keys, strict=True))
+        if spark is not None:
+            from kartosql.write.spark.upkeep import copy_all
+
+            # The name of a file is what its attempt makes of the id of the write.
+            ids = [f"{new.rpartition('/')[0]}/{naming.write_id(new)}" for new in self.begun.keys]
+            keys, rows, size = copy_all(spark, source, target, list(zip(self.table.files, ids, strict=True)), self.uuid)
+            return replace(self.begun, keys=tuple(keys), pairs=pairs, rows=rows, bytes=size)
         for at in range(0, len(moves), 1000):
-            list(target.map(partial(_copy_file, source, target), moves[at : at + 1000]))
+            list(target.map(partial(copy_file, source, target), moves[at : at + 1000]))
         target.sync(self.begun.keys)
         found = list(target.map(partial(footer, target), self.begun.keys))
         return replace(
@@ -179,19 +185,3 @@ class _Move:
             replace_all=replaces,
             format="json" if self.dataset.document.key.endswith(naming.METADATA_JSON) else "msgpack",
         )
-
-
-def _copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:
-    old, new = keys
-    try:
-        size = source.size(old)
-        with target.output(new, sync_folders=False) as out:
-            if size is None:
-                out.write(source.read(old))
-                return
-            for start in range(0, size, CHUNK_BYTES):
-                out.write(source.read(old, start=start, end=min(size, start + CHUNK_BYTES)))
-    except KeyError:
-        raise FormatError(
-            f"The file {old!r} is missing.", code="missing-file", hint="CHECK lists such files."
-        ) from None

@@ -159,12 +159,13 @@ def pairs_of_files(store: Store, table: DatasetTable, labels: Iterable[str], col
     type_ = normalise(table.schema.field(column).type)
 
     def values(label: str) -> pa.Array:
-        return _values_of_file(store, files[label], column, type_)
+        return values_of_file(store, files[label], column, type_)
 
     return pairs_of(type_, labels, list(store.map(values, labels)))
 
 
-def _values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> pa.Array:
+def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> pa.Array:
+    """Return the different values of a column of a file as ``type_``; none where the file lacks it."""
     try:
         with contextlib.closing(open_key(store, key)) as source, pq.ParquetFile(source, pre_buffer=True) as file:
             if column not in file.schema_arrow.names:

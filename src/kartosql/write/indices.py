@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ def create_index(operation: Operation, name: str, columns: str | Iterable[str]) 
     for column in names:
         _check_column(dataset, column)
     check_index_keys(Layout(dataset.uuid, dataset.uuid, index_columns=names))
-    pairs = {column: _pairs(operation, dataset, column) for column in names}
+    pairs = _pairs(operation, dataset, names)
     change = Change(dataset.uuid, operation.name, indices=pairs)
     done = operation.commit([change])[dataset.uuid]
     values = {column: pc.count_distinct(found["value"]).as_py() for column, found in pairs.items()}
@@ -85,7 +85,17 @@ def _check_column(dataset: Dataset, column: str) -> None:
             raise invalid_data(dataset.uuid, f"{column!r} is {type_}, which cannot be indexed")
 
 
-def _pairs(operation: Operation, dataset: Dataset, column: str) -> pa.Table:
-    """Return the values of a column with the labels of the partitions that hold them."""
-    tables = [t for t in dataset.tables.values() if column in t.schema.names]
-    return pa.concat_tables([pairs_of_files(operation.store, t, t.labels, column) for t in tables])
+def _pairs(operation: Operation, dataset: Dataset, columns: Sequence[str]) -> dict[str, pa.Table]:
+    """Return the values of columns with the labels of the partitions that hold them."""
+    found: dict[str, list[pa.Table]] = {column: [] for column in columns}
+    for table in dataset.tables.values():
+        here = [column for column in columns if column in table.schema.names]
+        if operation.spark is None:
+            pairs = {column: pairs_of_files(operation.store, table, table.labels, column) for column in here}
+        else:
+            from kartosql.write.spark.upkeep import pairs_of_columns
+
+            pairs = pairs_of_columns(operation, table, here)
+        for column in here:
+            found[column].append(pairs[column])
+    return {column: pa.concat_tables(tables) for column, tables in found.items()}

@@ -42,6 +42,7 @@ class Operation:
 
     Rows that are larger than ``memory`` bytes are sorted by ``sorter``. Files that nothing refers
     to are left alone by cleanups for the time ``grace``; who commits late looks whether his are there.
+    Upkeep is work for the executors of the session ``spark``, if there is one.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Operation:
         grace: dt.timedelta = GRACE,
         rows_per_file: int | None = None,
         repartition: bool | str = True,
+        spark: Any = None,
     ) -> None:
         for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -68,16 +70,17 @@ class Operation:
         self.store = store
         self.name = name
         self._cache = cache
-        self._memory = memory
-        self._sorter = sorter
+        self.memory = memory
+        self.sorter = sorter
         self._single_writer = single_writer
         self._progress = progress
-        self._row_group_rows = row_group_rows
+        self.row_group_rows = row_group_rows
         self._patience = patience or Patience()
         self._heads: dict[str, Head | FormatError | None] = {}
         self._grace = grace
         self._rows_per_file = rows_per_file
         self._repartition = repartition
+        self.spark = spark
         self.started = utc_now()
 
     @cached_property
@@ -145,11 +148,11 @@ class Operation:
     def write_table(self, rows: Rows, layout: Layout, table: str = naming.DEFAULT_TABLE) -> Written:
         """Write the data files of one table of a dataset, on executors where the rows are those of Spark."""
         options: dict[str, Any] = {
-            "sorter": self._sorter,
-            "memory": self._memory,
+            "sorter": self.sorter,
+            "memory": self.memory,
             "progress": self._progress,
             "table": table,
-            "row_group_rows": self._row_group_rows,
+            "row_group_rows": self.row_group_rows,
             "rows_per_file": self._rows_per_file,
         }
         if type(rows) is Rows:
@@ -162,7 +165,7 @@ class Operation:
 
     def ordered(self, rows: Rows, layout: Layout) -> Generator[pa.Table]:
         """Yield rows, checked and in the order of ``layout``, within the memory of the operation."""
-        return ordered(rows, layout, self._sorter, self._memory)
+        return ordered(rows, layout, self.sorter, self.memory)
 
     def discard(self, written: Iterable[Written]) -> None:
         """Delete files that nothing refers to; what cannot be deleted now is found by a cleanup."""

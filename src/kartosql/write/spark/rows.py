@@ -8,20 +8,18 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.store import Store
 from kartosql.write import files
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.pairs import Pairs
 from kartosql.write.rows import Progress, Written, write_rows
 from kartosql.write.sorting import Sorter
 from kartosql.write.spark.cells import check_cells
 from kartosql.write.spark.frames import SparkRows
 from kartosql.write.spark.job import Job, spark_errors
-from kartosql.write.spark.task import PAIRS_PER_ROW_GROUP, by_file
+from kartosql.write.spark.sides import collected
 from kartosql.write.spark.work import WriteRows, spark_name
 from kartosql.write.split import check_columns
 
@@ -138,37 +136,3 @@ def _ascending(labels: Sequence[str], schema: pa.Schema, layout: Layout, table: 
     types = [schema.field(name).type for name in layout.partition_on]
     parts = parse_partitions(keys, layout.uuid, table, layout.partition_on, types)
     return sorted(range(len(labels)), key=lambda place: parts.tuples[parts.part_of_file[place]])
-
-
-def collected(
-    store: Store,
-    answers: Sequence[Mapping[str, Any]],
-    types: Mapping[str, pa.DataType],
-    labels: Sequence[str],
-    sorter: Sorter | None,
-    memory: int,
-) -> dict[str, pa.Table]:
-    """Return the pairs of each index that tasks have put into the store; they take no more than ``memory`` here.
-
-    ``types`` are those of the index columns; ``labels`` are all that ``answers`` tell, in any order.
-    """
-    limit = memory // 8 // max(1, len(types))
-    place_of = {label: place for place, label in enumerate(labels)}
-    found = {}
-    for name, type_ in types.items():
-        pairs = Pairs(type_, sorter, limit)
-        try:
-            for answer in answers:
-                if name in answer["pairs"]:
-                    _add(store, answer["pairs"][name], pairs, [place_of[label] for label in answer["labels"]])
-            found[name] = pairs.finish(labels)
-        finally:
-            pairs.close()
-    return found
-
-
-def _add(store: Store, key: str, pairs: Pairs, places: Sequence[int]) -> None:
-    with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
-        for batch in file.iter_batches(PAIRS_PER_ROW_GROUP):
-            for place, values in by_file(batch.column(0), batch.column(1)):
-                pairs.add(places[place], values)

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import json
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, StoreError, UsageError
 from kartosql.store import Store
 from kartosql.write import files
 from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
-from kartosql.write.rows import Written, write_rows
-from kartosql.write.spark.work import TASK_MEMORY, ReadCells, Work, WriteRows, spark_name
+from kartosql.write.rows import write_rows
+from kartosql.write.spark import chores
+from kartosql.write.spark.sides import put_pairs
+from kartosql.write.spark.work import (
+    TASK_MEMORY,
+    CopyFiles,
+    MergeFiles,
+    ReadCells,
+    ReadValues,
+    Work,
+    WriteRows,
+    spark_name,
+)
 from kartosql.write.spill import SpillingSorter
 
 ANSWER = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 # In front of an error of ours in the text of one of Spark's.
 MARK = "kartosql-error:"
-PAIRS_PER_ROW_GROUP = 65_536
 _KINDS: Mapping[str, type[KartosqlError]] = {
     kind.__name__: kind for kind in (ExecutionError, FormatError, StoreError, UsageError)
 }
@@ -64,9 +72,15 @@ def _answer(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, Any] | N
     if token(store, work.token):
         return {"skipped": True}  # another task has found an error already
     try:
+        given = chain([first], found)
         if isinstance(work, WriteRows):
-            return _write(store, work, chain([first], found))
-        raise AssertionError(work)
+            return _write(store, work, given)
+        if isinstance(work, ReadValues):
+            return chores.read_values(store, work, items(given))
+        if isinstance(work, MergeFiles):
+            return chores.merge_files(store, work, items(given))
+        assert isinstance(work, CopyFiles), work
+        return chores.copy_files(store, work, items(given))
     except StoreError:
         raise
     except KartosqlError as e:
@@ -124,7 +138,7 @@ def _write(store: Store, work: WriteRows, batches: Iterable[pa.RecordBatch]) -> 
         "labels": written.labels,
         "rows": written.rows,
         "bytes": written.bytes,
-        "pairs": put_pairs(store, work, written),
+        "pairs": put_pairs(store, work.token, written.pairs, written.labels),
     }
 
 
@@ -151,42 +165,3 @@ def items(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for text in batch.column(0).to_pylist():
             yield json.loads(text)
-
-
-# -- pairs of indices --------------------------------------------------------------------------------
-
-
-def put_pairs(store: Store, work: Work, written: Written) -> dict[str, str]:
-    """Write the pairs of each index for the driver, and return the keys by column."""
-    keys = {}
-    for column, pairs in written.pairs.items():
-        if pairs.num_rows:
-            keys[column] = f"{work.token}-{uuid.uuid4().hex}"
-            put_table(store, keys[column], numbered(pairs, written.labels))
-    return keys
-
-
-def numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
-    """Return pairs with the place of each label among ``labels``."""
-    known = {label: place for place, label in enumerate(labels)}
-    chunks = []
-    for chunk in pairs["label"].chunks:
-        places = pa.array([known[label] for label in chunk.dictionary.to_pylist()], pa.int32())
-        chunks.append(places.take(chunk.indices))
-    return pa.table({"value": pairs["value"], "file": pa.chunked_array(chunks, pa.int32())})
-
-
-def put_table(store: Store, key: str, table: pa.Table) -> None:
-    """Write a table that only the driver reads, and only once."""
-    with store.output(key, sync_folders=False, sync_content=False) as out:
-        files.write_parquet(files.Counted(out), table.schema, [table], PAIRS_PER_ROW_GROUP)
-
-
-def by_file(values: pa.Array, places: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-    """Yield the values of each file."""
-    order = pc.array_sort_indices(places)
-    values, places = values.take(order), places.take(order)
-    for place in pc.unique(places).to_pylist():
-        start = pc.index(places, place).as_py()
-        count = pc.sum(pc.equal(places, place)).as_py()
-        yield place, values.slice(start, count)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from kartosql.store import Store
 from kartosql.write.layout import Layout
+from kartosql.write.merge import Merge
 
 # What one task may take for rows; the processes of executors have little memory beside the JVM.
 TASK_MEMORY = 128_000_000
@@ -57,6 +58,32 @@ class WriteRows(Work):
     table: str
     row_group_rows: int
     rows_per_file: int | None
+
+
+@dataclass(frozen=True)
+class ReadValues(Work):
+    """Read the different values of columns, for their indices, from files that arrive as label and key."""
+
+    types: Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True)
+class MergeFiles(Work):
+    """Merge files that arrive as the number, the folders and the keys of a run.
+
+    The ids of what is written begin with ``prefix``.
+    """
+
+    prefix: str
+    how: Merge
+    row_group_rows: int
+
+
+@dataclass(frozen=True)
+class CopyFiles(Work):
+    """Copy files that arrive as their number, their key, the folder to copy to and the id to have there."""
+
+    source: Address
 
 
 @dataclass(frozen=True)

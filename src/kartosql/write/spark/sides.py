@@ -1,0 +1,94 @@
+"""Pairs of values and files that tasks write for the driver, which merges them into indices."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kartosql.store import Store
+from kartosql.write import files
+from kartosql.write.pairs import Pairs
+from kartosql.write.sorting import Sorter
+
+PAIRS_PER_ROW_GROUP = 65_536
+
+# -- on executors ------------------------------------------------------------------------------------
+
+
+def put_pairs(store: Store, token: str, found: Mapping[str, pa.Table], labels: Sequence[str]) -> dict[str, str]:
+    """Write the pairs of each index for the driver, and return the keys by column."""
+    keys = {}
+    for column, pairs in found.items():
+        if pairs.num_rows:
+            keys[column] = f"{token}-{uuid.uuid4().hex}"
+            _put(store, keys[column], _numbered(pairs, labels))
+    return keys
+
+
+def _numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
+    """Return pairs with the place of each label among ``labels``."""
+    known = {label: place for place, label in enumerate(labels)}
+    chunks = []
+    for chunk in pairs["label"].chunks:
+        places = pa.array([known[label] for label in chunk.dictionary.to_pylist()], pa.int32())
+        chunks.append(places.take(chunk.indices))
+    return pa.table({"value": pairs["value"], "file": pa.chunked_array(chunks, pa.int32())})
+
+
+def _put(store: Store, key: str, table: pa.Table) -> None:
+    """Write a table that only the driver reads, and only once."""
+    with store.output(key, sync_folders=False, sync_content=False) as out:
+        files.write_parquet(files.Counted(out), table.schema, [table], PAIRS_PER_ROW_GROUP)
+
+
+# -- on the driver -----------------------------------------------------------------------------------
+
+
+def collected(
+    store: Store,
+    answers: Sequence[Mapping[str, Any]],
+    types: Mapping[str, pa.DataType],
+    labels: Sequence[str],
+    sorter: Sorter | None,
+    memory: int,
+) -> dict[str, pa.Table]:
+    """Return the pairs of each index that tasks have put into the store; they take no more than ``memory`` here.
+
+    ``types`` are those of the index columns; ``labels`` are all that ``answers`` tell, in any order.
+    """
+    limit = memory // 8 // max(1, len(types))
+    place_of = {label: place for place, label in enumerate(labels)}
+    found = {}
+    for name, type_ in types.items():
+        pairs = Pairs(type_, sorter, limit)
+        try:
+            for answer in answers:
+                if name in answer["pairs"]:
+                    _add(store, answer["pairs"][name], pairs, [place_of[label] for label in answer["labels"]])
+            found[name] = pairs.finish(labels)
+        finally:
+            pairs.close()
+    return found
+
+
+def _add(store: Store, key: str, pairs: Pairs, places: Sequence[int]) -> None:
+    with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+        for batch in file.iter_batches(PAIRS_PER_ROW_GROUP):
+            for place, values in _by_file(batch.column(0), batch.column(1)):
+                pairs.add(places[place], values)
+
+
+def _by_file(values: pa.Array, places: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """Yield the values of each file."""
+    order = pc.array_sort_indices(places)
+    values, places = values.take(order), places.take(order)
+    for place in pc.unique(places).to_pylist():
+        start = pc.index(places, place).as_py()
+        count = pc.sum(pc.equal(places, place)).as_py()
+        yield place, values.slice(start, count)

@@ -1,0 +1,115 @@
+"""Upkeep that executors do: reading values for indices, merging files, copying them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.schema import normalise
+from kartosql.store import Store
+from kartosql.write.layout import Layout
+from kartosql.write.merge import Merge, Run
+from kartosql.write.operation import Operation
+from kartosql.write.rows import Written
+from kartosql.write.spark.job import Job, address_of
+from kartosql.write.spark.sides import collected
+from kartosql.write.spark.work import CopyFiles, MergeFiles, ReadValues
+
+# How much of the id of a job stands at the beginning of the ids of what its tasks write.
+_PREFIX = 16
+
+
+def pairs_of_columns(operation: Operation, table: DatasetTable, columns: Sequence[str]) -> dict[str, pa.Table]:
+    """Return for some columns the pairs of values and labels that the files of a table hold, as ``pairs_of_files``."""
+    types = {column: normalise(table.schema.field(column).type) for column in columns}
+    with Job(operation.spark, operation.store, table.uuid) as job:
+        items = list(zip(table.labels, table.files, strict=True))
+        answers = job.run(job.spread(items), ReadValues(job.address, job.token, types)) if items else []
+        return collected(operation.store, answers, types, table.labels, operation.sorter, operation.memory)
+
+
+# -- merging -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What became of runs: the files of each by table, None for one that was left alone, and the pairs of all."""
+
+    made: Sequence[Mapping[str, Written] | None]
+    pairs: Mapping[str, pa.Table]
+
+
+def merge_runs(operation: Operation, how: Merge, runs: Sequence[Run]) -> Merged:
+    """Write the files that take the place of those of some runs."""
+    store, uuid_ = operation.store, next(iter(how.tables.values())).uuid
+    with Job(operation.spark, store, uuid_) as job:
+        prefix = job.id[:_PREFIX]
+        work = MergeFiles(job.address, job.token, prefix, how, operation.row_group_rows)
+        try:
+            items = [[number, run.folders, run.keys] for number, run in enumerate(runs)]
+            answers = job.run(job.spread(items), work)
+            labels = [label for answer in answers for label in answer["labels"]]
+            types = _index_types(how)
+            pairs = collected(store, answers, types, labels, operation.sorter, operation.memory)
+        except BaseException:
+            _discard(store, [f"{uuid_}/{table}/" for table in how.tables], lambda id_: id_.startswith(prefix))
+            raise
+    found = dict(chain.from_iterable(answer["made"] for answer in answers))
+    made = [None if found[n] is None else _written(how, found[n]) for n in range(len(runs))]
+    return Merged(made, {column: table for column, table in pairs.items() if table.num_rows})
+
+
+def _index_types(how: Merge) -> dict[str, pa.DataType]:
+    found = ((c, t.schema.field(c).type) for c in how.indexed for t in how.tables.values() if c in t.schema.names)
+    return {column: normalise(type_) for column, type_ in found if not pa.types.is_null(type_)}
+
+
+def _written(how: Merge, made: Mapping[str, Any]) -> dict[str, Written]:
+    found = {}
+    for name, (label, key, rows, size) in made.items():
+        table = how.tables[name]
+        layout = Layout(table.uuid, how.name)
+        found[name] = Written(layout, name, table.schema, (label,), (key,), {}, rows, size)
+    return found
+
+
+# -- copying -----------------------------------------------------------------------------------------
+
+
+def copy_all(
+    session: Any, source: Store, target: Store, moves: Sequence[tuple[str, str]], uuid_: str
+) -> tuple[list[str], int, int]:
+    """Copy files and return the new keys, and how many rows and bytes they have.
+
+    ``moves`` are keys of ``source`` and what keys of ``target``, of the dataset ``uuid_``, begin
+    with: a folder and the id of a write. After an error nothing stays of the copies.
+    """
+    with Job(session, target, uuid_) as job:
+        begins = [new.rpartition("/") for _, new in moves]
+        try:
+            items = [
+                [number, old, folder + slash, id_]
+                for number, ((old, _), (folder, slash, id_)) in enumerate(zip(moves, begins, strict=True))
+            ]
+            answers = job.run(job.spread(items), CopyFiles(job.address, job.token, address_of(source))) if items else []
+        except BaseException:
+            ids = {id_ for *_, id_ in begins}
+            _discard(target, [f"{uuid_}/"], ids.__contains__)
+            raise
+    made = sorted(chain.from_iterable(answer["made"] for answer in answers))
+    return [key for _, key, *_ in made], sum(rows for *_, rows, _ in made), sum(size for *_, size in made)
+
+
+def _discard(store: Store, prefixes: Sequence[str], is_ours: Callable[[str], bool]) -> None:
+    """Delete the files whose write has a certain id, also those of which no task could tell."""
+    for prefix in prefixes:
+        with contextlib.suppress(Exception):
+            ids = {key: naming.write_id(key) for key in store.list_below(prefix)}
+            store.delete([key for key, id_ in ids.items() if id_ is not None and is_ours(id_)])
