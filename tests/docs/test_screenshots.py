@@ -1,0 +1,40 @@
+"""The pictures of the shell are made from the real program."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import fences
+import pytest
+
+from kartosql.demo import build_flights
+
+DOCS = fences.CHECKOUT / "docs"
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("screenshots", DOCS / "screenshots.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_picture_is_shown_and_can_be_made() -> None:
+    shown = set(re.findall(r"\]\(images/([a-z]+)\.svg\)", "".join(p.read_text("utf-8") for p in DOCS.glob("*.md"))))
+    assert shown == {path.stem for path in (DOCS / "images").glob("*.svg")} == set(_script().PICTURES)
+
+
+@pytest.mark.slow
+def test_the_script_draws_what_the_shell_shows(tmp_path: Path) -> None:
+    store = tmp_path / "kartosql-demo"
+    build_flights(store)
+    drawn = _script().picture("result", str(store))
+    text = re.sub(r"<[^>]*>", "", drawn)
+    assert "carrier" in text
+    assert "saved" in text
+    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "")
