@@ -15,7 +15,8 @@ from kartosql.errors import FormatError
 from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
 from kartosql.store import Store
 
-TAIL = 32_768  # bytes at the end of a file that are read for its footer
+TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
+SPARE = 1_024  # by so much footers of one table may differ before one is read twice
 MAX_FILES = 200_000
 _END = 8
 
@@ -53,6 +54,8 @@ class Shapes:
         self._of_file: dict[tuple[str, int], int] = {}
         self._shapes: list[Shape] = []
         self._known: dict[bytes, int] = {}
+        self._last: tuple[bytes, int] = (b"\0", -1)  # beginning and number of the last one
+        self._tail = TAIL
 
     def of(self, files: Sequence[tuple[str, int]]) -> list[int]:
         """Return the number of the shape of each file, given key and size; raises ``corrupt-file``."""
@@ -74,6 +77,8 @@ class Shapes:
         return self._shapes[number]
 
     def _number(self, key: str, footer: bytes) -> int:
+        if footer.startswith(self._last[0]):
+            return self._last[1]
         prefix = schema_bytes(footer) or footer
         found = self._known.get(prefix)
         if found is None:
@@ -82,17 +87,19 @@ class Shapes:
             if found == len(self._shapes):
                 self._shapes.append(shape)
             self._known[prefix] = found
+        self._last = (prefix, found)
         return found
 
     def _footer(self, file: tuple[str, int]) -> bytes:
         key, size = file
-        tail = self._read(key, max(0, size - TAIL), size)
+        tail = self._read(key, max(0, size - self._tail), size)
         found = footer_of(tail)
         if found is None and tail.endswith(MAGIC) and len(tail) >= _END:
             start = size - _END - int.from_bytes(tail[-_END : -len(MAGIC)], "little")
             found = footer_of(self._read(key, start, size)) if start > 0 else None
         if found is None:
             raise corrupt(key, "it is torn or no Parquet file")
+        self._tail = len(found) + SPARE
         return found
 
     def _read(self, key: str, start: int, end: int) -> bytes:
