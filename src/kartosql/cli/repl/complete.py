@@ -265,8 +265,6 @@ class Completion:
         shell = self._shell
         found = shell.values.of(shell.connection.store, column)
         if found is None:
-            if shell.values.is_coming(column):
-                yield Candidate(where.typed, where.start, "reading the index …", shown="…")
             return
         typed = where.typed.strip("'").replace("''", "'") if where.in_string else where.typed
         closes = where.in_string and where.closed

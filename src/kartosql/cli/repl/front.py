@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -12,9 +11,7 @@ from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.input.defaults import create_input
 from prompt_toolkit.output.color_depth import ColorDepth
-from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from kartosql.cli.repl.history import History, place
@@ -75,9 +72,6 @@ class Front:
         self.draft = ""
         self._theme = ""
         options = behind.options
-        # A terminal that does not answer where its cursor is would keep the prompt waiting.
-        output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
-        output.enable_cpr = False
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             multiline=True,
@@ -94,10 +88,11 @@ class Front:
             enable_open_in_editor=True,
             enable_history_search=False,
             reserve_space_for_menu=MENU_LINES,
-            output=output,
-            input=create_input(),
         )
+        # A terminal that does not answer where its cursor is has no toolbar; that is no reason for a warning.
+        self._session.app.renderer.cpr_not_supported_callback = lambda: None
         behind.on_news = self._redraw
+        behind.on_values = self._complete_again
 
     def prompt(self) -> str:
         """Return what was typed; raises EOFError and KeyboardInterrupt."""
@@ -122,6 +117,20 @@ class Front:
         else:
             app.invalidate()
 
+    def _complete_again(self) -> None:
+        """Look for completions once more, now that values are there."""
+        app = self._session.app
+        if app.is_running and app.loop is not None:
+            app.loop.call_soon_threadsafe(self._complete)
+
+    def _complete(self) -> None:
+        buffer = self._session.default_buffer
+        state = buffer.complete_state
+        wanted = bool(self._behind.options["completion"]) or state is not None
+        if wanted and buffer.text and (state is None or state.current_completion is None):
+            buffer.start_completion(select_first=False)
+        self._session.app.invalidate()
+
     def _give_up(self) -> None:
         app = self._session.app
         if app.is_running and not app.is_done:
@@ -144,6 +153,8 @@ class Front:
             parts.append("may write" if not shell.connection.read_only else "read-only")
             parts.append(f"engine {shell.connection.settings['engine']}")
             parts.append(f"{len(known.tables):,} tables" if known is not None else "loading metadata …")
+            if shell.values.is_reading:
+                parts.append("reading an index …")
         parts.append(f"mode {behind.options['mode']}")
         text = get_app().current_buffer.text
         open_ = _open_mark(text)

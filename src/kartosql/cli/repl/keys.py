@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prompt_toolkit.application import get_app
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.filters import Condition, completion_is_selected, has_completions
+from prompt_toolkit.filters import Condition, completion_is_selected, has_completions, is_searching
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
@@ -17,17 +17,21 @@ def bindings() -> KeyBindings:
     def _accept(event: KeyPressEvent) -> None:
         accept(event.current_buffer)
 
-    @keys.add("enter", filter=~completion_is_selected)
+    @keys.add("enter", filter=~completion_is_selected & ~is_searching)
     def _enter(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if runs(buffer.text) and not buffer.document.text_after_cursor.strip():
+        if runs(buffer.text):
             buffer.validate_and_handle()
         else:
             buffer.newline(copy_margin=True)
 
-    @keys.add("escape", "enter")
+    @keys.add("escape", "enter", filter=~is_searching)
     def _as_it_is(event: KeyPressEvent) -> None:
         event.current_buffer.validate_and_handle()
+
+    @keys.add("c-o")
+    def _line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=True)
 
     @keys.add(Keys.Any, filter=completion_is_selected & Condition(_has_suffix))
     def _goes_on(event: KeyPressEvent) -> None:

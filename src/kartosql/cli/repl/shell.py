@@ -15,7 +15,7 @@ import pyarrow as pa
 from kartosql.cli.output import interruptible
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import ShellOptions
-from kartosql.cli.repl.progress import ProgressLine
+from kartosql.cli.repl.progress import ProgressLine, stopped
 from kartosql.cli.repl.results import Result, account, footer, gather, look_of, table_lines
 from kartosql.cli.repl.screen import Bytes, Screen
 from kartosql.cli.repl.target import Target
@@ -170,7 +170,8 @@ class Shell:
         mode = self.options["mode"]
         out = self.target.take()
         streamed = out is None and mode not in PEOPLES
-        progress = ProgressLine(self.screen) if self.options["progress"] else None
+        shows = bool(self.options["progress"])
+        progress = ProgressLine(self.screen)
         lines: list[str] = []  # of a report, which are no rows
         self._query = None
 
@@ -185,17 +186,21 @@ class Shell:
                 gather(query, result, partial(self._write, mode) if streamed else None)
 
         def tick() -> None:
-            if progress is not None and not (streamed and result.rows) and time.perf_counter() - started >= 0.3:
+            if shows and not (streamed and result.rows) and time.perf_counter() - started >= 0.3:
                 progress.show(self._query.progress if self._query is not None else None)
 
+        def stop() -> None:
+            progress.note(self._query.progress if self._query is not None else None)
+            self._stop()
+
         try:
-            interruptible(work, self._stop, tick)
+            interruptible(work, stop, tick)
         except KeyboardInterrupt:
-            self._cancelled(result, time.perf_counter() - started)
+            self._cancelled(result, progress, time.perf_counter() - started)
             raise Cancelled from None
         except KartosqlError as e:
             if e.code == "interrupted":
-                self._cancelled(result, time.perf_counter() - started)
+                self._cancelled(result, progress, time.perf_counter() - started)
                 raise Cancelled from None
             raise
         finally:
@@ -234,13 +239,14 @@ class Shell:
         if isinstance(self._query, SelectQuery):
             self._query.interrupt()
 
-    def _cancelled(self, result: Result, seconds: float) -> None:
+    def _cancelled(self, result: Result, progress: ProgressLine, seconds: float) -> None:
         self.screen.clear_status()
-        told = f"Cancelled after {seconds:.1f} s"
         found = result.summary
         if found is not None and found.files_total:
-            told += f": {found}"
-        self.screen.say(told, "hint")
+            # Rows came already, so there is an account of what was read.
+            self.screen.say(f"Cancelled: {found}", "hint")
+        else:
+            self.screen.say(stopped(progress.last, seconds, progress.share), "hint")
 
     # -- stores --------------------------------------------------------------------------------------
 

@@ -95,7 +95,9 @@ class Behind:
         self._error: BaseException | None = None
         self._wanted = threading.Event()
         self.known: Known | None = None
-        self.on_news: Callable[[], None] = lambda: None  # called from the thread when something was made
+        # Called from the thread: when something was made, when values of a column were read.
+        self.on_news: Callable[[], None] = lambda: None
+        self.on_values: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin."""
@@ -125,7 +127,7 @@ class Behind:
 
             shell = Shell(self._connect(self._profile), self.screen, self.options, self._open)
             shell.on_change = self._wanted.set
-            shell.values.on_news = self._news
+            shell.values.on_news = self._news_of_values
             self._shell = shell
         except BaseException as e:  # noqa: BLE001
             self._error = e
@@ -139,8 +141,8 @@ class Behind:
             self._wanted.clear()
             self._load()
 
-    def _news(self) -> None:
-        self.on_news()
+    def _news_of_values(self) -> None:
+        self.on_values()
 
     def _load(self) -> None:
         from kartosql.cli.repl.known import load
@@ -179,8 +181,8 @@ class Behind:
 def greeting(place: str) -> str:
     """Return the first line of a session."""
     if place == NOWHERE:
-        return "kartosql: no store is open. .open URL opens one, .tour shows what there is, .help lists the commands."
-    return f"kartosql: {place}. Statements end with a semicolon; .help lists the commands, .tour shows examples."
+        return "No store is open: .open URL opens one, .tour shows what there is, .help lists commands."
+    return f"{place}\nStatements end with a semicolon; .help lists commands, .tour shows examples."
 
 
 def is_interactive() -> bool:

@@ -180,9 +180,10 @@ class Values:
         threading.Thread(target=self._read, args=(store, column, key), daemon=True).start()
         return None
 
-    def is_coming(self, column: KnownColumn) -> bool:
-        """Whether the values of a column are being read."""
-        return (id(column.source), column.name) in self._coming
+    @property
+    def is_reading(self) -> bool:
+        """Whether values of some column are being read."""
+        return bool(self._coming)
 
     def _read(self, store: Store, column: KnownColumn, key: tuple[int, str]) -> None:
         try:
