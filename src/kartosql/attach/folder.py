@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from kartosql.attach.options import Options
+from kartosql.attach.skipping import FolderSkipping, metadata_of
 from kartosql.attach.texts import CsvReader
 from kartosql.errors import FormatError
 from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape, united
 from kartosql.formats.kartothek.partitions import PartitionTable
+from kartosql.formats.xskipper import MetadataStore
 from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed, no_versions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
@@ -91,6 +94,8 @@ class Folder:
         self._reader = reader
         self._hive = options.truth("hive_partitioning", True)
         self._typed = options.truth("hive_types_autocast", True)
+        self._metadata = metadata_of(place.url, options, place.storage_options)
+        self._skipping: MetadataStore | None = None
         self._lock = threading.Lock()
         self._listed: list[ListedFile] = []
         self._source: TableSource | None = None
@@ -124,8 +129,20 @@ class Folder:
             listed = list_files(self._store, self._only)
             if self._source is None or listed != self._listed:
                 self._source = self._made(listed)
-                self._listed = listed
+                self._listed, self._skipping = listed, None
+            if self._metadata is not None and (found := self._metadata.now()) is not self._skipping:
+                self._source = self._with_metadata(self._source, found)
+                self._skipping = found
             return self._source
+
+    def _with_metadata(self, source: TableSource, metadata: MetadataStore | None) -> TableSource:
+        """Return a table whose files are known to data-skipping metadata."""
+        table = source.parts[0].table
+        assert isinstance(table, FolderTable)
+        skipping = None
+        if metadata is not None and self._metadata is not None:
+            skipping = FolderSkipping(self._metadata, metadata, self._listed, is_text=not table.has_footers)
+        return folder_source(source.name, replace(table, metadata_of_files=skipping), self._reader.kind)
 
     def _made(self, listed: list[ListedFile]) -> TableSource:
         if not listed:

@@ -68,10 +68,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A predicate that is not evaluated while planning; it may be true for every row."""
+    """A predicate that is not evaluated while planning; it may be true for every row.
+
+    ``members`` is given if nothing but members of structs is in the way, which data-skipping
+    metadata know: the predicate, cut at the columns of these members.
+    """
 
     text: str
     columns: frozenset[ColumnRef] = frozenset()
+    members: Atom | None = None
 
     def render(self, column: Callable[[ColumnRef], str]) -> str:
         """Never called: opaque conditions are not evaluated."""
@@ -154,7 +159,10 @@ def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None
             return Opaque(condition.text)
         return replace(condition, column=found[0])
     if isinstance(condition, Opaque):
-        return Opaque(condition.text)
+        members = None if condition.members is None else substitute(condition.members, pieces)
+        if not isinstance(members, Atom) or len(members.pieces) != len(condition.members.pieces):  # type: ignore[union-attr]
+            return Opaque(condition.text)
+        return Opaque(condition.text, members.columns, members)
     new: list[str | ColumnRef | Parameter] = []
     for piece in condition.pieces:
         found = pieces(piece) if isinstance(piece, tuple) else (piece,)

@@ -15,6 +15,7 @@ from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
 from kartosql.plan.scan import OccurrenceScan, PartScan
+from kartosql.plan.skips import column_types, in_metadata_terms
 from kartosql.plan.tables import Part
 from kartosql.plan.transfer import Draft, Transfer
 
@@ -76,7 +77,7 @@ class OccurrencePruner:
         if part.changelog is not None:
             own &= part.changelog.stable
         if not part.join_key:
-            self._apply(draft, self._conditions, own)
+            self._apply_plain(draft, own)
             return draft
         self._apply(draft, self._conditions, key)
         before, since = draft.files, len(draft.narrowed)
@@ -86,6 +87,29 @@ class OccurrencePruner:
             overlays = Overlays(part, self._evaluator.cells)
             draft.take_back(overlays.hiding(draft.files, before, draft.own, self._query.parameters), since)
         return draft
+
+    def _apply_plain(self, draft: Draft, own: Set[str]) -> None:
+        """Narrow a dataset without overlays by all conditions; data-skipping metadata come after partition keys."""
+        table = draft.part.table
+        if table.skipping is None:
+            self._apply(draft, self._conditions, own)
+            return
+        keys = own & set(table.partition_keys)
+        by_keys = [c for c in self._conditions if self._is_about(c, keys)]
+        others = [c for c in self._conditions if c not in by_keys]
+        self._apply(draft, by_keys, keys)
+        self._skip(draft, others, own)
+        self._apply(draft, others, own)
+
+    def _skip(self, draft: Draft, conditions: Sequence[Condition], own: Set[str]) -> None:
+        """Narrow a dataset by its data-skipping metadata."""
+        table, zone = draft.part.table, self._evaluator.time_zone()
+        types = column_types(table.types, texts=not self._evaluator.has_collation())
+        for condition in conditions:
+            known = in_metadata_terms(condition, self._occurrence.id, own, self._query.parameters)
+            for skipped in table.skipping.skipped(known, types, zone):
+                if not draft.files.isdisjoint(skipped.files):
+                    draft.narrow(draft.files - skipped.files, condition.text, skipped.by)
 
     def _drops_missing(self, condition: Condition, payload: Set[str]) -> bool:
         """Return whether a condition drops all rows for which a dataset, with its ``payload``, has no partner."""

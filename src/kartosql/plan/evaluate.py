@@ -62,6 +62,9 @@ class Evaluator(Protocol):
     def has_collation(self) -> bool:
         """Return whether texts that differ may be equal."""
 
+    def time_zone(self) -> str:
+        """Return the time zone of the session."""
+
     def freeze(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for in this statement, None if it is not known."""
 

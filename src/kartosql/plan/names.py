@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import SqlError
-from kartosql.plan.occurrences import Bound, Occurrence, Scope, Source, Unknown
+from kartosql.plan.occurrences import Bound, Member, Occurrence, Scope, Source, Unknown
 from kartosql.sql.tree import name_parts, span_of
 
 
@@ -19,6 +19,7 @@ class NameBinder:
         self.by_node = occurrences  # id of the Table node -> occurrence
         self.unknown: list[Unknown] = []
         self.bound: dict[int, Bound] = {}  # by id of the Column node
+        self.members: dict[int, Member] = {}  # by id of the Column node; those of which the meaning is certain
         self.inner_names: dict[int, str] = {}  # id of Column node -> name inside of the engine
         # Identifiers that have another name in the text that is run.
         self.renamed: list[tuple[exp.Identifier, str]] = []
@@ -32,6 +33,8 @@ class NameBinder:
         levels = list(scope.chain())
         for at, level in enumerate(levels):
             if self.bind_at(node, parts, names, level):
+                if len(levels) > 1:
+                    self.members.pop(id(node), None)  # further out the name may mean something as well
                 if _may_be_field(names, level):
                     self._may_use(node, parts, names, levels[at + 1 :])
                 return
@@ -60,6 +63,8 @@ class NameBinder:
                 named = [s for s in named if s.occurrence is not None and s.occurrence.name[-2:-1] == (names[0],)]
             # An alias may be there again after one that SEMI or ANTI hides.
             meant = [(s, found) for s in named if (found := s.find(names[at + 1])) is not None]
+            if len(named) == 1 and meant and len(names) > at + 2:
+                self.members[id(node)] = Member(*meant[0], at + 2)
             for source, found in meant:
                 self.use(source, found, parts[at + 1], node if len(named) == 1 and len(names) == at + 2 else None)
                 if at == 1 and source.occurrence is not None:
@@ -73,6 +78,8 @@ class NameBinder:
         if len(hits) > 1 and any(s.inner(found) != found for s, found in hits):
             # Their names inside of the engine differ, so it would not see that the reference is ambiguous.
             self.refuse(node, f"{names[0]!r} is a column of several tables here", "Name the table of the column.")
+        if len(names) > 1 and len(hits) == 1 and names[0].lower() not in scope.merged:
+            self.members[id(node)] = Member(*hits[0], 1)
         merged = scope.merged.get(names[0].lower()) if len(names) == 1 else None
         for source, found in hits:
             self.use(source, found, parts[0], node if len(hits) == len(names) == 1 and merged is None else None)

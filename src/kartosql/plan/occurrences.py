@@ -187,6 +187,15 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Member:
+    """What a reference to a member of a struct means: the column, which the first ``parts`` of the name stand for."""
+
+    source: Source
+    column: str
+    parts: int
+
+
+@dataclass(frozen=True)
 class Unknown:
     """A column reference that nothing in scope explains."""
 

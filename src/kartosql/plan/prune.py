@@ -36,6 +36,7 @@ def prune(
     reader = ConditionReader(
         query.select.text,
         query.walked.bound,
+        query.walked.members,
         query.parameter_places,
         evaluator.is_pure,
         evaluator.same_meaning,

@@ -9,9 +9,9 @@ from sqlglot import exp
 
 from kartosql.errors import Span
 from kartosql.plan.conditions import MAX_PIECES, Atom, Condition, Group, Opaque, Parameter, Pieces
-from kartosql.plan.occurrences import Bound, ColumnRef
+from kartosql.plan.occurrences import Bound, ColumnRef, Member
 from kartosql.sql.tokens import tokens_of
-from kartosql.sql.tree import span_of
+from kartosql.sql.tree import name_parts, span_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w$.'\"])\d+(?:\.\d+)?(?![\w.'\"])")
@@ -46,6 +46,7 @@ class ConditionReader:
         self,
         text: str,
         bound: Mapping[int, Bound],
+        members: Mapping[int, Member],
         parameters: Mapping[Span, str],
         is_pure: Callable[[str], bool],
         same_meaning: Callable[[str, str], bool],
@@ -53,6 +54,7 @@ class ConditionReader:
     ) -> None:
         self._text = text
         self._bound = bound
+        self._members = members
         self._parameters = parameters  # place in the text -> name
         self._is_pure = is_pure
         self._same_meaning = same_meaning
@@ -131,10 +133,16 @@ class ConditionReader:
         text = self.slice(span) if span else node.sql("duckdb")
         shown = f"NOT ({text})" if negated else text
         pieces = self.pieces(node)
-        return Opaque(shown) if pieces is None else Atom(pieces, negated, shown)
+        if pieces is not None:
+            return Atom(pieces, negated, shown)
+        found = self.pieces(node, members=True)
+        if found is None:
+            return Opaque(shown)
+        atom = Atom(found, negated, shown)
+        return Opaque(shown, atom.columns, atom)
 
-    def pieces(self, node: exp.Expression, depth: int = 0) -> Pieces | None:
-        """Return an expression cut at its columns and parameters.
+    def pieces(self, node: exp.Expression, depth: int = 0, *, members: bool = False) -> Pieces | None:
+        """Return an expression cut at its columns and parameters, and with ``members`` at those of structs.
 
         None, if it depends on anything else or is not understood.
         """
@@ -146,6 +154,10 @@ class ConditionReader:
         cuts: list[tuple[int, int, Pieces]] = []
         for column in node.find_all(exp.Column):
             place, found = span_of(column), self._meaning(column, depth)
+            if found is None and members and (member := self._members.get(id(column))) is not None:
+                spans = [span_of(part) for part in name_parts(column)[: member.parts]]
+                place = None if None in spans else (spans[0][0], spans[-1][1])  # type: ignore[index]
+                found = ((member.source.id, member.column),)
             if found is None or place is None:
                 return None
             cuts.append((*place, found))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from kartosql.plan.names import NameBinder
-from kartosql.plan.occurrences import Bound, Merged, Occurrence, Output, Relation, Scope, Source
+from kartosql.plan.occurrences import Bound, Member, Merged, Occurrence, Output, Relation, Scope, Source
 from kartosql.plan.outputs import is_filter, outputs_of
 from kartosql.sql.tree import name_parts
 
@@ -34,6 +34,7 @@ class Walked:
     expressions: tuple[Relation, ...] = ()  # common table expressions
     loose: tuple[Relation, ...] = ()  # queries in ORDER BY and LIMIT of set operations
     bound: Mapping[int, Bound] = field(default_factory=dict)  # by id of the Column node
+    members: Mapping[int, Member] = field(default_factory=dict)  # the same, of references to members of structs
 
 
 class ScopeWalker:
@@ -61,6 +62,7 @@ class ScopeWalker:
             tuple(relation for _, relation in self._expressions),
             tuple(self._loose),
             self.names.bound,
+            self.names.members,
         )
 
     # -- queries ---------------------------------------------------------------------------

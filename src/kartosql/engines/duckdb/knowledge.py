@@ -50,6 +50,10 @@ class Knowledge:
         """Return whether texts that differ may be equal."""
         return bool(self._session.instance.settings.get("default_collation"))
 
+    def time_zone(self) -> str:
+        """Return the time zone of the session."""
+        return str(self._session.instance.settings.get("TimeZone", "UTC"))
+
     def freeze(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for now."""
         return clock_literal(self._session, function)

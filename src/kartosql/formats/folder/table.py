@@ -34,6 +34,12 @@ class FolderTable(DatasetTable):
     sizes: tuple[int, ...]
     kind: str
     url: str
+    metadata_of_files: Any = None
+
+    @property
+    def skipping(self) -> Any:
+        """Data-skipping metadata of the files, None if there are none."""
+        return self.metadata_of_files
 
     @cached_property
     def partitions(self) -> PartitionTable:

@@ -65,6 +65,11 @@ class DatasetTable:
         return parse_partitions(self.files, self.uuid, self.table, self.partition_keys, types)
 
     @property
+    def skipping(self) -> Any:
+        """Data-skipping metadata of the files (``plan.skips.Skipping``), None if there are none."""
+        return None
+
+    @property
     def has_footers(self) -> bool:
         """Whether the files are Parquet files."""
         return True

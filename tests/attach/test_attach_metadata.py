@@ -1,0 +1,187 @@
+"""Folders with data-skipping metadata: what is skipped, and what never is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import golden
+import kartosql
+from kartosql.attach.skipping import FolderMetadata
+from kartosql.errors import KartosqlError, KartosqlWarning
+from kartosql.formats.xskipper.naming import folder_name
+
+SAMPLES = (golden.load("xskipper/manifest.json") or {"samples": []})["samples"]
+READABLE = [s for s in SAMPLES if s["data_format"] in ("csv", "parquet")]
+ALL = [pytest.param(s, id=s["name"]) for s in READABLE] or [pytest.param(None, id="no-golden-data")]
+
+
+@pytest.fixture
+def con(tmp_path: Path):
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        yield con
+
+
+def copied(sample: dict[str, Any], folder: Path) -> Path:
+    """Copy the data files of a sample, with the times that the metadata know."""
+    shutil.copytree(golden.require() / "xskipper" / sample["data_dir"], folder)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755)
+    for name in sample["objects"]:
+        path, _, time = name.rpartition("#")
+        os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
+    return folder
+
+
+def scan_of(con, sql: str) -> dict[str, Any]:
+    return con.explain(sql).to_dict()["scans"][0]["datasets"][0]
+
+
+def attached(con, sample: dict[str, Any], folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
+    keys = {"metadata_keys": sample["encrypted"]["keys"]} if sample["encrypted"] else {}
+    metadata = golden.require() / "xskipper" / sample["metadata_dir"]
+    con.attach(
+        folder, "t", type=sample["data_format"], metadata=str(metadata), metadata_type="EXPLICIT_LOCATION", **keys
+    )
+
+
+@pytest.mark.parametrize("sample", ALL)
+def test_files_with_a_match_are_read_and_provable_ones_are_not(con, tmp_path, monkeypatch, sample):
+    golden.require()
+    folder = copied(sample, tmp_path / "data")
+    attached(con, sample, folder, monkeypatch)
+    con.attach(folder, "plain", type=sample["data_format"])
+    skipped = 0
+    for case in sample["cases"]:
+        predicate = re.sub(r"\b(-?[\d.]+)D\b", r"\1::DOUBLE", case["predicate"])  # a literal of Spark's
+        sql = f"SELECT * FROM t WHERE {predicate}"
+        scan = scan_of(con, sql)
+        assert set(case["must_keep"]) <= set(scan["files"]), case
+        by = {s["by"] for s in scan["steps"]} - {"partition key", "row groups"}
+        assert by <= {"minmax", "valuelist", "bloomfilter", "regexvaluelist"}
+        skipped += bool(by)
+        # In CSV an empty text may be anything, and DuckDB has no literals such as X'00'.
+        if "= ''" not in case["predicate"] and "X'" not in case["predicate"]:
+            assert set(case["must_skip"]).isdisjoint(scan["files"]), case
+        try:
+            wanted = Counter(map(repr, con.sql(sql.replace("FROM t", "FROM plain")).rows()))
+        except KartosqlError:
+            continue  # files with a value that does not fit were left out
+        assert Counter(map(repr, con.sql(sql).rows())) == wanted, case
+    assert skipped or not any(c["must_skip"] for c in sample["cases"])
+
+
+@pytest.fixture
+def sample() -> dict[str, Any]:
+    golden.require()
+    return next(s for s in SAMPLES if s["name"] == "built_types_minmax")
+
+
+def test_changed_and_new_files_are_read(con, tmp_path, monkeypatch, sample):
+    folder = copied(sample, tmp_path / "data")
+    attached(con, sample, folder, monkeypatch)
+    case = next(c for c in sample["cases"] if c["must_skip"] and "X'" not in c["predicate"])
+    sql = f"SELECT * FROM t WHERE {case['predicate']}"
+    victim = folder / sorted(case["must_skip"])[0]
+    assert str(victim.relative_to(folder)) not in scan_of(con, sql)["files"]
+    shutil.copy(victim, folder / "new.parquet")
+    os.utime(victim, ns=(victim.stat().st_mtime_ns + 10**6,) * 2)
+    files = scan_of(con, sql)["files"]
+    assert {str(victim.relative_to(folder)), "new.parquet"} <= set(files)
+
+
+def test_metadata_are_found_below_their_base(con, tmp_path, monkeypatch, sample):
+    folder = copied(sample, tmp_path / "data")
+    prefix = sample["object_prefix"]
+    monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [prefix]))
+    base = tmp_path / "base"
+    shutil.copytree(golden.require() / "xskipper" / sample["metadata_dir"], base / folder_name(prefix))
+    case = next(c for c in sample["cases"] if c["must_skip"] and "X'" not in c["predicate"])
+    for number, more in enumerate(["", ", METADATA_TYPE EXPLICIT_BASE_PATH_LOCATION"]):
+        con.sql(f"ATTACH '{folder}' AS t{number} (TYPE parquet, METADATA '{base}'{more})")
+        scan = scan_of(con, f"SELECT * FROM t{number} WHERE {case['predicate']}")
+        assert set(case["must_skip"]).isdisjoint(scan["files"])
+        assert scan["steps"][0]["by"] == "minmax"
+    with pytest.warns(KartosqlWarning, match="there are no metadata"):
+        con.sql(f"ATTACH '{folder}' AS t9 (TYPE parquet, METADATA '{base}', METADATA_TYPE EXPLICIT_LOCATION)")
+
+
+def test_metadata_of_another_table_are_not_used(con, tmp_path, sample):
+    folder = copied(sample, tmp_path / "data")
+    metadata = golden.require() / "xskipper" / sample["metadata_dir"]
+    with pytest.warns(KartosqlWarning, match="the metadata are about"):
+        con.sql(f"ATTACH '{folder}' AS t (TYPE parquet, METADATA '{metadata}')")
+    case = next(c for c in sample["cases"] if c["must_skip"])
+    scan = scan_of(con, f"SELECT * FROM t WHERE {case['predicate']}")
+    assert scan["files_selected"] == scan["files_total"]
+
+
+def test_metadata_of_another_bucket_are_not_used(con, tmp_path):
+    files, name = fsspec.filesystem("memory"), uuid.uuid4().hex
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    files.pipe(f"/one{name}/t/x.parquet", (tmp_path / "x.parquet").read_bytes())
+    files.pipe(f"/two{name}/m/x.parquet", b"whatever")
+    with pytest.warns(KartosqlWarning, match="another bucket"):
+        con.sql(f"ATTACH 'memory://one{name}/t' AS t (TYPE parquet, METADATA 'memory://two{name}/m')")
+    assert con.sql("SELECT a FROM t WHERE a = 1").rows() == [(1,)]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PAR1" + b"\xff" * 100 + b"PAR1"])
+def test_broken_metadata_warn_once_and_skip_nothing(con, tmp_path, content):
+    (tmp_path / "f").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "f" / "x.parquet")
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "part-0.parquet").write_bytes(content)
+    with pytest.warns(KartosqlWarning, match="Data skipping"):
+        con.sql(f"ATTACH '{tmp_path}/f' AS t (TYPE parquet, METADATA '{tmp_path}/m')")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert con.sql("SELECT a FROM t WHERE a = 1").rows() == [(1,)]
+    shutil.rmtree(tmp_path / "m")
+    with pytest.warns(KartosqlWarning, match="no metadata"):
+        assert con.sql("SELECT a FROM t WHERE a = 1").rows() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["METADATA_TYPE EXPLICIT_LOCATION", "METADATA 'm', METADATA_TYPE HIVE_TABLE_NAME", "METADATA 'm', METADATA_KEYS 5"],
+)
+def test_options_that_do_not_fit_are_refused(con, tmp_path, options):
+    (tmp_path / "f").mkdir()
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "f" / "x.parquet")
+    with pytest.raises(KartosqlError) as e:
+        con.sql(f"ATTACH '{tmp_path}/f' AS t (TYPE parquet, {options})")
+    assert e.value.code == "invalid-option"
+
+
+def test_parameters_joins_and_members_of_structs_are_understood(con, tmp_path, monkeypatch):
+    nested = next(s for s in SAMPLES if s["name"] == "built_nested_minmax")
+    attached(con, nested, copied(nested, tmp_path / "data"), monkeypatch)
+    case = next(c for c in nested["cases"] if c["predicate"] == "items.serial = 555")
+    for sql, parameters in [
+        ("SELECT * FROM t WHERE items.serial = 555", None),
+        ("SELECT * FROM t WHERE t.items.serial = ?", [555]),
+        ("SELECT * FROM t x, (SELECT 1 AS one) y WHERE NOT (x.items.serial <> :n)", {"n": 555}),
+    ]:
+        scan = con.explain(sql, parameters).to_dict()["scans"][0]["datasets"][0]
+        assert set(case["must_keep"]) <= set(scan["files"])
+        assert set(case["must_skip"]).isdisjoint(scan["files"]), sql
+    # Rows of the side that an outer join keeps stay, whatever ON says of them.
+    kept = scan_of(con, "SELECT * FROM t LEFT JOIN (SELECT 1 AS one) y ON items.serial = 555")
+    assert kept["files_selected"] == kept["files_total"]
+    assert json.dumps(kept)
