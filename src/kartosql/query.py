@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -243,6 +243,11 @@ class SelectQuery(Query):
             self._ordered = False
             return True
         return False
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The values of the parameters, by the names that conditions of the plan give them."""
+        return self._bound.parameters if isinstance(self._bound.parameters, Mapping) else {}
 
     @property
     def sources(self) -> tuple[TableSource, ...]:

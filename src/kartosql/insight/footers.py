@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -48,14 +49,13 @@ def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = 
 def column_bytes(footer: pq.FileMetaData, columns: Iterable[str] | None = None) -> int:
     """Return the compressed bytes of top-level columns of a file, by default of all."""
     wanted = None if columns is None else set(columns)
-    total = 0
-    for group in range(footer.num_row_groups):
-        row_group = footer.row_group(group)
-        for at in range(row_group.num_columns):
-            chunk = row_group.column(at)
-            if wanted is None or chunk.path_in_schema.split(".")[0] in wanted:
-                total += chunk.total_compressed_size
-    return total
+    return sum(group_bytes(footer.row_group(at), wanted) for at in range(footer.num_row_groups))
+
+
+def group_bytes(group: Any, columns: Container[str] | None = None) -> int:
+    """Return the compressed bytes of top-level columns of a row group, by default of all."""
+    chunks = [group.column(at) for at in range(group.num_columns)]
+    return sum(c.total_compressed_size for c in chunks if columns is None or c.path_in_schema.split(".")[0] in columns)
 
 
 def columns_read(scan: OccurrenceScan, part: PartScan) -> tuple[str, ...]:

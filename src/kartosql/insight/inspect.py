@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kartosql.engines.duckdb import Runtime
-from kartosql.errors import SqlError
 from kartosql.plan.tables import Tables
 from kartosql.query import SelectQuery
 from kartosql.result import Content, ReportQuery
 from kartosql.settings import Settings
-from kartosql.sql.statements import Coverage, Explain, Inspect, Select, Verify
+from kartosql.sql.statements import Advise, Coverage, Explain, Inspect, Select, Verify
 from kartosql.store import Files, Store
 
 
@@ -56,7 +55,10 @@ def inspect(session: Session, statement: Inspect) -> ReportQuery:
         from kartosql.insight.verify import verify
 
         return ReportQuery(verify(session, statement), "verify", statement.format)
-    raise SqlError("This is not supported yet.", code="not-supported", sql=statement.text)
+    assert isinstance(statement, Advise)
+    from kartosql.insight.advise import advise
+
+    return ReportQuery(advise(session, statement), "advise", statement.format)
 
 
 def _explain(session: Session, statement: Explain) -> ReportQuery:

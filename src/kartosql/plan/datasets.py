@@ -55,8 +55,9 @@ class OccurrencePruner:
             files, steps = tuple(sorted(draft.files)), draft.steps(trace=self._trace)
             scans.append(PartScan(draft.part, draft.join, files, overlaid, steps, hiding=draft.back & draft.files))
         reason = None if any(s.steps for s in scans) else self._reason
+        texts = tuple(c.text for c in self._conditions)
         return OccurrenceScan(
-            self._occurrence, tuple(scans), eliminated, tuple(c.text for c in self._conditions), reason
+            self._occurrence, tuple(scans), eliminated, texts, reason, predicates=tuple(self._conditions)
         )
 
     def _is_needed(self, part: Part, used: frozenset[str] | None) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kartosql.errors import Span
+from kartosql.plan.conditions import Condition
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.tables import Part
 
@@ -68,6 +69,8 @@ class OccurrenceScan:
     kept_because: str | None
     # Conditions that left out no file, and why they could not.
     unused: tuple[tuple[str, str], ...] = ()
+    # What ``conditions`` are the texts of.
+    predicates: tuple[Condition, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def is_empty(self) -> bool:

@@ -1,0 +1,128 @@
+"""Measurements in the data that ADVISE counts with: which files hold a match, and how many."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
+from kartosql.insight.footers import Sample, column_bytes, sample
+from kartosql.insight.inspect import Session
+from kartosql.plan.conditions import Condition, parameters_for
+from kartosql.plan.scan import PartScan
+from kartosql.plan.tables import Tables, TableSource, dataset_source, quote_identifier, registered_source
+from kartosql.query import SelectQuery
+from kartosql.sql import Select, parse
+
+MAX_FILES = 32  # into which is looked for one condition
+MAX_BYTES = 256_000_000  # of the columns of a condition
+
+
+@dataclass(frozen=True)
+class Matches:
+    """In how many rows of each file of a sample a condition holds."""
+
+    sample: Sample
+    rows: tuple[int, ...]
+
+    @property
+    def files(self) -> int:
+        """About how many of all files hold a match; all that hold one if all were looked into."""
+        return self.sample.scaled(sum(n > 0 for n in self.rows))
+
+    @property
+    def share(self) -> float:
+        """The share of the rows for which the condition holds."""
+        whole = sum(f.num_rows for f in self.sample.footers)
+        return sum(self.rows) / whole if whole else 0.0
+
+
+class Measure:
+    """Runs the small queries of one ADVISE."""
+
+    def __init__(self, session: Session, parameters: Mapping[str, Any]) -> None:
+        self._session = session
+        self._parameters = parameters
+
+    def matches(self, part: PartScan, condition: Condition, columns: Sequence[str]) -> Matches | None:
+        """Count the matches of a condition in files of a dataset; None if that would read too much."""
+        table = part.part.table
+        found = sample(self._session.store, table.files, part.files, MAX_FILES)
+        if sum(column_bytes(f, columns) for f in found.footers) > MAX_BYTES:
+            return None
+        counts = []
+        for at in found.files:
+            alone = replace(table, labels=(table.labels[at],), files=(table.files[at],), indices={})
+            tables = {"measured": dataset_source(alone, qualified=False)}
+            counts.append(self._count("measured", condition, tables))
+        return Matches(found, tuple(counts))
+
+    def may_hold_for_null(self, table: DatasetTable, condition: Condition, column: str) -> bool:
+        """Return whether a condition may hold where a column is NULL, which no index tells about."""
+        row = {}
+        for _, name in condition.columns:
+            type_ = table.types[name]
+            row[name] = pa.nulls(1, type_)
+        source = registered_source("measured", pa.table(row))
+        return self._count("measured", condition, {"measured": source}) > 0
+
+    def _count(self, name: str, condition: Condition, tables: Mapping[str, TableSource]) -> int:
+        predicate = condition.render(lambda ref: quote_identifier(ref[1]))
+        given: dict[str, Any] = {}
+        for planned, value in sorted(parameters_for(condition, self._parameters).items(), reverse=True):
+            # Names that the planner gives to parameters cannot be handed over.
+            given[f"advise_{len(given)}"] = value
+            predicate = predicate.replace(f"${planned}", f"$advise_{len(given) - 1}")
+        statement = parse(f"SELECT count(*) AS n FROM {name} WHERE {predicate}")
+        assert isinstance(statement, Select)
+        known = Tables(self._session.tables().snapshot, tables)
+        query = SelectQuery(
+            statement, known, self._session.runtime, self._session.settings, given or None, pruned=False
+        )
+        ((count,),) = query.rows()
+        return int(count)
+
+
+def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:
+    """Return whether the extremes of a column in a row group say that no value is from ``low`` to below ``high``."""
+    found = _extremes(group, column)
+    if found is None:
+        return False
+    least, most = (v.date() if isinstance(v, dt.datetime) else v for v in found)
+    return bool(most < low or least >= high)
+
+
+def is_ordered(footers: Sequence[Any], column: str) -> bool:
+    """Return whether the row groups of each file have ranges of a column that follow each other."""
+    for footer in footers:
+        ranges = [_extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
+        if None in ranges or any(a[1] > b[0] for a, b in itertools.pairwise(ranges)):  # type: ignore[index]
+            return False
+    return True
+
+
+def _extremes(group: Any, column: str) -> tuple[Any, Any] | None:
+    for at in range(group.num_columns):
+        chunk = group.column(at)
+        if chunk.path_in_schema == column:
+            stats = chunk.statistics
+            return (stats.min, stats.max) if stats is not None and stats.has_min_max else None
+    return None
+
+
+def index_share(session: Session, index: InvertedIndex, files: int) -> tuple[float, int] | None:
+    """Return in what share of the files a value of an index stands on average, and the bytes of the index."""
+    if index.key is None or not files:
+        return None
+    data = session.main.read(index.key)
+    labels = pq.read_table(pa.BufferReader(data), columns=["partition"]).column("partition")
+    if not len(labels):
+        return None
+    pairs = sum(len(chunk.flatten()) for chunk in labels.chunks)
+    return pairs / (len(labels) * files), len(data)
