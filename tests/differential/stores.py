@@ -14,7 +14,9 @@ import builders
 from differential.values import FLOATS, column, pools
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
+from kartosql.write.build import write_dataset
+from kartosql.write.cubes import build_cube
+from kartosql.write.operation import Operation
 
 KEYS = ["int", "small", "text", "text", "digits", "date", "bool", "time"]  # kinds of partition keys
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"]
@@ -90,7 +92,13 @@ class _Maker:
         sizes = {"seed": 26, "one": 14, "two": 6, "sparse": 4}
         kinds = {name: {c: kind[c] for c in columns} for name, columns in members.items()}
         first = {name: self.rows(kinds[name], sizes[name], solid, cells[name]) for name in members}
-        build_cube(self.world.store, cube, first, partition_on={"two": ["q"]}, row_group_rows=rng.choice([2, 5, 1000]))
+        # A write may make several files of a partition, of which it is known that they hold different cells.
+        rows_per_file = [None, 2, 5][self.world.seed % 3]
+        row_group_rows = rng.choice([2, 5, 1000])
+        operation = Operation(
+            self.world.store, "build_cube", row_group_rows=row_group_rows, rows_per_file=rows_per_file
+        )
+        build_cube(operation, cube, first, partition_on={"two": ["q"]})
         for _ in range(rng.randint(0, 3)):
             name = rng.choice(list(members))
             rows = self.rows(kinds[name], rng.randint(1, 8), solid, cells[name])

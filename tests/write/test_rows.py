@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import kartosql
 from kartosql.errors import StoreError, UsageError
 from kartosql.formats.kartothek.naming import write_id
 from kartosql.write import rows as rows_module
@@ -314,3 +315,54 @@ def test_files_for_point_queries(store):
     assert [(c.column_index, c.descending) for c in group.sorting_columns] == [(names.index("x"), False)]
     assert all(group.column(i).has_offset_index and group.column(i).has_column_index for i in range(3))
     assert file.metadata.num_row_groups == 5
+
+
+@pytest.mark.parametrize("memory", [10**6, 10**9])
+@pytest.mark.parametrize("count", [1, 7, 1000, 3333, 10**6])
+def test_files_have_as_many_rows_as_are_allowed(store, streamed, memory, count):
+    rows = pa.table({"p": [x % 3 for x in range(10_000)], "x": range(10_000), "s": ["text" * 20] * 10_000})
+    rows = rows.slice(0, 100) if count < 10 else rows
+    layout = Layout("d", "d", ("p",), ("p", "x"), ("x",), ("p", "x"))
+    written = write_rows(
+        store, open_rows(rows, "d"), layout, sorter=SpillingSorter(), memory=memory, rows_per_file=count
+    )
+    found = [pq.read_table(pa.BufferReader(store.read(key))) for key in written.keys]
+    sizes: dict[str, list[int]] = {}
+    for label, table in zip(written.labels, found, strict=True):
+        sizes.setdefault(label.partition("/")[0], []).append(table.num_rows)
+    for p, given in enumerate(sizes.values()):
+        total = len(range(p, rows.num_rows, 3))
+        assert given == [min(count, total - start) for start in range(0, total, count)]
+    assert len({write_id(key) for key in written.keys}) == 1
+    assert len(set(written.keys)) == len(written.keys)
+    place = {x: label for label, table in zip(written.labels, found, strict=True) for x in table["x"].to_pylist()}
+    pairs = dict(zip(written.pairs["x"]["value"].to_pylist(), written.pairs["x"]["label"].to_pylist(), strict=True))
+    assert pairs == place
+    assert sorted(place) == list(range(rows.num_rows))
+
+
+def test_files_of_one_write_are_known_to_hold_different_cells(tmp_path):
+    rows = pa.table({"p": ["a"] * 9, "x": range(9), "v": range(9)})
+    with kartosql.connect(str(tmp_path)) as con:
+        cube = kartosql.Cube("c", ["x"], ["p"], index_columns=["v"], suppress_index_on=["x"])
+        con.build_cube(cube, rows, rows_per_file=3)
+        # Were they taken for overlays, a condition on a payload column could leave out none of them.
+        assert con.explain("SELECT x FROM c WHERE v = 4").files_selected == 1
+        con.append_to_cube("c", pa.table({"p": ["a"], "x": [4], "v": [40]}))
+        assert con.sql("SELECT x FROM c WHERE v = 4").rows() == []
+        assert con.sql("SELECT v FROM c WHERE x = 4").rows() == [(40,)]
+
+
+def test_rows_that_come_in_order_are_checked_from_piece_to_piece(store):
+    layout = Layout("d", "d", ("p",), ("p", "x"), (), ("p", "x"))
+    some = [pa.table({"p": ["a", "a"], "x": [1, 2]}), pa.table({"p": ["a", "b"], "x": [3, 1]})]
+    written = write_rows(store, open_rows(iter(some), "d"), layout, presorted=True, write_id="f" * 32)
+    assert [label.partition("-")[0] for label in written.labels] == ["p=a/" + "f" * 32, "p=b/" + "f" * 32]
+    for bad, code in (({"p": ["a"], "x": [2]}, "duplicate-cells"), ({"p": ["b"], "x": [None]}, "null-in-key")):
+        more = [*some[:1], pa.table(bad, some[0].schema)]
+        with pytest.raises(UsageError) as e:
+            write_rows(store, open_rows(iter(more), "d"), layout, presorted=True)
+        assert e.value.code == code
+    with pytest.raises(AssertionError, match="not in the order"):
+        write_rows(store, open_rows(iter(some[::-1]), "d"), layout, presorted=True)
+    assert {key for key in store.list_below("d/") if key not in written.keys} == set()

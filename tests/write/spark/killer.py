@@ -1,0 +1,92 @@
+"""Kills the Python workers of a Spark session as soon as one has written a file.
+
+    python killer.py FOLDER
+
+builds a cube there in a session that runs failed tasks again, and prints how often workers were killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+import kartosql
+
+CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+ROWS = 300_000
+
+
+class Killer(threading.Thread):
+    """Kills the workers below a JVM, and only these, when data files of ``folder`` appear; ``times`` times."""
+
+    def __init__(self, session: Any, folder: Path, times: int = 1) -> None:
+        super().__init__(daemon=True)
+        self._jvm = int(session._jvm.java.lang.ProcessHandle.current().pid())
+        self._folder = folder
+        self._times = times
+        self._done = threading.Event()
+        self.killed = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self.join()
+
+    def run(self) -> None:
+        seen = 0
+        while not self._done.is_set() and self._times:
+            files = len(list(self._folder.rglob("*.parquet")))
+            if files <= seen:
+                time.sleep(0.005)
+                continue
+            seen, self._times = files, self._times - 1
+            for daemon in children(self._jvm):
+                for worker in children(daemon):
+                    os.kill(worker, signal.SIGKILL)
+                    self.killed += 1
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if int(status[1]) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+def frame(session: Any) -> Any:
+    """Return rows that take some time to be written, of 20 partitions."""
+    texts = "concat('p', id % 20) AS p", "concat('i', id % 1000) AS i", "sha2(string(id), 512) AS text"
+    return session.range(0, ROWS, 1, 4).selectExpr("id AS x", *texts)
+
+
+def main(folder: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.driver.memory", "700m").config("spark.sql.shuffle.partitions", "4").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        with kartosql.connect(folder) as con, Killer(session, Path(folder), 2) as killer:
+            con.build_cube(CUBE, frame(session))
+        print(killer.killed)
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
