@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import pyarrow as pa
 import pytest
 
 import golden
-from kartosql.formats.xskipper import bloom
+from kartosql.formats.xskipper import bloom, hashing
 from kartosql.formats.xskipper.java import JavaStreamError
 
 DEFAULT = bloom.shape_for()
@@ -134,3 +137,19 @@ def test_cells_of_the_original_are_written_byte_for_byte():
                 assert written == cell
                 found += 1
     assert found >= 20
+
+
+@pytest.mark.parametrize("without_numpy", [False, True])
+@pytest.mark.parametrize("shape", [DEFAULT, bloom.shape_for(0.2, 3)])
+def test_filters_over_arrays_are_the_same(monkeypatch, shape, without_numpy):
+    if without_numpy:
+        monkeypatch.setattr(hashing, "_numpy", lambda: None)
+    rng = random.Random(1)
+    numbers = [rng.randrange(-(1 << 63), 1 << 63) for _ in range(200)] + [0, -1, None]
+    texts = ["".join(rng.choice("aé€\U0001f600") for _ in range(rng.randrange(20))) for _ in range(200)] + ["", None]
+    for values, type_ in ((numbers, pa.int64()), (texts, pa.string()), ([], pa.string()), ([1, 2], pa.int8())):
+        builder = hashing.FilterBuilder(shape)
+        array = pa.array(values, type_)
+        builder.add(array.slice(len(array) // 2))
+        builder.add(array)
+        assert builder.words() == bloom.build([v for v in values if v is not None], shape)

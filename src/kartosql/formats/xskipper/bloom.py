@@ -117,10 +117,11 @@ class Layout:
         last = 2 if block == self._full and self._rest <= 0xFF else 5
         return self._start + at + 5 * block + last
 
-    def _read_marks(self, cell: bytes) -> list[bytes]:
+    def _read_marks(self, cell: bytes | memoryview) -> list[bytes]:
         end = self._start + self._full * (_BLOCK + 5)
-        marks = [cell[self._start + i : end : _BLOCK + 5] for i in range(5)]
-        return [*marks, cell[end : end + 2] if 0 < self._rest <= 0xFF else cell[end : end + 5], cell[-1:]]
+        marks = [bytes(cell[self._start + i : end : _BLOCK + 5]) for i in range(5)]
+        last = end + (2 if 0 < self._rest <= 0xFF else 5 if self._rest else 1)
+        return [*marks, bytes(cell[end:last]), bytes(cell[-1:])]
 
     def _expected_marks(self) -> list[bytes]:
         marks = [bytes([b]) * self._full for b in b"\x7a" + struct.pack(">i", _BLOCK)]
@@ -129,9 +130,10 @@ class Layout:
             last = _block_head(self._rest)
         return [*marks, last, b"\x78"]
 
-    def fits(self, cell: bytes) -> bool:
+    def fits(self, cell: bytes | memoryview) -> bool:
         """Return whether a cell has this layout."""
-        return len(cell) == self.length and cell.startswith(self.prefix) and self._read_marks(cell) == self._expected
+        begins = len(cell) == self.length and cell[: len(self.prefix)] == self.prefix
+        return begins and self._read_marks(cell) == self._expected
 
     def probes(self, value: int | str | bytes) -> tuple[tuple[int, int], ...]:
         """Return where to look for a value: places in the cell, and masks."""

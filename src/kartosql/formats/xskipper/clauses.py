@@ -182,7 +182,8 @@ class Clauses:
             return None
         try:
             found = self._filters(self._segment, index).may_hold(values, alive.to_pylist())
-        except OddCells:
+        except OddCells as e:
+            self._segment.report(f"{self._segment.source}: the column {index.column} is not used: {e}")
             return None
         return pa.array(found, pa.bool_())
 

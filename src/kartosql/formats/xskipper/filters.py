@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterable, Sequence
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kartosql.formats.xskipper.bloom import Layout
 from kartosql.formats.xskipper.cells import OddCells
@@ -16,68 +20,167 @@ from kartosql.formats.xskipper.segment import Segment
 
 MAX_LAYOUTS = 64  # forms of cells in one column; cells of others are not looked at
 MAX_VALUES = 1_000  # of one condition; longer lists are not looked for
-_BATCH = 128
+_BATCH = 32
+_MOST_HELD = 5 << 28  # 1.25 GiB: 10,000 filters of the default size
+_SHARE_OF_MEMORY = 10
 
-Probes = list[tuple[tuple[int, int], ...]]
-Cells = Sequence[Any]
+
+class Budget:
+    """How many bytes of filters may stay in memory; by default a tenth of the machine's, and 1.25 GiB at most."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self._left = _default_budget() if size is None else size
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Return whether so many bytes may stay, and count them then."""
+        with self._lock:
+            fits = size <= self._left
+            self._left -= size if fits else 0
+            return fits
+
+
+def _default_budget() -> int:
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return _MOST_HELD // _SHARE_OF_MEMORY
+    return min(_MOST_HELD, memory // _SHARE_OF_MEMORY)
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A filter: the number of its layout, and its bytes, or only its words of 32 bits that are not zero.
+
+    The words are counted from behind the first ``skipped`` bytes, which no value is looked for in.
+    """
+
+    form: int
+    data: memoryview
+    places: memoryview | None = None
+    skipped: int = 0
+
+    def has(self, probe: Sequence[tuple[int, int]]) -> bool:
+        """Return whether all bits of a value are set."""
+        data, places = self.data, self.places
+        if places is None:
+            return all(data[at] & mask for at, mask in probe)
+        for at, mask in probe:
+            word, byte = divmod(at - self.skipped, 4)
+            found = bisect_left(places, word)
+            if found == len(places) or places[found] != word or not data[found] >> 8 * byte & mask:
+                return False
+        return True
+
+    @property
+    def size(self) -> int:
+        return self.data.nbytes + (self.places.nbytes if self.places is not None else 0) + 200
+
+    def packed(self) -> _Cell:
+        """Return the filter as it stays in memory: without the words that are zero, if most are."""
+        skipped = len(self.data) % 4
+        raw = bytes(self.data[skipped:])
+        words = pa.Array.from_buffers(pa.uint32(), len(raw) // 4, [None, pa.py_buffer(raw)])
+        places = pc.indices_nonzero(words)
+        if 4 * len(places) > len(words):
+            return _Cell(self.form, memoryview(bytes(self.data)))
+        kept = words.take(places)
+        return _Cell(self.form, _plain(kept), _plain(places.cast(pa.uint32())), skipped)
+
+
+def _plain(array: pa.Array) -> memoryview:
+    return memoryview(array.buffers()[1]).cast("B")[: 4 * len(array)].cast("I")
 
 
 class Filters:
-    """The filters of one column of a part file."""
+    """The filters of one column of a part file.
 
-    def __init__(self, segment: Segment, index: Index) -> None:
+    Asked for the first time, they are read bit by bit; from the second time on they stay in
+    memory, as far as the budget goes.
+    """
+
+    def __init__(self, segment: Segment, index: Index, budget: Budget) -> None:
         self._segment = segment
         self._index = index
+        self._budget = budget
         self._layouts: list[Layout] = []
-        self._forms: list[int] | None = None
+        self._held: dict[int, list[_Cell | None]] = {}
+        self._asked = 0
         self._lock = threading.Lock()
-        self.odd = 0
 
     def may_hold(self, values: Sequence[int | str], alive: Sequence[bool]) -> list[bool]:
         """Return which files may hold one of some values; those that are not ``alive`` are not looked at.
 
         Cells that are NULL, or no filters, may hold everything. Raises OddCells.
         """
-        probes: dict[int, Probes] = {}
         found = [True] * self._segment.rows
-        for start, cells in self._batches(alive):
-            for row, cell in enumerate(cells, start):
-                if not alive[row] or cell is None:
-                    continue
-                form = self._form(cell)
-                if form is None:
-                    continue
-                if form not in probes:
-                    probes[form] = self._probes(form, values)
-                found[row] = any(all(cell[at] & mask for at, mask in probe) for probe in probes[form])
+        with self._lock:
+            self._asked += 1
+            probes: dict[int, list[tuple[tuple[int, int], ...]]] = {}
+            start = 0
+            for group, count in enumerate(self._segment.row_groups):
+                if any(alive[start : start + count]):
+                    for row, cell in enumerate(self._cells(group, count), start):
+                        if cell is None or not alive[row]:
+                            continue
+                        if cell.form not in probes:
+                            probes[cell.form] = [self._layouts[cell.form].probes(v) for v in values]
+                        found[row] = any(map(cell.has, probes[cell.form]))
+                start += count
         return found
 
-    def _probes(self, form: int, values: Iterable[int | str]) -> Probes:
-        return [self._layouts[form].probes(v) for v in values]
+    # -- cells -----------------------------------------------------------------------------
 
-    def _form(self, cell: bytes) -> int | None:
-        """Return the number of the layout of a cell, None if it is no filter."""
-        for number, layout in enumerate(self._layouts):
-            if layout.fits(cell):
-                return number
-        if len(self._layouts) >= MAX_LAYOUTS:
-            self.odd += 1
-            return None
-        try:
-            self._layouts.append(Layout(cell))
-        except JavaStreamError:
-            self.odd += 1
-            return None
-        return len(self._layouts) - 1
+    def _cells(self, group: int, count: int) -> Iterable[_Cell | None]:
+        """Return the cells of a row group, None for those that are no filters."""
+        if group in self._held:
+            return self._held[group]
+        cells = self._read(group, count)
+        if self._asked == 1:
+            return cells
+        packed = [c.packed() if c is not None else None for c in cells]
+        if self._budget.take(sum(c.size for c in packed if c is not None)):
+            self._held[group] = packed
+        return packed
 
-    def _batches(self, alive: Sequence[bool]) -> Iterable[tuple[int, Cells]]:
-        start = 0
-        for array in self._segment.batches(self._index.column, _BATCH):
+    def _read(self, group: int, count: int) -> Iterator[_Cell | None]:
+        seen = 0
+        for array in self._segment.batches(self._index.column, _BATCH, [group]):
             if pa.types.is_struct(array.type) and array.type.num_fields == 1:
                 array = array.flatten()[0]
             if not pa.types.is_binary(array.type):
                 raise OddCells(f"cells of type {array.type} where filters are expected")
-            rows = range(start, start + len(array))
-            if any(alive[row] for row in rows):
-                yield start, array.to_pylist()
-            start += len(array)
+            seen += len(array)
+            for cell in _views(array):
+                form = -1 if cell is None else self._form(cell)
+                yield _Cell(form, cell) if cell is not None and form >= 0 else None
+        if seen != count:
+            raise OddCells("it has another number of rows than its file says")
+
+    def _form(self, cell: memoryview) -> int:
+        """Return the number of the layout of a cell, -1 if it is no filter."""
+        for number, layout in enumerate(self._layouts):
+            if layout.fits(cell):
+                return number
+        problem = "there are filters of too many forms"
+        if len(self._layouts) < MAX_LAYOUTS:
+            try:
+                self._layouts.append(Layout(bytes(cell)))
+                return len(self._layouts) - 1
+            except JavaStreamError as e:
+                problem = str(e)
+        self._segment.report(
+            f"{self._segment.source}: cells of the column {self._index.column} are not used: {problem}"
+        )
+        return -1
+
+
+def _views(array: pa.Array) -> list[memoryview | None]:
+    """Return the cells of a column without a copy of them."""
+    _, offsets, data = array.buffers()
+    places = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1]
+    content = memoryview(data if data is not None else b"").cast("B")
+    cells: list[memoryview | None] = [content[a:b] for a, b in pairwise(places)]
+    if array.null_count:
+        cells = [c if known else None for c, known in zip(cells, array.is_valid().to_pylist(), strict=True)]
+    return cells

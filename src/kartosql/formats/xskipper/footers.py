@@ -1,86 +1,254 @@
-"""Bounds of columns in the footers of Parquet files, where these tell them exactly."""
+"""Bounds of columns in the footers of Parquet files, where these tell them exactly.
+
+Footers are read here, byte by byte, and not by Arrow: it ends the process over columns that are
+encrypted, or say that they are.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
+import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from kartosql.errors import KartosqlError
+from kartosql.formats.footer import footer_of
 from kartosql.store import Store
 
+MAX_DEPTH = 16
+MAX_FOOTER = 64 << 20
+TAIL = 64 << 10
 _SHORT_TEXT = 32  # bytes; writers that cut texts in statistics keep at least so many
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
+_BOOLEAN, _INT32, _INT64, _BYTE_ARRAY, _FIXED = 0, 1, 2, 6, 7  # physical types
+_UTF8, _DATE, _DECIMAL, _MILLIS, _MICROS = 0, 6, 5, 9, 10  # converted types
+_SIGNED = (15, 16, 17, 18)
+# What wrong types of values in a damaged footer lead to.
+_BAD = (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error, OverflowError)
+
+
+class _Reader:
+    """Thrift's compact protocol as dictionaries of fields; raises IndexError for what is none."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def number(self) -> int:
+        data, at = self.data, self.at
+        byte = data[at]
+        at += 1
+        found = byte & 0x7F
+        shift = 7
+        while byte & 0x80:
+            byte = data[at]
+            at += 1
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 70:
+                raise IndexError
+        self.at = at
+        return found
+
+    def signed(self) -> int:
+        found = self.number()
+        return (found >> 1) ^ -(found & 1)
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        if depth > MAX_DEPTH:
+            raise IndexError
+        found: dict[int, Any] = {}
+        field = 0
+        while True:
+            head = self.data[self.at]
+            self.at += 1
+            kind = head & 15
+            if kind == _STOP:
+                return found
+            field = field + (head >> 4) if head >> 4 else self.signed()
+            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self.value(kind, depth)
+
+    def value(self, kind: int, depth: int) -> Any:
+        if 4 <= kind <= 6:
+            return self.signed()
+        if kind == _BINARY:
+            length = self.number()
+            start, self.at = self.at, self.at + length
+            if self.at > len(self.data):
+                raise IndexError
+            return self.data[start : self.at]
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        if kind in (_LIST, _SET):
+            head = self.data[self.at]
+            self.at += 1
+            count = head >> 4 if head >> 4 != 15 else self.number()
+            if count > len(self.data) - self.at:
+                raise IndexError
+            kind = head & 15
+            if kind in (_TRUE, _FALSE):
+                kind = _BYTE
+            return [self.value(kind, depth + 1) for _ in range(count)]
+        if kind == _BYTE:
+            self.at += 1
+            return self.data[self.at - 1]
+        if kind == _DOUBLE:
+            self.at += 8
+            return None
+        raise IndexError
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A column: its physical and converted type, the kind of its logical type, scale, and whether it repeats."""
+
+    physical: int
+    converted: int | None
+    logical: dict[int, Any]
+    scale: int
+    repeats: bool
 
 
 class Footer:
-    """The footer of one file."""
+    """The footer of one file; raises ValueError if it is none that can be read."""
 
-    def __init__(self, metadata: Any) -> None:
-        self._metadata = metadata
-        self._places: dict[str, int] = {}
-        self._types: Any = None
-        for place in range(metadata.num_columns):
-            name = metadata.schema.column(place).path.lower()
-            # Of two columns that differ in case only, it is not known which is meant.
-            self._places[name] = -1 if name in self._places else place
+    def __init__(self, data: bytes) -> None:
+        try:
+            found = _Reader(data).struct()
+            self._groups: list[dict[int, Any]] = found[4]
+            self._leaves: dict[str, tuple[int, _Leaf]] = {}
+            self._unsure: set[str] = set()
+            for place, (path, leaf) in enumerate(_leaves(found[2])):
+                name = path.lower()
+                # Of two columns that differ in case only, it is not known which is meant.
+                if name in self._leaves:
+                    self._unsure.add(name)
+                self._leaves[name] = place, leaf
+        except _BAD:
+            raise ValueError("the footer is damaged") from None
 
     def bounds(self, column: str, type_: pa.DataType) -> tuple[Any, Any] | None:
         """Return the least and greatest value of a column, both None if it has none but NULL.
 
-        None, where the footer does not tell: floating-point numbers may be NaN, of which
-        statistics know nothing, and texts may be cut.
+        Dates and times are days and microseconds since 1970. None, where the footer does not tell:
+        floating-point numbers may be NaN, of which statistics know nothing, and texts may be cut.
         """
-        place = self._places.get(column.lower(), -1)
-        if place < 0 or not _is_told(type_):
+        name = column.lower()
+        if name not in self._leaves or name in self._unsure:
             return None
-        described = self._metadata.schema.column(place)
-        # Statistics of unsigned numbers are shown as if these were signed.
-        if described.max_repetition_level or "isSigned=false" in str(described.logical_type):
+        place, leaf = self._leaves[name]
+        try:
+            decode = _decoder(leaf, type_)
+            return None if decode is None else self._bounds(place, leaf, decode)
+        except _BAD:
             return None
+
+    def _bounds(self, place: int, leaf: _Leaf, decode: Callable[[bytes], Any]) -> tuple[Any, Any] | None:
         lows, highs = [], []
-        for number in range(self._metadata.num_row_groups):
-            chunk = self._metadata.row_group(number).column(place)
-            found = chunk.statistics
-            if found is not None and found.has_null_count and found.null_count == chunk.num_values:
+        for group in self._groups:
+            chunk = group[1][place]
+            if 8 in chunk or 9 in chunk:
+                return None  # encrypted
+            meta = chunk[3]
+            if meta[1] != leaf.physical:
+                return None
+            stats = meta.get(12, {})
+            if stats.get(3) == meta[5]:
                 continue
-            if found is None or not found.has_min_max:
+            # The older fields are in an order that only signed numbers have for certain.
+            older = leaf.physical in (_INT32, _INT64)
+            low = stats.get(6, stats.get(2) if older else None)
+            high = stats.get(5, stats.get(1) if older else None)
+            if low is None or high is None or stats.get(7) is False or stats.get(8) is False:
                 return None
-            low, high = _value(found.min, type_), _value(found.max, type_)
-            if low is None or high is None or low > high:
+            found = decode(low), decode(high)
+            if found[0] > found[1]:
                 return None
-            lows.append(low)
-            highs.append(high)
+            lows.append(found[0])
+            highs.append(found[1])
         return (min(lows), max(highs)) if lows else (None, None)
 
 
-def _is_told(type_: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_signed_integer(type_)
-        or types.is_date32(type_)
-        or types.is_decimal128(type_)
-        or types.is_string(type_)
-        or types.is_boolean(type_)
-    )
+def _leaves(elements: list[dict[int, Any]]) -> list[tuple[str, _Leaf]]:
+    """Return the columns with their dotted paths, in order."""
+    found: list[tuple[str, _Leaf]] = []
+    at = 1
+    # (path, members left, repeats) of the groups around
+    around: list[list[Any]] = [["", elements[0].get(5, 0), False]]
+    while around:
+        if not around[-1][1]:
+            around.pop()
+            continue
+        around[-1][1] -= 1
+        element = elements[at]
+        at += 1
+        name = element[4].decode()
+        path = f"{around[-1][0]}.{name}" if around[-1][0] else name
+        repeats = around[-1][2] or element.get(3) == 2
+        if element.get(5):
+            around.append([path, element[5], repeats])
+        else:
+            logical = element.get(10, {})
+            scale = logical.get(5, {}).get(1, element.get(7, 0)) if 5 in logical else element.get(7, 0)
+            found.append((path, _Leaf(element[1], element.get(6), logical, scale, repeats)))
+    return found
 
 
-def _value(raw: Any, type_: pa.DataType) -> Any:
-    """Return a statistic as a value of a type, None if it is of another one, or may be cut."""
-    if pa.types.is_string(type_):
-        if not isinstance(raw, str) or len(raw.encode("utf-8", "surrogatepass")) >= _SHORT_TEXT:
-            return None
-        return raw
-    if pa.types.is_boolean(type_):
-        return raw if isinstance(raw, bool) else None
-    if pa.types.is_date32(type_):
-        return raw if type(raw) is dt.date else None
-    if pa.types.is_decimal128(type_):
-        scale = raw.as_tuple().exponent if isinstance(raw, Decimal) else None
-        return raw if isinstance(scale, int) and -scale <= type_.scale else None
-    return raw if type(raw) is int else None
+def _decoder(leaf: _Leaf, type_: pa.DataType) -> Callable[[bytes], Any] | None:
+    """Return what reads a statistic of a column as a value of a type, None for other columns and types."""
+    types, logical, converted = pa.types, leaf.logical, leaf.converted
+    plain = {_INT32: "<i", _INT64: "<q"}.get(leaf.physical, "")
+    if leaf.repeats:
+        return None
+    if types.is_signed_integer(type_):
+        signed = not logical or (10 in logical and logical[10].get(2) is True)
+        if plain and signed and (converted is None or converted in _SIGNED):
+            return lambda raw: struct.unpack(plain, raw)[0]
+    elif types.is_date32(type_):
+        if leaf.physical == _INT32 and (6 in logical or converted == _DATE):
+            return lambda raw: struct.unpack("<i", raw)[0]
+    elif types.is_timestamp(type_):
+        factor = _factor(leaf)
+        if factor:
+            return lambda raw: struct.unpack("<q", raw)[0] * factor
+    elif types.is_string(type_):
+        if leaf.physical == _BYTE_ARRAY and (1 in logical or converted == _UTF8):
+            return _text
+    elif types.is_boolean(type_):
+        if leaf.physical == _BOOLEAN:
+            return lambda raw: bool(struct.unpack("<?", raw)[0])
+    elif types.is_decimal128(type_) and (5 in logical or converted == _DECIMAL) and leaf.scale == type_.scale:
+        if plain:
+            return lambda raw: Decimal(struct.unpack(plain, raw)[0]).scaleb(-leaf.scale)
+        if leaf.physical in (_BYTE_ARRAY, _FIXED):
+            return lambda raw: _decimal(raw, leaf.scale)
+    return None
+
+
+def _factor(leaf: _Leaf) -> int:
+    """Return by what times have to be multiplied to be microseconds, 0 where they cannot."""
+    if leaf.physical != _INT64:
+        return 0
+    unit = leaf.logical.get(8, {}).get(2, {}) if 8 in leaf.logical else {}
+    if 1 in unit or (not leaf.logical and leaf.converted == _MILLIS):
+        return 1000
+    return 1 if 2 in unit or (not leaf.logical and leaf.converted == _MICROS) else 0
+
+
+def _text(raw: bytes) -> str:
+    if len(raw) >= _SHORT_TEXT:
+        raise ValueError
+    return raw.decode()
+
+
+def _decimal(raw: bytes, scale: int) -> Decimal:
+    if not 0 < len(raw) <= 16:
+        raise ValueError
+    unscaled = int.from_bytes(raw, "big", signed=True)
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 def parquet_footers(store: Store) -> Callable[[str], Footer | None]:
@@ -88,9 +256,13 @@ def parquet_footers(store: Store) -> Callable[[str], Footer | None]:
 
     def read(key: str) -> Footer | None:
         try:
-            source = store.local_path(key) if store.is_local else pa.BufferReader(store.read(key))
-            return Footer(pq.read_metadata(source))
-        except (pa.ArrowException, OSError, KeyError):
+            size = store.size(key) or 0
+            footer, length = None, TAIL
+            while footer is None and length < min(2 * size + 2 * TAIL, MAX_FOOTER):
+                footer = footer_of(store.read(key, start=max(0, size - length), end=size))
+                length *= 16
+            return Footer(footer) if footer is not None else None
+        except (KartosqlError, KeyError, ValueError):
             return None
 
     return read

@@ -28,11 +28,11 @@ _T = TypeVar("_T")
 class Segment:
     """A part file. What is read of it stays in memory, but for filters."""
 
-    def __init__(self, store: Store, key: str, keys: Mapping[str, bytes], reported: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, key: str, keys: Mapping[str, bytes], report: Callable[[str], None]) -> None:
         """Read the footer; raises ``invalid-metadata``, ``unsupported-version`` and what the store raises."""
         self.source = key
         self._keys = keys
-        self._reported = reported
+        self.report = report
         self._lock = threading.RLock()
         self._known: dict[tuple[str, str], Any] = {}
         self._data: Any = store.local_path(key) if store.is_local else pa.BufferReader(store.read_metadata(key))
@@ -40,7 +40,8 @@ class Segment:
             with self._open() as file:
                 metadata = file.metadata
                 self.rows: int = metadata.num_rows
-                self.row_groups: int = metadata.num_row_groups
+                groups = range(metadata.num_row_groups)
+                self.row_groups: list[int] = [metadata.row_group(g).num_rows for g in groups]
                 self.schema: FileSchema = read_schema(metadata.metadata, key)
         except _BAD as e:
             raise FormatError(
@@ -104,7 +105,7 @@ class Segment:
                     self._known[kind, column] = make()
                 except _BAD as e:
                     self._known[kind, column] = None
-                    self._reported(f"{self.source}: the column {column} is not used: {_first_line(e)}")
+                    self.report(f"{self.source}: the column {column} is not used: {_first_line(e)}")
             found: _T | None = self._known[kind, column]
             return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.xskipper.clauses import KINDS, Clauses, Session
 from kartosql.formats.xskipper.conditions import Condition
 from kartosql.formats.xskipper.crypto import Keys, checked_keys
-from kartosql.formats.xskipper.filters import Filters
+from kartosql.formats.xskipper.filters import Budget, Filters
 from kartosql.formats.xskipper.naming import object_id
 from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
@@ -21,6 +22,7 @@ from kartosql.store import Store
 
 File = tuple[str, int]  # the path of a data file as the metadata know it, and its modification time in milliseconds
 MAX_FILES = 100_000
+MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class MetadataStore:
         self.unreadable: list[str] = []
         self.newer: list[str] = []
         self.locked: list[str] = []
+        self._budget = Budget()
         self._rows: dict[str, tuple[int, ...]] | None = None
         for name in names:
             segment = self._segment(name, keys)
@@ -224,11 +227,13 @@ class MetadataStore:
     def _stages(self, conditions: Sequence[Condition], session: Session) -> list[tuple[str, list[bool]]]:
         """Return per kind of index which rows of all part files are left once it was asked."""
         found: dict[str, list[bool]] = {kind: [] for kind in KINDS if kind in session.kinds}
-        for segment in self.segments:
-            if not segment.ids():
-                continue
+        named = [s for s in self.segments if s.ids()]
+
+        def asked(segment: Segment) -> list[list[tuple[str, Any]]]:
             clauses = Clauses(segment, self._filters_of, session)
-            stages = [clauses.stages(c) for c in conditions]
+            return [clauses.stages(c) for c in conditions]
+
+        for segment, stages in zip(named, _each(asked, named), strict=True):
             for kind in found:
                 joined = None
                 for stage in stages:
@@ -250,10 +255,16 @@ class MetadataStore:
         return self._rows
 
     def _filters_of(self, segment: Segment, index: Index) -> Filters:
-        key = segment.source, index.column
-        if key not in self._filters:
-            self._filters[key] = Filters(segment, index)
-        return self._filters[key]
+        made = Filters(segment, index, self._budget)
+        return self._filters.setdefault((segment.source, index.column), made)
+
+
+def _each(function: Callable[[Segment], Any], segments: Sequence[Segment]) -> Iterable[Any]:
+    """Apply a function to all part files, on as many threads as there are processors: Arrow decodes without locks."""
+    if len(segments) <= 1:
+        return map(function, segments)
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1, len(segments))) as pool:
+        return list(pool.map(function, segments))
 
 
 def _is_about(segment: Segment, table: str | None, report: Callable[[str], None]) -> bool:

@@ -46,6 +46,7 @@ _SPARK_NAMES = {
 }
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 TIME = pa.timestamp("us", "UTC")
+_GROUP_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def _field(name: str, type_: Any, metadata: dict[str, Any]) -> dict[str, Any]:
 
 def part_name() -> str:
     """Return a name for a part file, as Spark gives them."""
-    return f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+    return f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
 
 
 def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> bytes:
@@ -287,7 +288,7 @@ def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> byte
     with pq.ParquetWriter(
         sink,
         layout.arrow_schema,
-        compression="snappy",
+        compression="zstd",  # filters are large, and mostly zeros
         store_schema=False,
         use_dictionary=[n for n in layout.arrow_schema.names if n not in filters],
         write_statistics=False,
@@ -299,5 +300,6 @@ def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> byte
         if bounds_are_exact:
             about[ROW_BOUNDS] = "rows"
         writer.add_key_value_metadata(about)
-        writer.write_table(rows)
+        # Readers that look for filters of some files leave out row groups of others.
+        writer.write_table(rows, max(1, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)))
     return sink.getvalue()
