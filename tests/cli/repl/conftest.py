@@ -75,3 +75,9 @@ def shell(sales: str) -> Session:
 def shell_over(sales: str) -> Callable[..., Session]:
     """Return a function that opens a shell over the sales with options of its own."""
     return lambda **given: Session(sales, **given)
+
+
+@pytest.fixture
+def shell_in() -> Callable[..., Session]:
+    """Return a function that opens a shell over a store."""
+    return Session

@@ -127,7 +127,7 @@ def load(connection: Connection) -> Known:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KartosqlWarning)
         tables = connection.tables()
-        listed = catalog.tables(tables)
+        listed = connection.sql("SHOW TABLES").arrow()
         found = []
         for name, kind in zip(listed["table"].to_pylist(), listed["kind"].to_pylist(), strict=True):
             try:

@@ -7,6 +7,7 @@ from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
 
 STATEMENTS = (
     *("SELECT", "WITH", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "ADVISE", "VERIFY", "SET", "RESET", "SUMMARIZE"),
+    *("ATTACH", "DETACH"),
     *WRITE_WORDS,
     "VALUES",
 )

@@ -1,0 +1,146 @@
+"""The figures of the shell: CPU seconds until its prompt, of completions, and of a small batch statement.
+
+python -m benchmarks.shell [--runs 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kartosql.cli.repl.complete import candidates
+from kartosql.cli.repl.known import Known, load
+from kartosql.cli.repl.options import ShellOptions
+from kartosql.cli.repl.screen import Screen
+from kartosql.cli.repl.shell import Shell
+from kartosql.connection import connect
+from kartosql.demo import build_flights
+from kartosql.formats.kartothek.cube import Cube
+from kartosql.store import Store
+from kartosql.write import write_dataset
+from kartosql.write.build import build_cube
+
+COLUMNS = 10_000
+VALUES = 1_000_000
+
+
+def prompt_seconds(folder: str) -> float:
+    """Return the CPU seconds of a shell in a terminal until its prompt is there."""
+    import pexpect
+
+    with tempfile.TemporaryDirectory() as own:
+        env = {**os.environ, "TERM": "xterm-256color", "KARTOSQL_HISTORY": f"{own}/h", "KARTOSQL_CONFIG": f"{own}/c"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        process = pexpect.spawn(sys.executable, ["-m", "kartosql", folder], env=env, timeout=60)
+        try:
+            # What follows it is drawn at once.
+            process.expect("> ")
+            with open(f"/proc/{process.pid}/stat") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        finally:
+            with suppress(pexpect.ExceptionPexpect):
+                process.close(force=True)
+
+
+def batch_seconds(folder: str) -> float:
+    """Return the CPU seconds of ``kartosql demo -c`` with a point query."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    sql = "SELECT count(*) FROM flights WHERE tailnum = 'N14228'"
+    subprocess.run([sys.executable, "-m", "kartosql", folder, "-c", sql], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def completing(folder: str) -> Callable[[str], Callable[[], float]]:
+    """Return a function from a text to what measures its completion at its end, in CPU seconds."""
+    with open(os.devnull, "w") as nowhere:
+        shell = Shell(connect(folder, read_only=True), Screen(nowhere, columns=80), ShellOptions(), connect)
+    known: Known = load(shell.connection)
+
+    def prepare(text: str) -> Callable[[], float]:
+        candidates(text, len(text), shell, known)
+        while shell.values.is_reading:
+            time.sleep(0.01)
+
+        def measure() -> float:
+            started = time.thread_time()
+            found = candidates(text, len(text), shell, known)
+            seconds = time.thread_time() - started
+            assert found, text
+            return seconds
+
+        return measure
+
+    return prepare
+
+
+def wide_store(folder: str) -> None:
+    """Write a dataset of many columns."""
+    names = [f"{('price', 'volume', 'rate', 'level')[i % 4]}_{i:05}" for i in range(COLUMNS)]
+    write_dataset(Store(folder, create=True), "wide", pa.table({name: pa.array([1]) for name in names}))
+
+
+def indexed_store(folder: str) -> None:
+    """Write a cube with an index of many values: each stands in one of two files."""
+    cube = Cube("big", ("x",), ("p",), index_columns=["code"], suppress_index_on=["x"])
+    rows = pa.table({"x": range(4), "p": [0, 0, 1, 1], "code": ["a", "b", "c", "d"]})
+    store = Store(folder, create=True)
+    build_cube(store, cube, rows)
+    table = connect(folder).tables().find(("big",)).parts[0].table
+    key = table.indices["code"].key
+    assert key is not None
+    codes = pa.array([f"C{(i * 7919) % VALUES:07}" for i in range(VALUES)], pa.string())
+    labels = pa.array([[table.labels[i % 2]] for i in range(VALUES)], pa.list_(pa.string()))
+    pq.write_table(pa.table({"code": codes, "partition": labels}), os.path.join(folder, key))
+
+
+def shown(name: str, runs: int, measure: Callable[[], float], limit: float) -> None:
+    """Print the median of several runs behind one that warms caches up."""
+    measure()
+    found = statistics.median(measure() for _ in range(runs))
+    print(f"| {name} | {1000 * found:,.1f} ms | {1000 * limit:,.0f} ms |", flush=True)
+
+
+def main() -> None:
+    """Measure all figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=9)
+    runs = parser.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder:
+        build_flights(f"{folder}/demo")
+        wide_store(f"{folder}/wide")
+        indexed_store(f"{folder}/indexed")
+        print("| figure, CPU time | median | limit |\n|---|---:|---:|")
+        shown("prompt of the shell", runs, lambda: prompt_seconds(f"{folder}/demo"), 0.4)
+        shown("`-c` with a point query on the demo", runs, lambda: batch_seconds(f"{folder}/demo"), 0.5)
+        wide = completing(f"{folder}/wide")
+        for what, text in (
+            ("beginning of a name", "select price_00 from wide where vol"),
+            ("part of a name", "select 1 from wide where 9999"),
+            ("no letter yet", "select 1 from wide where "),
+            ("before FROM", "select rate_0"),
+        ):
+            shown(f"completion, {COLUMNS:,} columns: {what}", runs, wide(text), 0.03)
+        indexed = completing(f"{folder}/indexed")
+        for what, text in (
+            ("beginning of a value", "select 1 from big where code = 'C04"),
+            ("part of a value", "select 1 from big where code = '123"),
+            ("no letter yet", "select 1 from big where code = "),
+        ):
+            shown(f"completion, {VALUES:,} values: {what}", runs, indexed(text), 0.05)
+
+
+if __name__ == "__main__":
+    main()

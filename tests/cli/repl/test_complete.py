@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import shutil
+import time
+
+import pyarrow as pa
+import pytest
+
+from kartosql.cli.repl import registry
+from kartosql.cli.repl.complete import Candidate, candidates
+from kartosql.cli.repl.known import load
+from kartosql.cli.repl.options import OPTIONS
+from kartosql.cli.repl.words import FUNCTIONS
+from kartosql.connection import connect
+from kartosql.errors import KartosqlError
+from kartosql.settings import SETTINGS
+from kartosql.sql.functions import is_refused
+from kartosql.store import Store
+from kartosql.write import write_dataset
+
+
+@pytest.fixture
+def at(shell):
+    """Return a function that completes at the sign | of a text."""
+    known = load(shell.shell.connection)
+
+    def at(text: str) -> list[Candidate]:
+        cursor = text.index("|")
+        text = text.replace("|", "", 1)
+        candidates(text, cursor, shell.shell, known)
+        while shell.shell.values.is_reading:
+            time.sleep(0.001)
+        return candidates(text, cursor, shell.shell, known)
+
+    return at
+
+
+def texts(found: list[Candidate]) -> list[str]:
+    return [candidate.text for candidate in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("sel|", ["select"]),
+        ("S|", ["SELECT", "SHOW", "SET", "SUMMARIZE"]),
+        ("show c|", ["cubes"]),
+        ("select * from |", ["sales", "sales.seed", "sales.weather", "shops"]),
+        ("select * from sa|", ["sales", "sales.seed", "sales.weather"]),
+        ("select * from hop|", ["shops"]),
+        ("select * from sales.|", ["seed", "weather"]),
+        ("describe sh|", ["shops"]),
+        ("select * from shops, sal|", ["sales", "sales.seed", "sales.weather"]),
+        ("with t as (select 1) select * from t|", ["t"]),
+        ("create index on sh|", ["shops"]),
+        ("drop cube sal|", ["sales", "sales.seed", "sales.weather"]),
+        ("select pro| from sales", ["product"]),
+        ("select s.am| from sales s", ["amount"]),
+        ("select * from sales s where s.|", ["amount", "country", "day", "product", "rain", "shop"]),
+        ("select * from sales where ra|", ["rain"]),
+        ("select * from sales order by amo|", ["amount"]),
+        ("select * from sales s join sales.weather w on s.shop = w.shop where rai|", ["s.rain", "w.rain"]),
+        ("select (select max(na|) from shops) from sales", ["name"]),
+        ("select coun|t from sales", ["country", "count("]),
+        ("set eng|", ["engine = "]),
+        ("set engine = |", ["'auto'", "'duckdb'", "'spark'"]),
+        ("reset time|", ["timeout", "TimeZone"]),
+        ("select 1 from sales where amount is |", ["NULL", "NOT NULL"]),
+        ("select 1; select * from sh|", ["shops"]),
+        ("select * from sh|; select 1", ["shops"]),
+    ],
+)
+def test_what_fits_comes_first(at, text, first):
+    assert texts(at(text))[: len(first)] == first
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["select 'sal|'", "select -- sal|", "select /* sal|", "select 1 from nowhere where x = '|", ".mode box |", "|  "],
+)
+def test_where_nothing_is_known_nothing_is_offered(at, text):
+    assert [c for c in at(text) if c.unasked] == []
+
+
+def test_columns_before_from_bring_their_table(at):
+    assert [(c.text, c.suffix) for c in at("select rai|")] == [("rain", " FROM sales")]
+    assert [(c.text, c.suffix) for c in at("select shop, nam|")][:1] == [("name", " FROM shops")]
+    assert [(c.text, c.suffix) for c in at("select rai|, shop from sales")] == [("rain", "")]
+    # A column of several tables is offered with each of them.
+    assert [c.suffix for c in at("select sho|")] == [" FROM sales", " FROM shops"]
+
+
+def test_joins_come_from_shared_dimensions(at):
+    assert texts(at("select * from sales s join sales.weather w on |"))[:4] == [
+        "s.country = w.country AND s.day = w.day AND s.rain = w.rain AND s.shop = w.shop".replace(
+            " AND s.rain = w.rain", ""
+        ),
+        "s.country = w.country",
+        "s.day = w.day",
+        "s.shop = w.shop",
+    ]
+    assert texts(at("select * from sales s join shops t on |"))[0] == "s.shop = t.shop"
+    assert texts(at("select * from sales join shops using (|")) == ["shop"]
+    assert texts(at("select * from sales join sales.weather using (|"))[0] == "country, day, shop)"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("select 1 from sales where product = |", [("'apple'", "3 of 3 files"), ("'o''ne'", "1 of 3 files")]),
+        ("select 1 from sales where product = 'p|", [("'pear'", "1 of 3 files"), ("'plum'", "1 of 3 files")]),
+        ("select 1 from sales where product = 'p|'", [("'pear", "1 of 3 files"), ("'plum", "1 of 3 files")]),
+        ("select 1 from sales where product in ('apple', 'pe|", [("'pear'", "1 of 3 files")]),
+        ("select 1 from sales where product not in (|", [("'apple'", "3 of 3 files")]),
+        ("select 1 from sales where product = 'LU|", [("'plum'", "1 of 3 files")]),
+        ("select 1 from sales s where s.country <> |", [("'DE'", "1 of 3 files"), ("'FR'", "1 of 3 files")]),
+        ("select 1 from sales where shop = |", [("1", "1 of 3 files"), ("2", "1 of 3 files")]),
+        ("select 1 from sales where shop >= 3|", [("3", "1 of 3 files")]),
+        ("delete from sales where country = 'G|", [("'GB'", "1 of 3 files")]),
+    ],
+)
+def test_values_of_indices_and_partitions_have_their_files(at, text, wanted):
+    found = [(c.text, c.about) for c in at(text)]
+    assert found[: len(wanted)] == wanted
+
+
+def test_values_are_those_that_the_engine_finds(at, sales):
+    con = connect(sales)
+    for column in ("product", "country", "shop", "day"):
+        rows = con.sql(f"SELECT DISTINCT {column} FROM sales ORDER BY 1").rows()
+        offered = [c for c in at(f"select 1 from sales where {column} = |") if c.about.endswith("files")]
+        assert len(offered) == len(rows)
+        for candidate, (value,) in zip(offered, rows, strict=True):
+            assert con.sql(f"SELECT DISTINCT {column} FROM sales WHERE {column} = {candidate.text}").rows() == [
+                (value,)
+            ]
+
+
+def test_payload_columns_have_no_values(at):
+    assert [c for c in at("select 1 from sales where amount = |") if c.about.endswith("files")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        (".tab|", ".tables"),
+        (r"\d|", r"\d "),
+        (".schema sal|", "sales"),
+        (".index shops na|", "name"),
+        (".mode ver|", "vertical"),
+        (".config ro|", "rows"),
+        (".config theme l|", "light"),
+        (".config thr|", "threads"),
+        (".engine d|", "duckdb"),
+        (".theme d|", "dark"),
+        (".timing o|", "on"),
+        (".help .mo|", ".mode"),
+        (".explain select rai|", "rain"),
+        (".watch 2 select * from sh|", "shops"),
+        (".tour 2|", "2"),
+    ],
+)
+def test_commands_and_their_arguments_are_completed(at, text, first):
+    assert first in [t.strip() if not first.endswith(" ") else t for t in texts(at(text))][:12]
+
+
+def test_files_are_completed(at, tmp_path, monkeypatch):
+    (tmp_path / "report 1.sql").write_text("")
+    (tmp_path / ".hidden").write_text("")
+    (tmp_path / "reports").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert texts(at(".read rep|")) == ["'report 1.sql'", "reports/"]
+    assert texts(at(f".read {tmp_path}/rep|"))[1] == f"{tmp_path}/reports/"
+    assert texts(at(".open rep|")) == ["reports/"]
+    assert texts(at(".read |")) == ["'report 1.sql'", "reports/"]
+
+
+def test_the_last_result_has_columns_for_a_chart(at, shell):
+    shell("select 1 as label, 2 as value;")
+    assert texts(at(".chart la|")) == ["label"]
+    assert texts(at(".chart label va|")) == ["value"]
+
+
+def test_every_command_option_and_setting_is_completed(at):
+    registry.load()
+    for command in registry.COMMANDS.values():
+        assert f".{command.name}" in [t.strip() for t in texts(at(f".{command.name}|"))]
+        for alias in command.aliases:
+            assert alias in [t.strip() for t in texts(at(f"{alias}|"))]
+    for name in (*OPTIONS, *SETTINGS):
+        assert name in texts(at(f".config {name}|"))
+    for setting in SETTINGS.values():
+        if setting.in_sql:
+            assert f"{setting.name} = " in texts(at(f"set {setting.name}|"))
+
+
+def test_every_function_that_is_offered_is_one(sales):
+    con = connect(sales)
+    unknown = []
+    for name in FUNCTIONS:
+        assert not is_refused(name)
+        try:
+            con.sql(f"SELECT {name}()").arrow()
+        except KartosqlError as e:
+            # Without arguments many are called wrongly, but none is unknown.
+            if "does not exist" in e.message:
+                unknown.append((name, e.message))
+    assert unknown == []
+
+
+def test_names_that_need_quotes_get_them(shell_in, tmp_path):
+    write_dataset(Store(str(tmp_path)), "odd", pa.table({"a b": [1], "select": [2]}))
+    session = shell_in(str(tmp_path))
+    known = load(session.shell.connection)
+    found = candidates("select  from odd", 7, session.shell, known)
+    assert {'"a b"', '"select"'} <= set(texts(found))
+    assert texts(candidates('select "a from odd', 9, session.shell, known))[:1] == ['"a b"']
+
+
+def test_damaged_datasets_are_left_out(shell_in, tmp_path, sales):
+    place = shutil.copytree(sales, tmp_path / "copy")
+    (place / "shops.by-dataset-metadata.json").write_text("{")
+    session = shell_in(str(place))
+    assert [t.name for t in load(session.shell.connection).tables][:1] == ["sales"]
