@@ -158,15 +158,18 @@ class Relations:
 
     def create_empty(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence with its columns and no row, to bind against."""
-        self._view(occurrence, self._empty_body(occurrence))
+        source = occurrence.source
+        columns = [c for c in source.columns if self._supported(source, c, occurrence.columns)]
+        self._view(occurrence, _empty(source, columns))
 
     def create_table(self, occurrence: Occurrence, name: str, scan: OccurrenceScan | None) -> None:
         """Create the view of one occurrence over a table without rows that stands in its schema.
 
         Columns to which only the files give a type have that of the files of ``scan``.
         """
-        source = occurrence.source
-        body = self._empty_body(occurrence)
+        source, used = occurrence.source, occurrence.columns
+        named = [c for c in source.columns if used is None or c in used]
+        body = _empty(source, [c for c in named if self._supported(source, c, used)])
         if source.registered is not None:
             body = f"SELECT * FROM {self._session.registered_name(source)} LIMIT 0"
         elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
@@ -178,11 +181,6 @@ class Relations:
         types = self._session.rows(f"DESCRIBE {body}")
         untyped = ", ".join(f"NULL AS {quote(column)}" for column, type_, *_ in types if type_ == '"NULL"')
         self._view(occurrence, f"SELECT *{f' REPLACE ({untyped})' if untyped else ''} FROM {table}")
-
-    def _empty_body(self, occurrence: Occurrence) -> str:
-        source = occurrence.source
-        columns = [c for c in source.columns if self._supported(source, c, occurrence.columns)]
-        return _empty(source, columns)
 
     def create_registered(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence over registered data."""

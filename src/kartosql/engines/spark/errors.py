@@ -8,7 +8,7 @@ from kartosql.engines.spark.portable.casts import REFUSED
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, NotPortable, StoreError
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.*?)(?: SQLSTATE: \w+)?(?:\n|$)")
-_REFUSED = re.compile(re.escape(REFUSED) + r"([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
+_REFUSED = re.compile(r"\[USER_RAISED_EXCEPTION\] " + re.escape(REFUSED) + r"([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
 _CORRUPT = re.compile(r"kartosql:corrupt-file:([^\n]*)")
 # Conditions that tell of a value, not of the statement or of Spark.
 _VALUES = (

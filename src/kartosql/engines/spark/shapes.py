@@ -168,13 +168,21 @@ def reading(column: FileColumnType, declared: pa.DataType) -> Reading | None:
     for test, physical, kinds, type_ in _PLAIN:
         if test(declared):
             if column.physical in physical and kind in kinds:
-                return Reading(type_)
+                return Reading(type_, _unfiltered(type_) if t.is_floating(declared) else "{}")
             if t.is_floating(declared) and kind == "Float16":
                 return None
             if t.is_floating(declared) and (column.physical, kind) == ("FLOAT", "None"):
-                return Reading("FLOAT", f"CAST({{}} AS {spark_type(declared)})")
+                return Reading("FLOAT", f"CAST({_unfiltered('FLOAT')} AS {spark_type(declared)})")
             raise ValueError
     return None
+
+
+def _unfiltered(type_: str) -> str:
+    """Return a float as it is, in a form of which Spark makes no filter over statistics of files.
+
+    These leave NaN out, and tell the two zeros apart.
+    """
+    return f"nanvl({{}}, CAST('NaN' AS {type_}))"
 
 
 def _integer(column: FileColumnType, kind: str, logical: Mapping[str, Any], declared: pa.DataType) -> Reading | None:

@@ -156,9 +156,8 @@ class Translator:
         return self._builder.query(query, [Column(n, t) for n, t in zip(names, types, strict=True)])
 
     def _unnest(self, node: Node) -> Relation:
-        child = (
-            self._builder.settled(self._child(node)) if node["children"][0]["type"] != "LOGICAL_DUMMY_SCAN" else None
-        )
+        below = node["children"][0]
+        child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self._builder.item(self.relation(below))
         if len(node["expressions"]) != 1:
             raise NotPortable("Spark does not unnest several lists at once as DuckDB does.")
         columns = child.columns if child is not None else ()
@@ -170,7 +169,7 @@ class Translator:
         if child is None:
             return self._builder.query(f"SELECT explode({values.sql}) AS {alias}", [element])
         view = f"LATERAL VIEW explode({values.sql}) {self._builder.fresh('t')} AS {alias}"
-        return Relation(f"{self._builder.item(child).source} {view}", (*columns, element), simple=False)
+        return Relation(f"{child.source} {view}", (*columns, element), simple=False)
 
     # -- rows and columns ----------------------------------------------------------------------------
 
@@ -244,7 +243,8 @@ class Translator:
             targets = [t.get("index", 0) for t in node["distinct_targets"] if t["expression_class"] == "BOUND_REF"]
             if sorted(set(targets)) != list(range(len(child.columns))):
                 raise NotPortable("Spark has no such DISTINCT as DuckDB has it.")
-            return self._builder.project(self._builder.settled(child), child.columns, distinct=True)
+            child = self._builder.settled(child)
+            return self._builder.project(child, child.columns, distinct=True)
         orders = (node.get("order_by") or {}).get("orders") or ()
         child = self._builder.settled(child)
         order = self._aggregates.order_of(orders, child.columns)
