@@ -12,7 +12,7 @@ from pathlib import Path
 import fences
 import pytest
 
-from kartosql.cli.options import FORMATS, _parser
+from kartosql.cli.options import FORMATS, command_parser
 from kartosql.settings import SETTINGS
 
 DOCS = fences.CHECKOUT / "docs"
@@ -104,7 +104,7 @@ def test_every_error_code_has_a_section_and_every_section_a_code() -> None:
 
 def test_cli_page_names_every_option_and_no_other() -> None:
     text = (DOCS / "cli.md").read_text("utf-8")
-    options = {o for action in _parser()._actions for o in action.option_strings}
+    options = {o for action in command_parser()._actions for o in action.option_strings}
     assert {o for o in options if not re.search(rf"`{re.escape(o)}[ `]", text)} == set()
     assert set(re.findall(r"`(--[a-z-]+)", text)) <= options
 

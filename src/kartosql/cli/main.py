@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from kartosql.cli import report
-from kartosql.cli.options import parse_demo, parse_options
+from kartosql.cli.options import command_parser, parse_demo, parse_options
+from kartosql.cli.signals import Terminated, end_on_signals
 from kartosql.errors import KartosqlError
 
 
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return report.FINE
         except SystemExit as e:
             return e.code if isinstance(e.code, int) else report.FINE
+        except Terminated as e:
+            report.say("terminated")
+            return 128 + e.number
         except KeyboardInterrupt:
             report.say("interrupted")
             return report.INTERRUPTED
@@ -45,7 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> None:
+    if arguments[:1] == ["--complete"]:
+        from kartosql.cli.completion import lines
+
+        print("\n".join(lines(command_parser(), arguments[1:])))
+        return
     if arguments[:1] == ["demo"]:
+        end_on_signals()
         folder = parse_demo(arguments[1:])
         from kartosql.cli.demo import run_demo
 
@@ -57,6 +67,7 @@ def _run(arguments: list[str]) -> None:
 
         run_shell(options)
         return
+    end_on_signals()
     from kartosql.cli.batch import run_batch
 
     run_batch(options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -13,6 +14,7 @@ from kartosql import __version__
 from kartosql.errors import UsageError
 
 FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "html", "parquet", "arrow", "none")
+SHELLS = ("bash", "zsh", "fish")
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
@@ -20,8 +22,10 @@ _PAIRS = "The option is repeated for each name."
 
 _EPILOG = """\
 Rows go to stdout, everything else to stderr. Several statements are separated by
-semicolons; the first one that fails ends the run.
+semicolons; the first one that fails ends the run. On a terminal, without -c, -f and -,
+it is an interactive shell.
 
+  kartosql ./store                                  the shell
   kartosql demo [DIR]                               build a sample cube and query it
   kartosql ./store -c "SHOW TABLES"
   kartosql s3://bucket/store -c "SELECT * FROM sales WHERE x = $1" --param 1=5
@@ -68,7 +72,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     Printing the help or the version ends in SystemExit, as argparse does it.
     """
     # Intermixed, as "URL -c SQL -" has an option between its two places.
-    found = _parser().parse_intermixed_args(list(arguments))
+    found = command_parser().parse_intermixed_args(list(arguments))
     places: list[str] = found.places
     if places[:1] == ["-"] or (not places and found.sources):
         raise UsageError("The store is missing.", hint="kartosql URL -c SQL; kartosql demo shows a sample cube.")
@@ -101,17 +105,23 @@ def parse_demo(arguments: Sequence[str]) -> str:
     return folder
 
 
-def _parser() -> _Parser:
+def command_parser() -> _Parser:
+    """Return the parser of the command line, without that of ``demo``."""
     parser = _Parser(
         prog="kartosql",
-        usage="kartosql [options] URL [-c SQL | -f FILE | -] ...",
+        usage="kartosql [options] [URL|PROFILE] [-c SQL | -f FILE | -] ...",
         description="Run SQL over the Kartothek datasets and cubes of a store.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("places", metavar="URL", nargs="*", help="local folder or fsspec URL; - behind it reads statements from stdin")
+    add(
+        "places",
+        metavar="URL",
+        nargs="*",
+        help="folder, fsspec URL or profile; - behind it reads statements from stdin",
+    )
     add("-c", metavar="SQL", dest="sources", action="append", default=[], type=_source("-c"), help="run statements")
     add("-f", metavar="FILE", dest="sources", action="append", type=_source("-f"), help="run the statements of a file")
     add("-o", metavar="FILE", dest="output", help="write the rows to a file, in the format of its suffix")
@@ -124,8 +134,36 @@ def _parser() -> _Parser:
     add("--write", action="store_true", help="allow statements that write")
     add("--storage-option", metavar="K=V", action="append", default=[], help="option of the filesystem; V may be JSON")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting, e.g. memory_limit=4GB")
+    add(
+        "--completion",
+        metavar="SHELL",
+        choices=SHELLS,
+        action=_Script,
+        help="print what bash, zsh or fish complete with",
+    )
+    add("--spec", nargs=0, action=_Spec, help="print options, commands, settings and error codes as JSON")
     add("--version", action="version", version=f"kartosql {__version__}", help="show the version and exit")
     return parser
+
+
+class _Script(argparse.Action):
+    """Prints the completion of a shell and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        from kartosql.cli.completion import script
+
+        sys.stdout.write(script(values))
+        parser.exit()
+
+
+class _Spec(argparse.Action):
+    """Prints the description of the command and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        from kartosql.cli.spec import spec
+
+        sys.stdout.write(spec(parser) + "\n")
+        parser.exit()
 
 
 def _source(kind: str) -> Any:

@@ -22,6 +22,15 @@ from kartosql.errors import (
 )
 
 FINE, FAILED, USAGE, STORE, LIMIT, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+EXIT_CODES = {
+    FINE: "fine, also when the reader of a pipe has enough",
+    FAILED: "a statement failed, or the data are damaged",
+    USAGE: "the command line or a setting is wrong, or a package is missing",
+    STORE: "the store cannot be reached, read or written",
+    LIMIT: "timeout, budget or memory limit",
+    BUG: "a bug of ours",
+    INTERRUPTED: "interrupted by Ctrl-C",
+}
 DEBUG = "KARTOSQL_DEBUG"
 
 
