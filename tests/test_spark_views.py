@@ -98,3 +98,117 @@ def test_joins_prune_partitions_while_they_run(spark: Any, ktk_store: Path) -> N
         assert f"PartitionFilters: [isnull({partition}" in plan.toString()
     finally:
         views.close()
+
+
+# -- statements that once gave wrong rows over a data source that keeps filters ----------------------
+
+
+def test_filters_of_one_statement_are_gone_in_the_next(spark: Any, local: Store) -> None:
+    write_dataset(local, "t", {"p": pa.int64(), "x": pa.int64()}, ["p=1", "p=2", "p=3"], partition_keys=["p"])
+    for p in (1, 2, 3):
+        local.put(f"t/table/p={p}/{WRITE_ID}.parquet", parquet({"x": [p]}))
+    views = kartosql.spark.register(spark, local.root)
+
+    def rows(text: str) -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, spark.sql(text).collect()))
+
+    try:
+        for column in ("p", "x"):
+            assert rows(f"SELECT {column} FROM t WHERE {column} = 1") == [(1,)]
+            assert rows(f"SELECT {column} FROM t") == [(1,), (2,), (3,)]
+            assert rows("SELECT count(*) FROM t") == [(3,)]
+            assert rows(f"SELECT {column} FROM t WHERE {column} = 2 OR {column} = 3") == [(2,), (3,)]
+            assert rows(f"SELECT {column} FROM t WHERE {column} = 1 UNION ALL SELECT {column} FROM t") == [
+                (1,),
+                (1,),
+                (2,),
+                (3,),
+            ]
+            join = f"SELECT a.{column}, b.{column} FROM t a, t b WHERE a.{column} = 1 AND b.{column} > 1"
+            assert rows(join) == [(1, 2), (1, 3)]
+    finally:
+        views.close()
+
+
+# -- kartosql.spark.sql ------------------------------------------------------------------------------
+
+OTHER = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+}
+
+
+@pytest.fixture
+def other(spark: Any) -> Any:
+    """A session whose settings answer differently."""
+    session = spark.newSession()
+    for name, value in OTHER.items():
+        session.conf.set(name, value)
+    return session
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT country, count(*) AS n, sum(SALES), avg(SALES) FROM retail GROUP BY ALL",
+        "SELECT a.SHOP, b.DAY FROM retail a JOIN retail b USING (SHOP) WHERE a.SALES > b.SALES",
+        "SELECT max(DAY) AS d, max(DAY)::TIMESTAMPTZ AS z, max(DAY)::DATE AS day, hour(max(DAY)) AS h FROM retail",
+        "SELECT 7 / 2 AS a, 7 // 2 AS b, 1.10 * 1.1000 AS c, 12345678901234567890.12345 * 1.0001 AS d FROM retail",
+        "SELECT sum(SALES) AS s, sum(SALES) AS s FROM retail WHERE SHOP IS NULL",
+    ],
+)
+def test_answers_are_duckdbs_whatever_the_session_is_set_to(other: Any, ktk_store: Path, text: str) -> None:
+    frame = kartosql.spark.sql(other, ktk_store, text)
+    assert frame.sparkSession is other
+    with kartosql.connect(ktk_store) as con:
+        expected = con.sql(text, engine="duckdb").arrow()
+    found = frame.toArrow().cast(expected.schema) if len(set(frame.columns)) == len(frame.columns) else None
+    assert frame.columns == expected.schema.names
+    if found is not None:
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist()))
+    assert {name: other.conf.get(name) for name in OTHER} == OTHER
+
+
+def test_a_frame_of_a_statement_reads_only_the_files_of_its_plan(spark: Any, ktk_store: Path) -> None:
+    with kartosql.connect(ktk_store) as con:
+        value = con.sql("SELECT min(SHOP) FROM retail.seed").rows()[0][0]
+        text = "SELECT SALES FROM retail.seed WHERE SHOP = $1"
+        selected = con.explain(text, [value]).files_selected
+        frame = kartosql.spark.sql(spark, con, text, [value])
+        assert len(set(frame.inputFiles())) == selected
+        assert selected < con.explain("SELECT SALES FROM retail.seed").files_selected
+        frame.createOrReplaceTempView("kept")
+        assert spark.table("kept").count() == len(con.sql(text, [value]).rows())
+        spark.catalog.dropTempView("kept")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("SHOW CUBES", "not-a-select"),
+        ("SELECT approx_quantile(SALES, 0.5) FROM retail", "not-portable"),
+        ("SELECT nosuch FROM retail", "unknown-column"),
+    ],
+)
+def test_what_is_no_frame_is_an_error(spark: Any, ktk_store: Path, text: str, code: str) -> None:
+    with pytest.raises(KartosqlError) as caught:
+        kartosql.spark.sql(spark, ktk_store, text)
+    assert caught.value.code == code
+
+
+def test_credentials_are_in_no_plan(spark: Any, ktk_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kartosql.engines.spark import scan
+    from kartosql.engines.spark.paths import Location
+
+    where = scan.location(Store(str(ktk_store)))
+    monkeypatch.setattr(scan, "location", lambda _: Location(where.root, {"fs.s3a.bucket.b.secret.key": "HUSH"}))
+    frame = kartosql.spark.sql(spark, ktk_store, "SELECT SALES FROM retail")
+    execution = frame._jdf.queryExecution()
+    explained = spark._sc._jvm.PythonSQLUtils.explainString(execution, "extended")
+    assert "FileScan parquet" in explained
+    assert "HUSH" not in explained + execution.toString()
+    assert "HUSH" not in repr(scan.location(Store(str(ktk_store))))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
-from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, SqlError
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.less import counted
@@ -21,6 +21,7 @@ from kartosql.plan.report import ScanReport, human_bytes
 from kartosql.plan.scan import Scan
 from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.result import Progress, Query
+from kartosql.routing import NOT_SPARK, Router, begun
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
@@ -71,7 +72,8 @@ class SelectQuery(Query):
         self._measured: Measured | Nothing | None = None
         self._interrupted = False
         self._ordered = True  # whether the engine may choose the order of joins
-        self._engine = "spark" if settings["engine"] == "spark" else "duckdb"
+        self._engine = "spark" if settings["engine"] == "spark" else "duckdb"  # as far as it is known
+        self._not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
         self._pruned = pruned
         self._traced = traced  # whether each step of the plan holds its files
         if self._bound.suspects:
@@ -175,12 +177,21 @@ class SelectQuery(Query):
             or self._settings["max_bytes"] is not None
         ):
             files.stat(report.selected)
-        total = report.bytes_selected
-        size = "" if total is None else f", {human_bytes(total)}"
-        found = f"{count:,} {'file' if count == 1 else 'files'}{size}"
-        if self._engine == "spark":
-            return replace(report, engine="spark", engine_reason=f"{found}: the setting engine asks for Spark")
-        return replace(report, engine_reason=f"{found}: one machine is enough")
+        choice = Router(self._settings, self._not_spark).choose(report, files, self._untranslatable)
+        self._engine = choice.engine
+        return replace(report, engine=choice.engine, engine_reason=choice.reason)
+
+    def _untranslatable(self, report: ScanReport, files: FileAccess) -> str | None:
+        """Return why Spark would not give DuckDB's answer, None if it does."""
+        self._engine = "spark"
+        statement: Any = self._start(files, report)
+        try:
+            statement.translate(self._bound, report.scan)
+        except NotPortable as e:
+            return e.message
+        finally:
+            statement.close()
+        return None
 
     def _check_budget(self, report: ScanReport) -> None:
         limit = self._settings["max_bytes"]
@@ -207,8 +218,8 @@ class SelectQuery(Query):
         try:
             report = self._plan(files, statement)
             self._check_budget(report)
-            if statement is None:
-                statement = self._start(files, report)
+            if statement is None or (report.engine == "spark" and self._settings["engine"] == "auto"):
+                statement = self._start(files, report, statement)
             self._running, self._reading = statement, report
             # Spark does not read metadata in place of rows.
             bound = counted(self._bound, report.scan) if report.engine == "duckdb" else self._bound
@@ -217,6 +228,9 @@ class SelectQuery(Query):
             if self._interrupted:
                 raise ExecutionError("The statement was interrupted.", code="interrupted")
             schema, batches, self._types = statement.stream(bound, ordered=self._ordered)
+            if report.engine == "spark":
+                # All rows come at once, and whether Spark has them is known before any is passed on.
+                batches = begun(batches)
         except KartosqlError as e:
             self._end(statement)
             if self._may_work_otherwise(e):
@@ -231,6 +245,24 @@ class SelectQuery(Query):
             self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
         return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
 
+    def spark_frame(self, spark: Any) -> Any:
+        """Return the result as a DataFrame of a Spark session, index-pruned, which runs when rows are asked for.
+
+        The setting ``engine`` has to be ``spark``. Raises ``not-portable`` where Spark's answer
+        would not be DuckDB's.
+        """
+        files = FileAccess(self._store)
+        statement: Any = self._start(files) if may_tell_time(self._bound.select.text) else None
+        try:
+            report = self._plan(files, statement)
+            self._check_budget(report)
+            if statement is None:
+                statement = self._start(files, report)
+            self._report = report
+            return statement.frame(self._bound, report.scan, spark)
+        finally:
+            self._end(statement)
+
     def _may_work_otherwise(self, error: KartosqlError) -> bool:
         """Return whether to run the query once more, and prepare for that."""
         occurrences = self._bound.occurrences
@@ -238,6 +270,10 @@ class SelectQuery(Query):
             # A reference was overlooked; with every column there the engine can find it.
             for occurrence in occurrences:
                 occurrence.all_used = True
+            return True
+        if self._engine == "spark" and self._settings["engine"] == "auto" and error.code in NOT_SPARK:
+            self._not_spark = error.message
+            self._engine = "duckdb"
             return True
         if self._ordered and LOST_COLUMN in error.message:
             self._ordered = False
@@ -267,12 +303,17 @@ class SelectQuery(Query):
         finally:
             statement.close()
 
-    def _start(self, files: FileAccess, report: ScanReport | None = None) -> Running:
-        """Return a statement over the files of a report, or over files that are still to be chosen."""
+    def _start(self, files: FileAccess, report: ScanReport | None = None, former: Running | None = None) -> Running:
+        """Return a statement over the files of a report, or over files that are still to be chosen.
+
+        ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
+        """
         every = [p.table for o in self._bound.occurrences for p in o.source.parts]
         if self._engine == "spark":
             from kartosql.engines.spark.engine import SparkStatement
 
+            if isinstance(former, Statement):
+                return SparkStatement(former, files, self._settings)
             # DuckDB opens files only where nothing else gives a column its type.
             untyped = any(pa.types.is_null(t) for table in every for t in table.types.values())
             keys = () if not untyped else None if report is None else report.selected

@@ -97,6 +97,9 @@ SETTINGS: Mapping[str, Setting] = {
     s.name: s
     for s in (
         Setting("engine", "auto", _engine, "engine that runs the scan: auto, duckdb or spark"),
+        Setting(
+            "spark_threshold", None, parse_size, "bytes to read above which auto is Spark; else 4 times the memory"
+        ),
         Setting("timeout", None, _seconds, "seconds after which a running query is stopped"),
         Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes"),
         Setting("memory_limit", None, _text, "memory of the engine, e.g. 4GB", "memory_limit"),

@@ -15,13 +15,14 @@ from kartosql.engines.spark.types import quote
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.bind import Parameters
 from kartosql.plan.tables import quote_identifier
 from kartosql.query import SelectQuery
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["RegisteredViews", "register"]
+__all__ = ["RegisteredViews", "register", "sql"]
 
 
 class RegisteredViews:
@@ -142,6 +143,41 @@ def register(
     views = RegisteredViews(spark, connection, cubes)
     views.refresh()
     return views
+
+
+def sql(
+    spark: SparkSession,
+    url: str | os.PathLike[str] | Connection,
+    text: str,
+    parameters: Parameters = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> DataFrame:
+    """Return the answer of a SELECT as a DataFrame of a session; files are opened when rows are asked for.
+
+    The statement is that of ``Connection.sql``: it is planned now, with partition keys, indices
+    and statistics, each table occurrence by itself, and Spark reads the files that are left. A
+    Connection in the place of ``url`` keeps metadata and indices from one statement to the next.
+
+    Unsigned 64-bit integers are DECIMAL(20,0), sums of integers DECIMAL(38,0). Raises
+    ``not-portable`` for what Spark would answer differently, ``store-unreachable``, and what
+    ``Connection.sql`` raises.
+    """
+    own = not isinstance(url, Connection)
+    connection = (
+        url
+        if isinstance(url, Connection)
+        else connect(url, storage_options=storage_options, engine="spark", read_only=True, **settings)
+    )
+    try:
+        query = connection.sql(text, parameters, engine="spark")
+        if not isinstance(query, SelectQuery):
+            raise UsageError("Only a SELECT becomes a DataFrame.", code="not-a-select", hint="Use Connection.sql.")
+        return query.spark_frame(spark)
+    finally:
+        if own:
+            connection.close()
 
 
 def _tables(snapshot: Snapshot, name: str, *, is_cube: bool) -> dict[str, str]:

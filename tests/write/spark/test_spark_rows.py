@@ -186,12 +186,15 @@ def test_progress_is_told(spark, tmp_path):
     assert [(t.dataset, t.rows, t.files) for t in told] == [("d", 9, 3)]
 
 
-def test_the_example_of_the_page_runs(spark, tmp_path, monkeypatch):
+def test_the_example_of_the_page_runs(spark, tmp_path):
     page = Path(__file__).resolve().parents[3] / "docs" / "writing.md"
     text = page.read_text("utf-8").split("```pyspark\n")[1].split("```")[0]
-    monkeypatch.chdir(tmp_path)
+    text = text.replace("hours.parquet", str(tmp_path / "hours.parquet"))  # Spark's folder is where its JVM was started
     hours = [(hour, 1 + hour // 50, "AA" if hour % 2 else "UA", hour / 4) for hour in range(100)]
-    spark.createDataFrame(hours, "hour long, month int, carrier string, delay double").write.parquet("hours.parquet")
-    with kartosql.connect(str(tmp_path)) as con:
+    spark.createDataFrame(hours, "hour long, month int, carrier string, delay double").write.parquet(
+        str(tmp_path / "hours.parquet")
+    )
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(str(tmp_path / "store")) as con:
         exec(text, {"spark": spark, "kartosql": kartosql, "con": con})
         assert con.sql("SELECT count(*), sum(delay) FROM delays").rows() == [(100, 1237.5)]

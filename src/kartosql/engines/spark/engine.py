@@ -15,6 +15,7 @@ import pyarrow as pa
 from kartosql.engines.duckdb import FileAccess, Statement
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.spark.errors import translate as error_of
+from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.scan import Views
 from kartosql.engines.spark.session import is_connect, isolated, keeping_active, quiet, session
 from kartosql.engines.spark.shapes import Shapes
@@ -123,8 +124,17 @@ class SparkStatement:
             raise
         self._translation, self._schema = found, plan.schema
 
-    def _create_views(self, query: BoundQuery, scan: Scan) -> None:
-        outer = session()
+    def frame(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
+        """Return the result as a DataFrame of the session ``spark``, which runs it when it is asked for rows."""
+        self.translate(query, scan)
+        assert self._translation is not None
+        assert self._schema is not None
+        with self._errors():
+            self._create_views(query, scan, spark)
+            return moved(self._spark.sql(self._translation.sql).toDF(*self._schema.names), spark)
+
+    def _create_views(self, query: BoundQuery, scan: Scan, outer: Any = None) -> None:
+        outer = outer or session()
         if is_connect(outer):
             raise ExecutionError(
                 "Lists of files cannot be handed to Spark Connect.",

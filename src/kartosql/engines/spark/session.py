@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import importlib.util
 import logging
 import os
 import re
@@ -55,6 +57,24 @@ def session(*, master: str | None = None, memory: str | None = None) -> SparkSes
 def is_running() -> bool:
     """Return whether this process has a Spark session, without importing PySpark."""
     return "pyspark" in sys.modules and active() is not None
+
+
+def obstacle() -> str | None:
+    """Return why this process cannot use Spark, None if it can; nothing is started."""
+    if is_running():
+        return None
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed"
+    return _java_problem()
+
+
+@functools.cache
+def _java_problem() -> str | None:
+    try:
+        check_java()
+    except UsageError as e:
+        return e.message
+    return None
 
 
 def active() -> SparkSession | None:

@@ -18,6 +18,7 @@ from kartosql.store import Store
 TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
 SPARE = 1_024  # by so much footers of one table may differ before one is read twice
 MAX_FILES = 200_000
+AT_ONCE = 256  # footers that are read before their sizes are looked at
 _END = 8
 
 
@@ -76,6 +77,23 @@ class Shapes:
         """Return the columns of files of a shape."""
         return self._shapes[number]
 
+    def bytes_of(self, files: Sequence[tuple[str, int]], columns: frozenset[str] | None, enough: int) -> int:
+        """Return how many bytes columns take in files, all columns if it is None.
+
+        Once it is more than ``enough``, the other files are not looked at.
+        """
+        total = 0
+        for first in range(0, len(files), AT_ONCE):
+            some = files[first : first + AT_ONCE]
+            total += (
+                sum(_bytes_of(file, self._footer(file), columns) for file in some)
+                if self._store.is_local
+                else sum(self._store.map(lambda file: _bytes_of(file, self._footer(file), columns), some))
+            )
+            if total > enough:
+                break
+        return total
+
     def _number(self, key: str, footer: bytes) -> int:
         if footer.startswith(self._last[0]):
             return self._last[1]
@@ -120,14 +138,32 @@ def corrupt(key: str, reason: str) -> FormatError:
     )
 
 
-def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
+def _metadata(key: str, footer: bytes) -> Any:
     import pyarrow.parquet as pq
 
     whole = MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
     try:
-        schema = pq.read_metadata(pa.BufferReader(whole)).schema
-        arrow = schema.to_arrow_schema()
+        return pq.read_metadata(pa.BufferReader(whole))
     except (pa.ArrowException, OSError, ValueError) as e:
+        raise corrupt(key, str(e).splitlines()[0]) from None
+
+
+def _bytes_of(file: tuple[str, int], footer: bytes, columns: frozenset[str] | None) -> int:
+    """Return how many bytes columns take in a file."""
+    if columns is None:
+        return file[1]
+    found = _metadata(file[0], footer)
+    paths = [found.schema.column(at).path.split(".")[0] for at in range(found.num_columns)]
+    wanted = [at for at, path in enumerate(paths) if path in columns]
+    groups = map(found.row_group, range(found.num_row_groups))
+    return sum(group.column(at).total_compressed_size for group in groups for at in wanted)
+
+
+def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
+    schema = _metadata(key, footer).schema
+    try:
+        arrow = schema.to_arrow_schema()
+    except (pa.ArrowException, ValueError) as e:
         raise corrupt(key, str(e).splitlines()[0]) from None
     found: dict[str, FileColumnType] = {}
     for field in arrow:

@@ -1,0 +1,119 @@
+"""The choice between DuckDB and Spark, for a statement that is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb import FileAccess
+from kartosql.errors import StoreError
+from kartosql.plan.report import ScanReport
+from kartosql.plan.route import Choice, Work, choose, default_limit, refused
+from kartosql.settings import Settings, parse_size
+from kartosql.store import Store
+from kartosql.store.mounts import MARK, Mounts
+
+# Errors of Spark after which DuckDB still has the answer, and auto asks it.
+NOT_SPARK = {
+    "not-portable",
+    "missing-extra",
+    "missing-java",
+    "old-java",
+    "spark-failed",
+    "spark-connect",
+    "store-unreachable",
+}
+
+
+class Router:
+    """Chooses the engine by the settings; ``not_spark`` tells why Spark cannot run the statement, if that is known."""
+
+    def __init__(self, settings: Settings, not_spark: str | None = None) -> None:
+        self._settings = settings
+        self._not_spark = not_spark
+
+    def choose(
+        self, report: ScanReport, files: FileAccess, untranslatable: Callable[[ScanReport, FileAccess], str | None]
+    ) -> Choice:
+        """Return the engine for what a report selects.
+
+        ``untranslatable`` tells why Spark would answer a statement differently; it is asked
+        only where Spark would be chosen.
+        """
+        wish = self._settings["engine"]
+
+        def measure() -> int:
+            files.stat(report.selected)
+            return report.bytes_selected or 0
+
+        choice = choose(
+            wish,
+            Work(report.files_selected, report.bytes_selected),
+            self._limit(),
+            measure=measure,
+            used=lambda enough: _bytes_used(report, files, enough),
+            obstacle=lambda: self._obstacle(report, files),
+        )
+        if choice.engine == "duckdb" or wish == "spark":
+            return choice
+        reason = untranslatable(report, files)
+        return choice if reason is None else refused(choice, reason)
+
+    def _limit(self) -> int:
+        given: int | None = self._settings["spark_threshold"]
+        if given is not None:
+            return given
+        try:
+            memory = parse_size(self._settings["memory_limit"])
+        except ValueError:  # none, or what only DuckDB understands
+            memory = None
+        return default_limit(memory)
+
+    def _obstacle(self, report: ScanReport, files: FileAccess) -> str | None:
+        if self._not_spark is not None:
+            return self._not_spark
+        if any(key.startswith(MARK) for key in report.selected):
+            return "Spark does not read what is attached"
+        from kartosql.engines.spark.paths import location
+        from kartosql.engines.spark.session import obstacle
+
+        store = _main(files)
+        try:
+            location(store)
+        except StoreError as e:
+            return e.message
+        return obstacle()
+
+
+def _main(files: FileAccess) -> Store:
+    store = files.store.main if isinstance(files.store, Mounts) else files.store
+    assert isinstance(store, Store)
+    return store
+
+
+def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
+    """Return how many bytes the columns used take in the files of a report, by their footers.
+
+    Once it is more than ``enough``, no more footers are read.
+    """
+    from kartosql.engines.spark.shapes import Shapes
+
+    files.stat(report.selected)
+    shapes, total = Shapes(_main(files)), 0
+    for occurrence in report.scan.occurrences:
+        used = occurrence.occurrence.columns
+        for part in occurrence.parts:
+            if part.summary is None and total <= enough:
+                table = part.part.table
+                sized = [(key, files.sizes[key] or 0) for key in map(table.files.__getitem__, part.files)]
+                columns = None if used is None else used | frozenset(part.part.join_key)
+                total += shapes.bytes_of(sized, columns, enough - total)
+    return total
+
+
+def begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the same batches, the first of which was fetched."""
+    first = next(batches, None)
+    return iter(()) if first is None else chain([first], batches)
