@@ -33,8 +33,9 @@ def test_text_without_place_is_the_message_alone():
 
 def test_dictionary_holds_code_message_hint_and_span():
     error = SqlError("no", code="unknown-column", hint="yes", span=(1, 2), sql="abc")
-    assert error.to_dict() == {"code": "unknown-column", "message": "no", "hint": "yes", "span": [1, 2]}
-    assert KartosqlError("no").to_dict() == {"code": "error", "message": "no", "hint": None, "span": None}
+    shown = {"code": "unknown-column", "message": "no", "hint": "yes", "span": [1, 2]}
+    assert error.to_dict() == {**shown, "docs": "docs/errors.md#unknown-column"}
+    assert KartosqlError("no").to_dict()["span"] is None
 
 
 def _unknown(name: str, code: str = "unknown-column", hint: str | None = None) -> SqlError:
@@ -46,6 +47,16 @@ def test_one_unknown_name_speaks_for_itself():
     assert (error.code, error.message, error.hint, error.span) == (
         "unknown-column", "There is no a.", "Try b.", (0, 1)
     )  # fmt: skip
+
+
+def test_several_unknown_names_are_shown_at_their_places():
+    names = [SqlError(f"There is no {n}.", code="unknown-column", span=s) for n, s in (("a", (7, 8)), ("b", (10, 11)))]
+    assert str(UnknownNameError(names, "SELECT a, b")).splitlines()[1:] == [
+        "LINE 1: SELECT a, b",
+        "               ^",
+        "LINE 1: SELECT a, b",
+        "                  ^",
+    ]
 
 
 def test_several_unknown_names_are_reported_at_once():

@@ -37,10 +37,18 @@ class KartosqlError(Exception):
         self.span = span
         self.sql = sql
 
+    @property
+    def docs(self) -> str:
+        """Where the documentation tells more: a page and the heading of the code."""
+        return f"docs/errors.md#{self.code}"
+
+    @property
+    def places(self) -> list[Span]:
+        """The places in ``sql`` that the error is about."""
+        return [self.span] if self.sql is not None and self.span is not None else []
+
     def __str__(self) -> str:
-        text = self.message
-        if self.sql is not None and self.span is not None:
-            text += "\n" + excerpt(self.sql, self.span)
+        text = "\n".join([self.message, *(excerpt(self.sql or "", span) for span in self.places)])
         if self.hint:
             text += f"\nHint: {self.hint}"
         return text
@@ -52,6 +60,7 @@ class KartosqlError(Exception):
             "message": self.message,
             "hint": self.hint,
             "span": list(self.span) if self.span else None,
+            "docs": self.docs,
         }
 
 
@@ -87,6 +96,12 @@ class UnknownNameError(SqlError):
         code = codes.pop() if len(codes) == 1 else None
         super().__init__(message, code=code, hint=hint, span=first.span, sql=sql)
         self.errors = errors
+
+    @property
+    def places(self) -> list[Span]:
+        """The places of all names."""
+        found = [e.span for e in self.errors if e.span is not None] if self.sql is not None else []
+        return list(dict.fromkeys(found))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error and all the names it is about."""

@@ -95,7 +95,8 @@ def test_errors_point_into_the_script(run, cube):
     assert "LINE 4:   nope, nada FROM c" in lines
     assert lines[lines.index("LINE 4:   nope, nada FROM c") + 1].strip() == "^^^^"
     assert found.err.count("LINE 4") == 2
-    assert lines[-1].startswith("hint: ")
+    assert lines[-2].startswith("hint: ")
+    assert lines[-1] == "see: docs/errors.md#unknown-column"
 
 
 def test_parameters_by_number_and_name(run, cube):

@@ -14,9 +14,7 @@ from kartosql.errors import (
     KartosqlError,
     KartosqlWarning,
     LimitError,
-    Span,
     StoreError,
-    UnknownNameError,
     UsageError,
     excerpt,
 )
@@ -53,11 +51,11 @@ def report(error: KartosqlError) -> int:
 def described(error: KartosqlError) -> list[str]:
     """Return what an error says: its code and message, places in the text, notes, and the hint."""
     lines = [f"error[{error.code}]: {error.message}"]
-    for span in _spans(error):
-        lines.append(excerpt(error.sql or "", span))
+    lines += [excerpt(error.sql or "", span) for span in error.places]
     lines += getattr(error, "__notes__", [])
     if error.hint:
         lines.append(f"hint: {error.hint}")
+    lines.append(f"see: {error.docs}")
     return lines
 
 
@@ -79,13 +77,6 @@ def exit_code(error: KartosqlError) -> int:
     if isinstance(error, StoreError):
         return STORE
     return LIMIT if isinstance(error, LimitError) else FAILED
-
-
-def _spans(error: KartosqlError) -> list[Span]:
-    if error.sql is None:
-        return []
-    found = [e.span for e in error.errors] if isinstance(error, UnknownNameError) else [error.span]
-    return list(dict.fromkeys(span for span in found if span is not None))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.errors import Span, SqlError, UnknownNameError
+from kartosql.plan.edits import edited
 from kartosql.plan.occurrences import Occurrence, Relation, Unknown
 from kartosql.plan.scopes import ScopeWalker, Walked
 from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
@@ -99,13 +101,15 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     if tree is None:
         raise SqlError("The statement cannot be planned.", code="syntax-error", sql=select.text)
     clauses: list[tuple[Span, str]] = []
-    occurrences = _occurrences(select, tree, tables, clauses)
+    occurrences, errors = _occurrences(select, tree, tables, clauses)
 
     def slice_(node: exp.Expression) -> str | None:
         span = span_of(node)
         return None if span is None else select.text[span[0] : span[1]]
 
     walker = ScopeWalker({id(o.node): o for o in occurrences}, slice_)
+    if errors:
+        raise _unknown_names(errors, walker, tree, select.text)
     try:
         walked = walker.statement(tree)
     except SqlError as e:
@@ -149,8 +153,11 @@ def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parame
 
 def _occurrences(
     select: Select, tree: exp.Expression, tables: Tables, edits: list[tuple[Span, str]]
-) -> list[Occurrence]:
-    """Return the occurrences; clauses that only they understand are blanked by ``edits``."""
+) -> tuple[list[Occurrence], list[SqlError]]:
+    """Return the occurrences, and what is wrong with the names of others.
+
+    Clauses that only occurrences understand are blanked by ``edits``.
+    """
     found: list[Occurrence] = []
     errors: list[SqlError] = []
     for node in sorted(tree.find_all(exp.Table), key=lambda n: span_of(n) or (0, 0)):
@@ -172,9 +179,16 @@ def _occurrences(
         found.append(Occurrence(len(found), source, name, view, node, span, as_of))
         if past is not None:
             edits.append((past[1], " " * (past[1][1] - past[1][0])))
-    if errors:
-        raise errors[0] if len(errors) == 1 else UnknownNameError(errors, select.text)
-    return found
+    return found, errors
+
+
+def _unknown_names(errors: list[SqlError], walker: ScopeWalker, tree: exp.Expression, sql: str) -> SqlError:
+    """Return the error about tables, together with the columns that the other tables do not have."""
+    with contextlib.suppress(SqlError, RecursionError):
+        walker.statement(tree)
+    found = [*errors, *(_unknown_column(u, sql) for u in (*walker.names.unknown, *walker.names.missing))]
+    found.sort(key=lambda e: e.span or (0, 0))
+    return found[0] if len(found) == 1 else UnknownNameError(found, sql)
 
 
 def _is_cte(table: exp.Table) -> bool:
@@ -265,28 +279,34 @@ def _renames(walker: ScopeWalker) -> list[tuple[Span, str]]:
 
 def texts_of(select: Select, edits: Sequence[tuple[Span, str]]) -> tuple[str, str]:
     """Return the text to run and its shape."""
-    text = _apply(select.text, edits)
+    text = edited(select.text, edits)
     if not select.constants:
         return text, text
-    return text, _apply(select.text, [*edits, *with_masks(select.text, select.constants)])
-
-
-def _apply(text: str, edits: Sequence[tuple[Span, str]]) -> str:
-    pieces, at = [], 0
-    for (start, end), new in sorted(edits):
-        pieces += [text[at:start], new]
-        at = end
-    return "".join([*pieces, text[at:]])
+    return text, edited(select.text, [*edits, *with_masks(select.text, select.constants)])
 
 
 def _unknown_column(unknown: Unknown, sql: str) -> SqlError:
     span = span_of(unknown.node)
+    shown = f"{unknown.qualifier}.{unknown.name}" if unknown.qualifier else unknown.name
+    message = f"There is no column {shown!r}."
+    aliases = {a.lower(): a for a in unknown.aliases}
+    if unknown.qualifier and aliases and unknown.qualifier.lower() not in aliases:
+        message += f" {unknown.qualifier!r} is no table of this query."
+        close = difflib.get_close_matches(unknown.qualifier.lower(), aliases, 1, cutoff=0.6)
+        if close or len(aliases) == 1:
+            alias = aliases[close[0]] if close else next(iter(aliases.values()))
+            hint = f"Did you mean {quote_if_needed(alias)}.{quote_if_needed(unknown.name)}?"
+        else:
+            hint = f"Its tables are {', '.join(aliases.values())}."
+        return SqlError(message, code="unknown-column", hint=hint, span=span, sql=sql)
+    return SqlError(message, code="unknown-column", hint=_suggestion(unknown), span=span, sql=sql)
+
+
+def _suggestion(unknown: Unknown) -> str | None:
     by_lower = {c.lower(): c for c in unknown.candidates}
     close = difflib.get_close_matches(unknown.name.lower(), by_lower, 1, cutoff=0.6)
-    hint = None
     if close:
-        hint = f"Did you mean {quote_if_needed(by_lower[close[0]])}?"
-    elif unknown.candidates:
-        hint = f"Columns: {', '.join(unknown.candidates[:20])}{', ...' if len(unknown.candidates) > 20 else ''}."
-    shown = f"{unknown.qualifier}.{unknown.name}" if unknown.qualifier else unknown.name
-    return SqlError(f"There is no column {shown!r}.", code="unknown-column", hint=hint, span=span, sql=sql)
+        return f"Did you mean {quote_if_needed(by_lower[close[0]])}?"
+    if not unknown.candidates:
+        return None
+    return f"Columns: {', '.join(unknown.candidates[:20])}{', ...' if len(unknown.candidates) > 20 else ''}."

@@ -18,6 +18,8 @@ class NameBinder:
     def __init__(self, occurrences: Mapping[int, Occurrence]) -> None:
         self.by_node = occurrences  # id of the Table node -> occurrence
         self.unknown: list[Unknown] = []
+        # Columns of known tables that are not there, beside tables that are not known.
+        self.missing: list[Unknown] = []
         self.bound: dict[int, Bound] = {}  # by id of the Column node
         self.members: dict[int, Member] = {}  # by id of the Column node; those of which the meaning is certain
         self.inner_names: dict[int, str] = {}  # id of Column node -> name inside of the engine
@@ -40,6 +42,9 @@ class NameBinder:
                 return
             if any(s.open for s in level.sources):
                 # It may belong to a source whose columns are not known, or to a query further out.
+                named = [s for s in level.sources if len(names) == 2 and s.alias.lower() == names[0].lower()]
+                if len(named) == 1 and not named[0].open:
+                    self.missing.append(_unknown(node, names, scope))
                 self._may_use(node, parts, names, levels[at + 1 :])
                 return
             if len(names) == 1 and names[0].lower() in level.aliases:
@@ -50,9 +55,7 @@ class NameBinder:
 
     def note_unknown(self, node: exp.Expression, names: list[str], scope: Scope) -> None:
         """Note a reference that nothing explains."""
-        known = [c for level in scope.chain() for s in level.sources for c in sorted(s.columns)]
-        qualifier = names[-2] if len(names) > 1 else None
-        self.unknown.append(Unknown(node, names[-1], qualifier, tuple(dict.fromkeys(known))))
+        self.unknown.append(_unknown(node, names, scope))
 
     def bind_at(self, node: exp.Column, parts: list[exp.Identifier], names: list[str], scope: Scope) -> bool:
         """Bind a reference to the sources of one scope; False if none of them explains it."""
@@ -170,6 +173,15 @@ class NameBinder:
                             source.occurrence.use(source.real(found))
                     if source.occurrence is not None and source.alias.lower() in (n.lower() for n in names):
                         source.occurrence.all_used = True
+
+
+def _unknown(node: exp.Expression, names: list[str], scope: Scope) -> Unknown:
+    sources = [s for level in scope.chain() for s in level.sources]
+    qualifier = names[-2] if len(names) > 1 else None
+    named = [s for s in sources if qualifier is not None and s.alias.lower() == qualifier.lower()]
+    columns = dict.fromkeys(c for s in named or sources for c in sorted(s.columns))
+    aliases = dict.fromkeys(s.alias for s in sources if s.alias)
+    return Unknown(node, names[-1], qualifier, tuple(columns), tuple(aliases))
 
 
 def _may_be_field(names: list[str], scope: Scope) -> bool:

@@ -202,4 +202,5 @@ class Unknown:
     node: exp.Expression
     name: str
     qualifier: str | None
-    candidates: tuple[str, ...]
+    candidates: tuple[str, ...]  # columns of the table that is named, or of all tables in scope
+    aliases: tuple[str, ...] = ()  # what the tables in scope are called

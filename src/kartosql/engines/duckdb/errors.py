@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import duckdb
 
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError, StoreError
+from kartosql.plan.edits import Edit, edited, original_span
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
 _UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"? (?:does not exist|not found)')
+_UNKNOWN_FUNCTION = re.compile(r"[Ff]unction with name \"?([^\"\s]+)\"? does not exist")
 _LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
-_PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)\^", re.MULTILINE)
+_PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
-def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -> KartosqlError:
+def translate(
+    error: Exception, sql: str, key_in: Callable[[str], str | None], edits: Sequence[Edit] = ()
+) -> KartosqlError:
     """Return the error of ours that an error of DuckDB means.
 
-    ``key_in`` finds the storage key of a file that a message names.
+    ``key_in`` finds the storage key of a file that a message names, ``edits`` made the text that
+    was run of the user's ``sql``.
     """
     raw = str(error)
     message = _SCHEMA.sub("", _LINE.sub("", raw)).strip()
     message = re.sub(r"^[A-Z][A-Za-z ]+ Error: ", "", message).split("\n")[0].strip()
     hint = next((line for line in raw.splitlines() if line.startswith(("Did you mean", "Candidate"))), None)
+    hint = hint and re.sub(r'^Did you mean "([^"]+)"\??$', r"Did you mean \1?", hint)
     if isinstance(error, duckdb.InterruptException):
         if "timeout" in raw.lower() or "execution time" in raw.lower():
             return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
@@ -37,7 +43,7 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
             sql=sql,
         )
     if isinstance(error, duckdb.ParserException):
-        return SqlError(message, code="syntax-error", sql=sql, hint=hint, span=_place(raw, sql))
+        return SqlError(message, code="syntax-error", sql=sql, hint=hint, span=_place(raw, sql, edits))
     if isinstance(error, duckdb.OutOfMemoryException):
         return LimitError(message, code="out-of-memory", hint="Raise memory_limit, or select fewer columns and rows.")
     if isinstance(error, duckdb.PermissionException) or "disabled by configuration" in raw:
@@ -48,7 +54,7 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
             sql=sql,
         )
     if isinstance(error, (duckdb.BinderException, duckdb.CatalogException, duckdb.NotImplementedException)):
-        return _bind_error(message, raw, hint, sql)
+        return _bind_error(message, raw, hint, sql, edits)
     if "Traceback (most recent call last)" in raw:
         # What our own filesystem raised while DuckDB read through it.
         reason = raw.strip().splitlines()[-1]
@@ -60,14 +66,15 @@ def translate(error: Exception, sql: str, key_in: Callable[[str], str | None]) -
             f"{key}: {message}", code=code, hint="The file is damaged, or not one that the dataset's writer wrote."
         )
     if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
-        return ExecutionError(message, code="invalid-value", hint=hint)
+        return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=_place(raw, sql, edits))
     return ExecutionError(message or type(error).__name__, hint=hint)
 
 
-def _place(raw: str, sql: str) -> Span | None:
+def _place(raw: str, sql: str, edits: Sequence[Edit] = ()) -> Span | None:
     """Return the place in ``sql`` that the caret of a message points at, if its line is the user's."""
     match = _PLACE.search(raw)
-    lines = sql.split("\n")
+    run = edited(sql, edits)
+    lines = run.split("\n")
     if match is None or int(match[1]) > len(lines):
         return None
     number, shown = int(match[1]) - 1, match[2]
@@ -78,18 +85,27 @@ def _place(raw: str, sql: str) -> Span | None:
     if at < 0 or column < 0:
         return None
     start = sum(len(line) + 1 for line in lines[:number]) + at + column - (3 if shown.startswith("...") else 0)
-    return (start, start + 1) if 0 <= start <= len(sql) else None
+    if not 0 <= start <= len(run):
+        return None
+    first, last = (original_span(sql, edits, at) for at in (start, start + len(match[4]) - 1))
+    return first[0], max(first[1], last[1])
 
 
-def _bind_error(message: str, raw: str, hint: str | None, sql: str) -> SqlError:
+def _bind_error(message: str, raw: str, hint: str | None, sql: str, edits: Sequence[Edit] = ()) -> SqlError:
+    span = _place(raw, sql, edits)
     match = _UNKNOWN_COLUMN.search(raw)
     if match:
         name = match[1] or match[2]
-        return SqlError(
-            f"There is no column {name!r}.", code="unknown-column", hint=hint, sql=sql, span=_place(raw, sql)
-        )
+        return SqlError(f"There is no column {name!r}.", code="unknown-column", hint=hint, sql=sql, span=span)
     match = _UNKNOWN_TABLE.search(raw)
     if match:
         return SqlError(f"There is no table {match[1]!r}.", code="unknown-table", hint=hint, sql=sql)
     code = "not-grouped" if "GROUP BY" in raw and "must appear" in raw else "invalid-query"
-    return SqlError(message, code=code, hint=hint, sql=sql, span=_place(raw, sql))
+    match = _UNKNOWN_FUNCTION.search(raw)
+    if match:
+        message = f"There is no function {match[1]!r}."
+    elif code == "not-grouped" and hint is None:
+        hint = "Add it to GROUP BY, write any_value(...) around it, or use GROUP BY ALL."
+    elif "No function matches" in raw or "Could not choose a best candidate" in raw:
+        hint = "Write a cast to the type that is meant, such as CAST(x AS DOUBLE)."
+    return SqlError(message, code=code, hint=hint, sql=sql, span=span)

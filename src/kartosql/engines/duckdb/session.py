@@ -19,6 +19,7 @@ from kartosql.engines.duckdb.texts import reading_literal
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError
 from kartosql.formats.arrays import array_of
+from kartosql.plan.edits import Edit
 from kartosql.plan.tables import TableSource
 
 MAX_BLAMED = 1_000  # files that are read again to find the one that made a statement fail
@@ -98,19 +99,19 @@ class Session:
         return name
 
     @contextlib.contextmanager
-    def errors(self, sql: str) -> Iterator[None]:
-        """Turn DuckDB's errors into ours."""
+    def errors(self, sql: str, edits: Sequence[Edit] = ()) -> Iterator[None]:
+        """Turn DuckDB's errors into ours; ``edits`` made what is run of the user's ``sql``."""
         try:
             yield
         except KartosqlError as e:
             e.message = self.files.shown_in(e.message)
             raise
         except duckdb.Error as e:
-            raise self._translate(e, sql) from None
+            raise self._translate(e, sql, edits) from None
 
-    def _translate(self, error: Exception, sql: str) -> KartosqlError:
+    def _translate(self, error: Exception, sql: str, edits: Sequence[Edit] = ()) -> KartosqlError:
         """Return our error; where DuckDB does not say which file it cannot read, find it."""
-        found = translate(error, sql, self.files.key_in)
+        found = translate(error, sql, self.files.key_in, edits)
         if type(found) is ExecutionError and found.code == "query-failed":
             return self._damaged() or found
         return found

@@ -18,8 +18,9 @@ from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.session import Session
-from kartosql.errors import SqlError
+from kartosql.errors import KartosqlError, SqlError
 from kartosql.plan.bind import BoundQuery
+from kartosql.plan.edits import Edit
 from kartosql.plan.scan import Scan
 from kartosql.sql.judge import judge
 
@@ -152,10 +153,10 @@ class Statement(Session):
         self._give_back(self.instance, self._unharmed)
 
     @contextlib.contextmanager
-    def errors(self, sql: str) -> Iterator[None]:
+    def errors(self, sql: str, edits: Sequence[Edit] = ()) -> Iterator[None]:
         """Turn DuckDB's errors into ours; an instance that saw one is not used again."""
         try:
-            with super().errors(sql):
+            with super().errors(sql, edits):
                 yield
         except BaseException:
             self._unharmed = False
@@ -169,7 +170,7 @@ class Statement(Session):
 
     def describe(self, query: BoundQuery) -> pa.Schema:
         """Return the Arrow schema of a query's output, without opening a file."""
-        with self.errors(query.select.text):
+        with self.errors(query.select.text, query.edits):
             for occurrence in query.occurrences:
                 if occurrence.source.registered is not None:
                     self.relations.create_registered(occurrence)
@@ -195,7 +196,7 @@ class Statement(Session):
         """Lock the instance up and create the views of the statement, unless they are there."""
         if scan.occurrences is self._prepared:
             return
-        with self.errors(query.select.text):
+        with self.errors(query.select.text, query.edits):
             self._lock([p.part.table.files[i] for o in scan.occurrences for p in o.parts for i in p.files])
             for occurrence in query.occurrences:
                 if occurrence.source.registered is not None:
@@ -220,7 +221,7 @@ class Statement(Session):
 
         Unless ``ordered``, joins stay in the order of the text.
         """
-        with self.errors(query.select.text):
+        with self.errors(query.select.text, query.edits):
             self._choose_optimizers(query.text, ordered)
             if self._bound is None or self._bound[0] != query.text:
                 relation = self._query(query)
@@ -230,12 +231,13 @@ class Statement(Session):
             if relation.type != LAZY:
                 self._bound = None
             schema = _restored(self._reader.schema, query)
-            return schema, self._batches(self._reader, schema, query.select.text), types
+            return schema, self._batches(self._reader, schema, query), types
 
-    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, sql: str) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, query: BoundQuery) -> Iterator[pa.RecordBatch]:
         renamed = not schema.equals(reader.schema)
         self._unharmed = False
-        with self.errors(sql):
+        sql = query.select.text
+        with self.errors(sql, query.edits):
             while True:
                 try:
                     batch = reader.read_next_batch()
@@ -244,7 +246,7 @@ class Statement(Session):
                     self._unharmed = True
                     return
                 except (OSError, pa.ArrowException, RuntimeError) as e:
-                    raise self._translate(_duckdb_error(e), sql) from None
+                    raise self._translate(_duckdb_error(e), sql, query.edits) from None
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if renamed else batch
 
     def _query(self, query: BoundQuery) -> Any:
@@ -256,7 +258,19 @@ class Statement(Session):
                 _judged[shape] = None
                 while len(_judged) > MAX_JUDGED:
                     _judged.pop(next(iter(_judged)), None)
-        return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
+        try:
+            return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
+        except (duckdb.BinderException, duckdb.CatalogException) as e:
+            raise self._with_place(e, query) from None
+
+    def _with_place(self, error: Exception, query: BoundQuery) -> KartosqlError:
+        """Return our error about a query that cannot be bound; DuckDB tells the place only if it is to run it."""
+        edits = [*query.edits, ((0, 0), "EXPLAIN ")]
+        try:
+            self.rows(f"EXPLAIN {query.text}", query.parameters)
+        except duckdb.Error as e:
+            error = e
+        return self._translate(error, query.select.text, edits)
 
     def _judge(self, query: BoundQuery) -> None:
         """Raise an error unless the text to run is one query over nothing but the views of its occurrences."""
