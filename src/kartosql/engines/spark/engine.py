@@ -21,12 +21,10 @@ from kartosql.engines.spark.session import is_connect, isolated, keeping_active,
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
-from kartosql.store import Files, Store
-from kartosql.store.mounts import Mounts
+from kartosql.store import Files
 
 BATCH_ROWS = 100_000
 # What translated statements rely on, besides the settings that reading has.
@@ -42,21 +40,14 @@ SETTINGS: Mapping[str, str] = {
     # Statistics of floats inside of structs leave NaN out.
     "spark.sql.optimizer.nestedPredicatePushdown.supportedFileSources": "",
 }
-_shapes: weakref.WeakKeyDictionary[Store, Shapes] = weakref.WeakKeyDictionary()
+_shapes: weakref.WeakKeyDictionary[Files, Shapes] = weakref.WeakKeyDictionary()
 
 
-def shapes_of(store: Store) -> Shapes:
+def shapes_of(store: Files) -> Shapes:
     """Return what is remembered of the files of a store."""
     if store not in _shapes:
         _shapes[store] = Shapes(store)
     return _shapes[store]
-
-
-def store_of(files: Files) -> Store:
-    """Return the connection's own store."""
-    store = files.main if isinstance(files, Mounts) else files
-    assert isinstance(store, Store)
-    return store
 
 
 class Nothing:
@@ -143,7 +134,7 @@ class SparkStatement:
             )
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
-        store = store_of(self._files.store)
+        store = self._files.store
         self._views = Views(self._spark, store, shapes_of(store))
         made = self._views.create(scan)
         for occurrence in query.occurrences:
@@ -262,11 +253,11 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_tables(query: BoundQuery) -> None:
-    """Raise ``not-portable`` for tables that do not stand in the connection's own store."""
+    """Raise ``not-portable`` for tables whose files are texts: readers of CSV differ."""
     for occurrence in query.occurrences:
-        if any(type(part.table) is not DatasetTable for part in occurrence.source.parts):
+        if not all(part.table.has_footers for part in occurrence.source.parts):
             raise NotPortable(
-                f"Spark does not read what is attached, and {occurrence.source.name!r} is.",
+                f"Spark reads CSV in another way than DuckDB, and {occurrence.source.name!r} is made of such files.",
                 span=occurrence.span,
                 sql=query.select.text,
                 hint="Use engine='duckdb' or 'auto'.",

@@ -21,6 +21,8 @@ def decoder(columns: Mapping[str, pa.DataType], constants: Sequence[str]) -> Cal
     it needs is in it, so workers need pyarrow and nothing else.
     """
     names, shared = list(columns), list(constants)
+    # Arrow's nanoseconds end in 2262, and old timestamps of 12 bytes do not.
+    coerce = None if any(pa.types.is_timestamp(t) and t.unit == "ns" for t in columns.values()) else "us"
     declared = pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(columns.values())]).serialize().to_pybytes()
     stored = pa.schema([pa.field(f"c{i}", stored_type(t)) for i, t in enumerate(columns.values())])
     stored_bytes, row_name = stored.serialize().to_pybytes(), ROW
@@ -36,7 +38,12 @@ def decoder(columns: Mapping[str, pa.DataType], constants: Sequence[str]) -> Cal
                 path = batch.column("path")[at].as_py()
                 try:
                     content = pa.py_buffer(batch.column("content")[at].as_buffer())
-                    table = pq.read_table(pa.BufferReader(content), columns=names, partitioning=None)
+                    table = pq.read_table(
+                        pa.BufferReader(content),
+                        columns=names,
+                        partitioning=None,
+                        coerce_int96_timestamp_unit=coerce,
+                    )
                     found = [table.column(n).combine_chunks() for n in names]
                     arrays = [v.cast(t) for v, t in zip(found, types, strict=True)]
                 except (pa.ArrowException, OSError, KeyError, ValueError) as e:

@@ -10,17 +10,17 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.shared import shared_partitions
+from kartosql.engines.spark.attached import OFFSET, OP, Places, converted, state, with_validity
 from kartosql.engines.spark.listing import FileColumn, moved, relation
-from kartosql.engines.spark.paths import location
 from kartosql.engines.spark.rows import ROW, decoder
 from kartosql.engines.spark.session import is_connect, isolated
 from kartosql.engines.spark.shapes import Reading, Shapes, corrupt, is_void, reading
 from kartosql.engines.spark.types import is_supported, quote, spark_type, stored_type
 from kartosql.errors import ExecutionError, FormatError, NotPortable
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.dataset import DatasetTable, Variant
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
-from kartosql.plan.tables import TableSource
-from kartosql.store import Store
+from kartosql.plan.tables import Changelog, TableSource
+from kartosql.store import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ class Views:
     """
 
     def __init__(
-        self, spark: SparkSession, store: Store, shapes: Shapes | None = None, *, leave_out: bool = False
+        self, spark: SparkSession, store: Files, shapes: Shapes | None = None, *, leave_out: bool = False
     ) -> None:
         if is_connect(spark):
             raise ExecutionError(
@@ -63,7 +63,7 @@ class Views:
         self._store = store
         self._shapes = shapes or Shapes(store)
         self._access = FileAccess(store)
-        self._location = location(store)
+        self._places = Places(store)
         self._reading = isolated(spark, READING)
         self._names: list[str] = []
         self._leave_out = leave_out
@@ -171,6 +171,8 @@ class Views:
         become columns.
         """
         part, table = scan.part, scan.part.table
+        if part.changelog is not None:
+            return self._state(scan, part.changelog, wanted, shown)
         own = set(part.columns) & set(wanted) | set(part.join_key)
         untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
         types = self._types_in_files(table, scan.files, untyped) if untyped else {}
@@ -189,6 +191,16 @@ class Views:
             )
         return " UNION ALL ".join(queries)
 
+    def _state(self, scan: PartScan, log: Changelog, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
+        """Return the query over the rows that hold after all records of some files."""
+        table = scan.part.table
+        columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
+        needed = log.key or log.compared
+        names = {c: shown.get(c, c) for c in table.schema.names if c in columns or c in needed}
+        names |= {log.offset: OFFSET, log.op: OP}
+        records = " UNION ALL ".join(self._rows(table, scan.files, names, {}, {}))
+        return state(log, columns, names, table.types, records)
+
     # -- files -------------------------------------------------------------------------------------
 
     def _rows(
@@ -202,9 +214,26 @@ class Views:
         ordered: bool = False,
     ) -> Iterator[str]:
         """Yield queries that together give the rows of some files; ``names`` maps columns to the names they get."""
-        declared = {c: types.get(c, table.types[c]) for c in names if c not in table.partition_keys}
-        for group, readings in self._groups(table, files, declared):
-            shared = self._file_columns(table, group, names, codes, ordered)
+        for variant in table.variants(files):
+            yield from self._variant(table, variant, names, types, codes, ordered=ordered)
+
+    def _variant(
+        self,
+        table: DatasetTable,
+        variant: Variant,
+        names: Mapping[str, str],
+        types: Mapping[str, pa.DataType],
+        codes: Codes,
+        *,
+        ordered: bool,
+    ) -> Iterator[str]:
+        own = table.types if variant.types is None else variant.types
+        stored_in = [c for c in names if c not in table.partition_keys]
+        # Columns that files with columns of their own lack are NULL, and so are those without a type.
+        missing = [c for c in stored_in if variant.types is not None and pa.types.is_null(own.get(c, pa.null()))]
+        declared = {c: types.get(c, own[c]) for c in stored_in if c not in missing}
+        for group, readings in self._groups(table, variant.files, declared):
+            shared, nullable = with_validity(self._file_columns(table, group, names, codes, ordered))
             if readings is None:
                 view = self._decoded(table, group, declared, shared)
                 values = {c: f"c{i}" for i, c in enumerate(declared)}
@@ -214,7 +243,10 @@ class Views:
                 values = {
                     c: f"CAST(NULL AS {spark_type(declared[c])})" if r is None else r.of(c) for c, r in readings.items()
                 }
-            values |= {c.name: quote(c.name) for c in shared}
+            if variant.types is not None:
+                values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
+                values |= {c: f"CAST(NULL AS {spark_type(table.types[c])})" for c in missing}
+            values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
             items = [f"{values[c]} AS {quote(name)}" for c, name in names.items()]
             items += [quote(name) for name in codes]
             items += [FILE, ROW] if ordered else []
@@ -275,13 +307,15 @@ class Views:
     ) -> DataFrame:
         keys = [table.files[f] for f in files]
         sizes = [self._access.sizes[k] or 0 for k in keys]
-        paths = [self._location.path(k) for k in keys]
-        root, options = self._location.root, self._location.options
+        places = [self._places.of(k) for k in keys]
+        paths = [place.path(key) for place, key in places]
+        root, options = places[0][0].root, places[0][0].options
         return relation(self._reading, format_, root, paths, sizes, stored, shared, options)
 
     def _shapes_of(self, table: DatasetTable, files: Sequence[int]) -> list[int]:
         keys = [table.files[f] for f in files]
         self._access.stat(keys)
+        self._store.admit(keys)
         sizes = [self._access.sizes[k] or 0 for k in keys]
         for key, size in zip(keys, sizes, strict=True):
             if size == 0:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from kartosql.engines.spark.types import quote, spark_type, stored_type
 from kartosql.errors import FormatError
 from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
-from kartosql.store import Store
+from kartosql.store import Files
+from kartosql.store.local import LocalFiles
 
 TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
 SPARE = 1_024  # by so much footers of one table may differ before one is read twice
@@ -49,7 +50,7 @@ class Reading:
 class Shapes:
     """Remembers the schemas of files; a data file is never changed once it is part of a dataset."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Files) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._of_file: dict[tuple[str, int], int] = {}
@@ -121,8 +122,8 @@ class Shapes:
         return found
 
     def _read(self, key: str, start: int, end: int) -> bytes:
-        if self._store.is_local:
-            tail: bytes | None = self._store.fs.tail(self._store.local_path(key), end, end - start)
+        if self._store.is_on_disk(key):
+            tail = LocalFiles().tail(self._store.local_path(key), end, end - start)
             if tail is None:
                 raise corrupt(key, "it cannot be read")
             return tail

@@ -1,0 +1,96 @@
+"""What is attached, on Spark: the same rows and types as on DuckDB."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from odf_folder import Dataset
+
+import kartosql
+from kartosql.errors import KartosqlError
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.slow]
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@pytest.fixture
+def con(tmp_path: Path):
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        yield con
+
+
+def same(con: Any, sql: str) -> list[Any]:
+    duck, spark = con.sql(sql, engine="duckdb").arrow(), con.sql(sql, engine="spark").arrow()
+    assert spark.schema.equals(duck.schema)
+    assert Counter(map(repr, spark.to_pylist())) == Counter(map(repr, duck.to_pylist())), sql
+    return spark.to_pylist()
+
+
+def test_golden_odf_datasets(con, golden_folder):
+    folder = golden_folder / "odf"
+    for entry in json.loads((folder / "manifest.json").read_text())["datasets"]:
+        con.sql(f"ATTACH OR REPLACE '{folder / entry['folder']}' AS t (TYPE odf)")
+        same(con, "SELECT * FROM t")
+        same(con, 'SELECT * FROM "t$log"')
+        query = entry["expect"].get("query")
+        if query is not None:
+            rows = [list(r.values()) for r in same(con, query["state_sql"])]
+            assert sorted(map(repr, rows)) == sorted(map(repr, query["state"]))
+
+
+def test_odf_datasets_of_several_schemas_and_times(con, tmp_path):
+    for name, key in (("keyed", ["k"]), ("plain", None)):
+        data = Dataset(tmp_path / name, {"offset": "o", "op": "w", "system": "st", "event": "et"}, key)
+        item = pa.struct([("x", pa.int32())])
+        data.schema(k=pa.int64(), n=pa.int32(), s=item, m=pa.list_(item), d=pa.decimal128(5, 2))
+        types = {"k": pa.int64(), "n": pa.int32(), "s": item, "m": pa.list_(item), "d": pa.decimal128(5, 2)}
+        row = {"k": 1, "n": 7, "s": {"x": 1}, "m": [{"x": 2}, None], "d": Decimal("1.25")}
+        data.append([0, 0, 0], types, [row, row, {"k": 2}])
+        before = data.now
+        wide = pa.struct([("x", pa.int64()), ("y's", pa.string())])
+        data.schema(k=pa.int64(), n=pa.int64(), s=wide, m=pa.list_(wide), d=pa.decimal128(9, 3), z=pa.string())
+        types = {"k": pa.int64(), "n": pa.int64(), "s": wide, "m": pa.list_(wide), "d": pa.decimal128(9, 3)}
+        types |= {"z": pa.string()}
+        data.append([1, 0], types, [{"k": 2}, {"k": 3, "n": 2**40, "s": {"x": 1, "y's": "q"}, "z": "zet"}])
+        con.attach(tmp_path / name, name, type="odf")
+        assert same(con, f"SELECT k, n, s, m, d, z FROM {name}")
+        assert len(same(con, f"SELECT k FROM {name} WHERE k <= 2")) == (1 if key else 2)
+        at = dt.datetime.fromtimestamp(before // 10**9, dt.timezone.utc)
+        assert len(same(con, f"SELECT k, s FROM {name} AS OF '{at}'")) == (2 if key else 3)
+    data.append([7], types, [{"k": 9}])
+    with pytest.raises(KartosqlError) as e:
+        con.sql("SELECT k FROM plain", engine="spark").arrow()
+    assert (e.value.code, "operation 7" in e.value.message) == ("invalid-value", True)
+
+
+def test_folders_of_parquet_files_and_other_stores(con, tmp_path, copy_of):
+    old = [dt.datetime(1500, 1, 1), dt.datetime(2020, 1, 1, 1, 2, 3, 4)]
+    for number, p in enumerate(("1", "2", NULL)):
+        path = tmp_path / "f" / f"p={p}" / "q=a b%2Fc" / "x.parquet"
+        path.parent.mkdir(parents=True)
+        columns = {
+            "a": pa.array([number, None], pa.int32() if number else pa.int64()),
+            "t": pa.array(old, pa.timestamp("us")),
+        }
+        if number:
+            columns["lone"] = pa.array(["x", None])
+        pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=number == 1)
+    con.attach(tmp_path / "f", "t")
+    assert len(same(con, "SELECT * FROM t")) == 6
+    assert len(same(con, "SELECT a, p, q, lone FROM t WHERE p IS NULL OR p = 1")) == 4
+    con.attach(copy_of("grid"), "k", type="kartothek")
+    assert same(con, "SELECT * FROM k.grid")
+    (tmp_path / "c.csv").write_text("a\n1\n")
+    con.attach(tmp_path / "c.csv", "c", type="csv")
+    with pytest.raises(KartosqlError) as e:
+        con.sql("SELECT * FROM c", engine="spark").arrow()
+    assert e.value.code == "not-portable"
