@@ -25,9 +25,15 @@ NOWHERE = "memory://kartosql-shell"
 
 
 def run_shell(options: Options) -> None:
-    """Open the shell and stay until it is left; raises KartosqlError for what keeps it from opening."""
+    """Open the shell and stay until it is left; raises KartosqlError for what keeps it from opening.
+
+    Of the options, ``--format``, ``-o`` and ``--param`` are what ``.mode``, ``.output`` and
+    ``.param`` set; ``--stats`` is what the shell tells anyway.
+    """
     screen = Screen()
     shell_options, told = read_options()
+    if options.format is not None:
+        shell_options.set("mode", options.format)
     place = options.url or shell_options["profile"]
     profile = config.resolve(place) if place else config.Profile("", NOWHERE)
     _check_folder(profile.url)
@@ -126,6 +132,9 @@ class Behind:
             from kartosql.cli.repl.shell import Shell
 
             shell = Shell(self._connect(self._profile), self.screen, self.options, self._open)
+            shell.parameters.update(self._given.parameters)
+            if self._given.output is not None:
+                shell.target.every(self._given.output)
             shell.on_change = self._wanted.set
             shell.values.on_news = self._news_of_values
             self._shell = shell
