@@ -54,6 +54,7 @@ class SelectQuery(Query):
     ) -> None:
         super().__init__()
         self._before = runtime.store.counter.to_dict()
+        self._data_before = runtime.store.counter.data_bytes
         self._runtime = runtime
         self._store = runtime.store
         self._settings = settings
@@ -70,6 +71,8 @@ class SelectQuery(Query):
         self._reading: ScanReport | None = None  # what the run that goes on reads
         self._kept = False  # whether the scan is one that was kept
         self._measured: Measured | Nothing | None = None
+        # Of a remote store, whose bytes DuckDB finds in memory: what was fetched counts.
+        self._fetched: dict[str, int | None] = {}
         self._interrupted = False
         self._ordered = True  # whether the engine may choose the order of joins
         self._engine = "spark" if settings["engine"] == "spark" else "duckdb"  # as far as it is known
@@ -117,7 +120,7 @@ class SelectQuery(Query):
         if self._stats is None or self._measured is None:
             return None
         # A dictionary of its own for whoever asks; what DuckDB counted is asked for now.
-        return {**self._stats, **self._measured.settle()}
+        return {**self._stats, **self._measured.settle(), **self._fetched}
 
     @property
     def progress(self) -> Progress | None:
@@ -131,6 +134,21 @@ class SelectQuery(Query):
         return Progress(
             "read", report.files_selected, report.bytes_selected, fraction() if fraction is not None else None
         )
+
+    def _fetched_bytes(self, report: ScanReport) -> int | None:
+        """Return the bytes of data files that were fetched, None if some of the files were read from the disk."""
+        if any(self._store.is_on_disk(key) for key in report.selected):
+            return None
+        return self._store.counter.data_bytes - self._data_before
+
+    def learn_sizes(self) -> None:
+        """Learn the sizes of all files of the tables, for an account of what was not read.
+
+        Of a remote store this lists each dataset once per connection. Raises ``store-failed``.
+        """
+        if self._report is not None and not self._store.is_local:
+            every = [key for o in self._report.scan.occurrences for p in o.parts for key in p.part.table.files]
+            self._report.sizes.update({**self._runtime.listed_sizes(every), **self._report.sizes})
 
     def _add_totals(self, report: ScanReport) -> None:
         """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
@@ -357,6 +375,8 @@ class SelectQuery(Query):
                 "bytes_selected": report.bytes_selected,
                 "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
             }
+            if not self._store.is_local:
+                self._fetched = {"bytes_read": self._fetched_bytes(report)}
             self._running = None
             statement.rest(self._plans.is_kept(report.scan))
 

@@ -48,6 +48,7 @@ class StoreCounter:
     sizes: int = 0
     writes: int = 0
     bytes_read: int = 0
+    data_bytes: int = 0  # those of bytes_read that are of data files, not of metadata, indices and schemas
     keys: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -56,6 +57,8 @@ class StoreCounter:
         with self._lock:
             setattr(self, kind, getattr(self, kind) + 1)
             self.bytes_read += nbytes
+            if kind == "reads" and _is_data(key):
+                self.data_bytes += nbytes
             if kind == "reads":
                 self.keys.append(key)
 
@@ -63,6 +66,10 @@ class StoreCounter:
         """Return the counts as a dictionary."""
         names = ("lists", "reads", "sizes", "writes", "bytes_read")
         return {name: getattr(self, name) for name in names}
+
+
+def _is_data(key: str) -> bool:
+    return not ("/indices/" in key or ".by-dataset-metadata." in key or key.endswith("_common_metadata"))
 
 
 class Store(StoreWriting):

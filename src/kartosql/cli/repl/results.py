@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
+from kartosql.errors import KartosqlError
+from kartosql.query import SelectQuery
 from kartosql.render.summary import Summary, summary
 from kartosql.render.terminal import Look, box, vertical
 from kartosql.result import Query
@@ -78,6 +81,9 @@ def _taken(reader: pa.RecordBatchReader, result: Result) -> Iterator[pa.RecordBa
 def account(query: Query, rows: int, seconds: float) -> Summary:
     """Return what a query took."""
     stats = query.stats
+    if stats and isinstance(query, SelectQuery):
+        with suppress(KartosqlError):  # then the total is not told
+            query.learn_sizes()
     return summary(rows, seconds, stats, query.report if stats else None)
 
 

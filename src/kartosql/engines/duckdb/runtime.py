@@ -84,6 +84,17 @@ class Runtime:
                     known[key] = None
         return {k: known.get(k) for k in keys}
 
+    def listed_sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
+        """Return the sizes of files as listings of their datasets tell them, each of which is listed once.
+
+        Those of files that are attached are not asked for.
+        """
+        known, main = self._sizes, self.store.main
+        wanted = [k for k in keys if k not in known and self.store.place(k)[0] is main]
+        for folder in {key.split("/")[0] for key in wanted} if len(known) <= MAX_ALLOWED else ():
+            known.update(main.list_below(f"{folder}/"))
+        return {k: known.get(k) for k in keys}
+
     # -- planning --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
