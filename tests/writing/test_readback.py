@@ -166,6 +166,26 @@ def test_the_original_reads_a_copy_under_another_name(tmp_path):
     assert report["info"]["rows"] == ours
 
 
+def test_the_original_reads_and_appends_to_what_executors_of_spark_wrote(tmp_path, spark):
+    def frame(table: pa.Table) -> Any:
+        return spark.createDataFrame(table).repartition(3)
+
+    (tmp_path / "copy").mkdir()
+    with kartosql.connect(str(tmp_path)) as con:
+        both = pa.concat_tables([seed(range(6), "a ü=%", 1), seed(range(6, 9), "b", 1)])
+        con.build_cube(CUBE, {"seed": frame(both)}, rows_per_file=2)
+        con.extend_cube("c", {"e": frame(more(range(6), "a ü=%", 0.5))})
+        con.append_to_cube("c", {"seed": frame(seed(range(3, 12), "a ü=%", 2))}, repartition=False)
+        con.create_index("c.e", ["j"], spark=spark)
+        con.copy_cube("c", str(tmp_path / "copy"), name="other", spark=spark)
+        con.compact("c", spark=spark)
+        ours = con.query_cube(CUBE).arrow().num_rows
+    for folder, prefix in ((tmp_path, "c"), (tmp_path / "copy", "other")):
+        info = verify("verify", "--store", str(folder), "--prefix", prefix)["info"]
+        assert info["rows"] == ours > 0
+        assert "seed" in info["append_ok"]
+
+
 def test_the_original_reads_slashes_in_partition_values(tmp_path):
     """It cannot append to such a partition: whoever reads a path with a slash that it wrote gets another value."""
     with kartosql.connect(str(tmp_path)) as con:

@@ -34,7 +34,10 @@ def shipped(work: Any) -> Apply:
         import zlib
 
         def is_here() -> bool:
-            found = importlib.util.find_spec("kartosql")
+            try:
+                found = importlib.util.find_spec("kartosql")
+            except (ImportError, ValueError):
+                return False
             if found is None or found.origin is None or os.path.dirname(os.path.abspath(found.origin)) != home:
                 return False
             status = os.stat(found.origin)

@@ -1,0 +1,151 @@
+"""Stores that executors reach by URL, and executors that have nothing of this package."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sameness import leftovers
+
+import kartosql
+from kartosql.errors import KartosqlError
+from kartosql.store import Store
+from kartosql.write.layout import Layout
+from kartosql.write.spark import job, ship
+from kartosql.write.spark.work import Address, WriteRows
+from s3_server import BUCKET, serve
+
+CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+FEW = ("id AS x", "concat('p', id % 3) AS p", "concat('i', id % 7) AS i", "id * 0.5D AS v")
+
+
+def test_executors_write_to_object_stores(spark):
+    pytest.importorskip("s3fs")
+    with serve() as server:
+        options = server.storage_options
+        with kartosql.connect(f"s3://{BUCKET}/some/prefix", storage_options=options) as con:
+            con.build_cube(CUBE, spark.range(100).selectExpr(*FEW))
+            con.append_to_cube("c", spark.range(50, 120).selectExpr(*FEW), repartition=False)
+            assert con.sql("SELECT count(*), sum(v) FROM c").rows() == [(120, 3570.0)]
+            assert con.create_index("c.seed", "v", spark=spark)["values"] == {"v": 120}
+            con.compact("c", spark=spark)
+            con.copy_cube("c", con, name="other", spark=spark)
+            assert con.sql("SELECT count(*), sum(v) FROM other").rows() == [(120, 3570.0)]
+            assert {key for key in leftovers(con.store) if "kartosql-spark" in key} == set()
+
+
+def test_a_server_in_trouble_is_a_named_error_with_the_code_of_the_store(spark, monkeypatch):
+    pytest.importorskip("s3fs")
+    with serve() as server, kartosql.connect(f"s3://{BUCKET}/x", storage_options=server.storage_options) as con:
+        con.build_cube(CUBE, spark.range(9).selectExpr(*FEW))
+        wrong = {**server.storage_options, "endpoint_url": "http://127.0.0.1:9", "secret": "hunter2"}
+        address = Address(con.store.url, wrong)
+        monkeypatch.setattr(job, "address_of", lambda _: address)
+        with pytest.raises(KartosqlError) as e:
+            con.append_to_cube("c", spark.range(9).selectExpr(*FEW))
+        assert e.value.code == "store-failed"
+        assert "hunter2" not in str(e.value)
+        assert con.sql("SELECT count(*) FROM c").rows() == [(9,)]
+
+
+# -- executors that have nothing of this package ------------------------------------------------------
+
+
+def write(folder: Path) -> WriteRows:
+    """Return work for a task that writes a table of one column."""
+    (folder / "d" / ".commit").mkdir(parents=True)
+    (folder / "d" / ".commit" / "token").write_bytes(b"")
+    layout = Layout("d", "d", ("p",), ("p", "x"), ("x",), ("p", "x"))
+    schema = pa.schema([("p", pa.string()), ("x", pa.int64())])
+    return WriteRows(Address(str(folder), {}), "d/.commit/token", "f" * 32, layout, schema, "table", 1000, None)
+
+
+BARE = """
+    import importlib.abc, pickle, sys
+    import pyarrow as pa
+    from pyspark import cloudpickle
+
+    class Nothing(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in {"fsspec", "msgpack", "zstandard", "duckdb", "sqlglot", "pandas"}:
+                raise ModuleNotFoundError(f"{name} is not installed here", name=name)
+
+    sys.meta_path.insert(0, Nothing())
+    apply = cloudpickle.loads(sys.stdin.buffer.read())
+    batch = pa.RecordBatch.from_pydict({"c0": ["a", "a", "b"], "c1": [1, 2, 1]})
+    for done in apply([batch]):
+        print(done.to_pylist()[0]["answer"])
+    assert type(sys.modules["kartosql"].__loader__).__name__ == "Sources"
+"""
+
+
+def test_an_executor_needs_nothing_but_pyarrow(tmp_path, monkeypatch):
+    from pyspark import cloudpickle
+
+    # Wherever the package may be installed there, it is not this one.
+    monkeypatch.setattr(ship, "_stamp", lambda home: [1, 2, 3])
+    work = write(tmp_path)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    # Without -I the folder of the tests would be on the path; packages of the environment are hidden by name.
+    command = [sys.executable, "-I", "-c", textwrap.dedent(BARE)]
+    done = subprocess.run(
+        command, input=cloudpickle.dumps(ship.shipped(work)), capture_output=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert b'"rows": 3' in done.stdout
+    assert len(list((tmp_path / "d" / "table").rglob("*.parquet"))) == 2
+
+
+def test_a_worker_that_served_another_version_gets_this_one(tmp_path, monkeypatch):
+    from pyspark import cloudpickle
+
+    elsewhere = [1, 2, 3]
+    monkeypatch.setattr(ship, "_stamp", lambda home: elsewhere)
+    first = cloudpickle.dumps(ship.shipped(write(tmp_path / "one")))
+    archive, digest = ship._sources()
+    sources = json.loads(zlib.decompress(archive))
+    sources["kartosql.errors"] += "\nVERSION = 2\n"
+    monkeypatch.setattr(ship, "_sources", lambda: (zlib.compress(json.dumps(sources).encode()), digest + "2"))
+    second = cloudpickle.dumps(ship.shipped(write(tmp_path / "two")))
+    script = """
+        import pickle, sys
+        import pyarrow as pa
+        from pyspark import cloudpickle
+        one, two = pickle.load(sys.stdin.buffer)
+        batch = pa.RecordBatch.from_pydict({"c0": ["a", "a", "b"], "c1": [1, 2, 1]})
+        for data in (one, two, two, one):
+            list(cloudpickle.loads(data)([batch]))
+            print(getattr(sys.modules["kartosql.errors"], "VERSION", 1))
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-I", "-c", textwrap.dedent(script)]
+    done = subprocess.run(
+        command, input=pickle.dumps((first, second)), capture_output=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    assert done.stdout.split() == [b"1", b"2", b"2", b"1"]
+
+
+def test_what_is_sent_along_is_small(tmp_path):
+    """More than a megabyte would be sent by a broadcast of its own."""
+    archive, _ = ship._sources()
+    assert len(archive) < 700_000
+
+
+def test_secrets_travel_to_executors_and_into_no_message(spark, tmp_path):
+    store = Store(str(tmp_path))
+    store._options = {"secret": "hunter2"}
+    work = write(tmp_path)
+    plan: Any = spark.range(1).selectExpr("'a' AS c0", "id AS c1")
+    with job.Job(spark, store, "e") as run:
+        mapped = run.mapped(plan, work, "task long, answer string")
+        assert "hunter2" not in mapped._jdf.queryExecution().toString()
