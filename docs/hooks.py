@@ -39,7 +39,7 @@ def examples() -> str:
 
 def reference() -> str:
     """Return a page with the options of the command, the settings and the error codes."""
-    from kartosql.cli.options import _parser
+    from kartosql.cli.options import command_parser
     from kartosql.settings import SETTINGS
 
     settings = "\n".join(
@@ -49,7 +49,7 @@ def reference() -> str:
     sections = re.findall(r"^## `([a-z-]+)`$", (CHECKOUT / "docs" / "errors.md").read_text("utf-8"), re.MULTILINE)
     codes = ", ".join(f"[`{code}`](errors.md#{code})" for code in sorted(sections))
     return (
-        f"# Reference\n\n## Options of the command\n\n```text\n{_parser().format_help().rstrip()}\n```\n\n"
+        f"# Reference\n\n## Options of the command\n\n```text\n{command_parser().format_help().rstrip()}\n```\n\n"
         f"## Settings\n\n[python.md](python.md) tells what they do.\n\n| setting | default | SET |\n|---|---|---|\n"
         f"{settings}\n\n## Error codes\n\n{codes}\n"
     )

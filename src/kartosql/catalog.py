@@ -228,6 +228,19 @@ def indexes(source: TableSource, store: Files) -> pa.Table:
     return _table(rows, dataset=pa.string(), column=pa.string(), type=pa.string(), key=pa.string())
 
 
+def skipping(source: TableSource, store: Files) -> pa.Table:
+    """Return the skipping indexes of a table, one row each, with how many of its files they know."""
+    rows = []
+    for part in source.parts:
+        if part.table.skipping is not None:
+            indexes, known = part.table.skipping.indexed()
+            for index in indexes:
+                parameters = ", ".join(f"{k.rpartition('.')[2]} = {v}" for k, v in sorted(index.params.items()))
+                rows.append((part.name, index.name, ".".join(index.cols), parameters, known, len(part.table.files)))
+    types = dict.fromkeys(("dataset", "index", "column", "parameters"), pa.string())
+    return _table(rows, **types, indexed_files=pa.int64(), files=pa.int64())
+
+
 def files(source: TableSource, store: Files) -> pa.Table:
     """Return the files of a table in the order of the metadata document, with their sizes."""
     rows = []

@@ -260,6 +260,7 @@ class Connection(Upkeep, Attaching):
             "datasets": catalog.members,
             "partitions": catalog.partitions,
             "indexes": catalog.indexes,
+            "skipping": catalog.skipping,
             "files": catalog.files,
             "stats": catalog.stats,
         }[what]

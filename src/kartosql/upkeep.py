@@ -36,9 +36,12 @@ class Upkeep(Writing):
         wrong with a dataset whose metadata cannot be read, after the other datasets are done.
         """
         from kartosql.write import garbage
+        from kartosql.write.skipping import drop_forgotten
 
         uuids = garbage.members_of(self._store_to_keep(dry_run), _prefix(cube))
         found = garbage.collect(self.store, uuids.values(), self._grace, dry_run=dry_run)
+        if not dry_run:
+            drop_forgotten(self.store, f"{_prefix(cube)}{naming.CUBE_SEPARATOR}")
         return {name: garbage.summary(g for g in found if g.uuid == uuid) for name, uuid in uuids.items()}
 
     def garbage_collect(self, uuid: str, *, dry_run: bool = False) -> dict[str, Any]:
@@ -124,6 +127,45 @@ class Upkeep(Writing):
                     hint=f"Datasets: {', '.join(members)}.",
                 )
         return {name: stats.collect_stats(self.store, members[name].table).to_dict() for name in names}
+
+    def create_skipping_index(
+        self,
+        table: str,
+        *,
+        minmax: str | Iterable[str] = (),
+        valuelist: str | Iterable[str] = (),
+        bloomfilter: str | Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Make skipping indexes of a dataset: bounds, lists of values, or Bloom filters of columns for each file.
+
+        ``table`` is a uuid or ``cube.dataset``; members of structs are named with dots. Parameters of
+        a filter are ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a
+        file. Indexes that the dataset has stay, commits of kartosql keep all of them up to date. Returns how
+        many ``indexes`` there are, and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``.
+        Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``.
+        """
+        from kartosql.write.skipping import create_skipping, specs
+
+        operation = self._operation("create_skipping_index")
+        return create_skipping(operation, table, specs(minmax, valuelist, bloomfilter))
+
+    def refresh_skipping_index(self, table: str) -> dict[str, Any]:
+        """Bring the skipping indexes of a dataset up to date, after writes of other programs.
+
+        Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
+        """
+        from kartosql.write.skipping import refresh_skipping
+
+        return refresh_skipping(self._operation("refresh_skipping_index"), table)
+
+    def drop_skipping_index(self, table: str) -> dict[str, Any]:
+        """Drop all skipping indexes of a dataset, and return how many ``files`` these were.
+
+        Raises ``unknown-table`` and ``not-indexed``.
+        """
+        from kartosql.write.skipping import drop_skipping
+
+        return drop_skipping(self._operation("drop_skipping_index"), table)
 
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
         """Look for what is wrong with a cube or a dataset, and return what was found.

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from kartosql.attach.options import Options
 from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.formats.xskipper import MetadataStore
+from kartosql.formats.xskipper import Index, MetadataStore
 from kartosql.formats.xskipper import conditions as xs
 from kartosql.formats.xskipper.clauses import KINDS, PARTITION, Session
 from kartosql.formats.xskipper.domain import ColumnType
@@ -119,6 +119,10 @@ class FolderSkipping:
         # The path under which most of the indexed files are known; others are just not found.
         begin = max(begins, key=lambda b: sum(o.startswith(f"{b}/") for o in objects))
         self._files = [(f"{begin}/{f.name}", -1 if f.time is None else f.time) for f in files]
+
+    def indexed(self) -> tuple[list[Index], int]:
+        """Return the indexes, and how many files they know."""
+        return self._store.indexes, self._store.known(self._files)
 
     def skipped(self, condition: xs.Condition, types: Mapping[xs.Path, ColumnType], zone: str) -> list[Skipped]:
         """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""

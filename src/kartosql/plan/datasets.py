@@ -81,8 +81,12 @@ class OccurrencePruner:
             self._apply_plain(draft, own)
             return draft
         self._apply(draft, self._conditions, key)
-        before, since = draft.files, len(draft.narrowed)
         others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
+        if part.table.skipping is not None:
+            self._skip(draft, [c for c in self._conditions if c not in others], key)
+        before, since = draft.files, len(draft.narrowed)
+        if part.table.skipping is not None:
+            self._skip(draft, others, payload)
         self._apply(draft, others, payload)
         if draft.files != before:
             overlays = Overlays(part, self._evaluator.cells)

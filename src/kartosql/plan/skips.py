@@ -12,6 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import SqlError
+from kartosql.formats.xskipper import Index
 from kartosql.formats.xskipper import conditions as xs
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.plan.conditions import Atom, Condition, Group, Opaque
@@ -39,6 +40,9 @@ class Skipped:
 
 class Skipping(Protocol):
     """Data-skipping metadata of one table, as they stand for a statement."""
+
+    def indexed(self) -> tuple[Sequence[Index], int]:
+        """Return the indexes, and how many files of the table they know."""
 
     def skipped(self, condition: xs.Condition, types: Mapping[xs.Path, ColumnType], zone: str) -> Sequence[Skipped]:
         """Return the files, by position, that hold no row for which a condition is TRUE, by what proves it.

@@ -24,6 +24,7 @@ SHOW_WORDS = (
     "TABLES",
     "PARTITIONS",
     "INDEXES",
+    "SKIPPING",
     "FILES",
     "STATS",
     "ATTACHED",
@@ -31,7 +32,7 @@ SHOW_WORDS = (
     "COVERAGE",
 )
 INSPECT_WORDS = ("EXPLAIN", "ADVISE", "VERIFY")
-_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "FILES", "STATS")
+_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS")
 _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
 # Behind these a colon is that of a slice, a struct or an alias.
 _OPERANDS = (
@@ -43,7 +44,7 @@ _OPERANDS = (
     TokenType.L_BRACKET,
     TokenType.R_BRACKET,
 )
-WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK")
+WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK", "REFRESH")
 _WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", *INSPECT_WORDS, "SET", "RESET", "ATTACH", "DETACH", *WRITE_WORDS)
 
 
@@ -246,6 +247,8 @@ class _Cursor:
             hint = f"Did you mean SHOW {close[0]}?" if close else f"SHOW one of: {', '.join(SHOW_WORDS)}."
             raise self.fail("SHOW what?", hint)
         self.at += 1
+        if word == "SKIPPING" and not self.take("INDEXES"):
+            raise self.fail("Expected INDEXES.", "SHOW SKIPPING INDEXES FROM t")
         target = span = None
         if word in (*_NEEDS_TARGET, "DATASETS") and self.take("FROM", "IN", "OF"):
             target, span = self.name()

@@ -23,13 +23,16 @@ from kartosql.sql.write_statements import (
     CreateCube,
     CreateDataset,
     CreateIndex,
+    CreateSkipping,
     Delete,
     DropCube,
     DropDataset,
     DropIndex,
+    DropSkipping,
     Insert,
     Literal,
     Named,
+    RefreshSkipping,
 )
 
 # What each first word can begin, as it is shown in hints.
@@ -37,6 +40,8 @@ FORMS = {
     "CREATE CUBE": "CREATE CUBE c DIMENSIONS (a, b) PARTITION BY (p) [SEED s] [INDEX (i)] AS SELECT ...",
     "CREATE DATASET": "CREATE DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
     "CREATE INDEX": "CREATE INDEX ON c.d (column)",
+    "CREATE SKIPPING INDEX": "CREATE SKIPPING INDEX ON c.d (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01))",
+    "REFRESH SKIPPING INDEX": "REFRESH SKIPPING INDEX ON c.d",
     "ALTER CUBE": "ALTER CUBE c ADD DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
     "INSERT INTO": "INSERT INTO c.d [(a, b)] SELECT ...",
     "INSERT OVERWRITE": "INSERT OVERWRITE c.d [PARTITION (p)] [(a, b)] SELECT ...",
@@ -44,6 +49,7 @@ FORMS = {
     "DROP CUBE": "DROP CUBE [IF EXISTS] c",
     "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
     "DROP INDEX": "DROP INDEX ON c.d (column)",
+    "DROP SKIPPING INDEX": "DROP SKIPPING INDEX ON c.d",
     "COPY CUBE": "COPY CUBE c TO 'url' [AS name]",
     "COMPACT": "COMPACT c",
     "CLEANUP": "CLEANUP c [DRY RUN]",
@@ -69,7 +75,10 @@ class _WriteCursor(_Cursor):
         replace = first == "CREATE" and self.phrase("OR", "REPLACE")
         if first not in FORMS:
             self.form = f"{first} {self.keyword()}"
-            if self.form not in FORMS or (replace and self.form == "CREATE INDEX"):
+            if self.form.endswith(" SKIPPING"):
+                self.at += 1
+                self.form += f" {self.keyword()}"
+            if self.form not in FORMS or (replace and self.form.endswith("INDEX")):
                 raise self.foreign(first)
             self.at += 1
         else:
@@ -78,6 +87,9 @@ class _WriteCursor(_Cursor):
             "CREATE CUBE": lambda: self.create_cube(replace),
             "CREATE DATASET": lambda: self.create_dataset(replace),
             "CREATE INDEX": lambda: CreateIndex(self.text, *self.indexed()),
+            "CREATE SKIPPING INDEX": self.create_skipping,
+            "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
+            "DROP SKIPPING INDEX": lambda: DropSkipping(self.text, self.on()),
             "ALTER CUBE": self.add_dataset,
             "INSERT INTO": lambda: self.insert(overwrite=False),
             "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
@@ -306,9 +318,17 @@ class _WriteCursor(_Cursor):
         if_exists = self.phrase("IF", "EXISTS")
         return DropDataset(self.text, self.named(), if_exists)
 
-    def indexed(self) -> tuple[Named, Columns]:
+    def on(self) -> Named:
         self.expect("ON")
-        return self.named(), self.some_columns()
+        return self.named()
+
+    def indexed(self) -> tuple[Named, Columns]:
+        return self.on(), self.some_columns()
+
+    def create_skipping(self) -> CreateSkipping:
+        from kartosql.sql.skipping_parse import skips
+
+        return CreateSkipping(self.text, self.on(), skips(self))
 
     def copy_cube(self) -> CopyCube:
         cube = self.single()

@@ -124,6 +124,36 @@ class DropIndex(Write):
     columns: Columns
 
 
+class Skip(NamedTuple):
+    """One skipping index: its kind in upper case, the column with members of structs, and its parameters."""
+
+    kind: str
+    column: tuple[str, ...]
+    parameters: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class CreateSkipping(Write):
+    """CREATE SKIPPING INDEX ON t (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01, ndv = 100000))."""
+
+    target: Named
+    indexes: tuple[Skip, ...]
+
+
+@dataclass(frozen=True)
+class RefreshSkipping(Write):
+    """REFRESH SKIPPING INDEX ON t."""
+
+    target: Named
+
+
+@dataclass(frozen=True)
+class DropSkipping(Write):
+    """DROP SKIPPING INDEX ON t."""
+
+    target: Named
+
+
 @dataclass(frozen=True)
 class CopyCube(Write):
     """COPY CUBE c TO 'url' [AS name]."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.resolve import OWN_KEYS
 
 # Returns the labels to remove from a table as it stands; asked again whenever somebody else was faster.
@@ -75,6 +76,8 @@ def apply(
     labels, files = _with_places(document, change, removed)
     metadata = {k: v for k, v in document.metadata.items() if k not in OWN_KEYS}
     metadata.update({k: v for k, v in change.metadata.items() if k not in OWN_KEYS})
+    if metadata.get(POINTER, "") is None:
+        del metadata[POINTER]
     metadata.setdefault("creation_time", created)
     return replace(
         document,

@@ -14,6 +14,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
@@ -180,7 +181,7 @@ class _Move:
             pairs=written.pairs,
             schemas={written.table: self.table.schema},
             partition_keys=self.table.partition_keys or partition_keys_of(self.dataset.document),
-            metadata=self.dataset.document.metadata,
+            metadata={k: v for k, v in self.dataset.document.metadata.items() if k != POINTER},
             create=not replaces,
             replace_all=replaces,
             format="json" if self.dataset.document.key.endswith(naming.METADATA_JSON) else "msgpack",

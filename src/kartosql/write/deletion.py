@@ -9,6 +9,7 @@ from typing import Any
 from kartosql.errors import KartosqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.places import BASE
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.write import journal
@@ -38,6 +39,7 @@ def delete_datasets(
     for uuid, document in zip(uuids, documents, strict=True):
         with contextlib.suppress(KartosqlError):
             _delete_files(operation.store, document)
+            operation.store.delete(list(operation.store.list_below(f"{BASE}/{uuid}")))
         files = [key for column in document.files.values() for key in column if key is not None]
         reports[uuid] = {**report(None, done.get(uuid)), "removed": len(document.labels or ()), "files": len(files)}
     return reports
@@ -67,13 +69,14 @@ def delete_schema(store: Store, uuid: str, key: str) -> None:
     try:
         data, version = store.read_versioned(key)
         store.delete_if(key, version)
-        if _exists(store, uuid):
+        if exists(store, uuid):
             store.put_if(key, data, None)
     except (KeyError, PreconditionFailed, OutcomeUnknown):
         pass
 
 
-def _exists(store: Store, uuid: str) -> bool:
+def exists(store: Store, uuid: str) -> bool:
+    """Return whether a dataset has a document."""
     for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
         try:
             store.size(f"{uuid}{suffix}")

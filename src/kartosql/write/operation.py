@@ -15,6 +15,7 @@ from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageErro
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
@@ -196,6 +197,7 @@ class Operation:
         for change in changes:
             if change.starts_anew:
                 self._check_schemas(change)
+        self._keep_up(changes)
         return {c.uuid: c for c in done}
 
     def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:
@@ -210,6 +212,19 @@ class Operation:
         self.begin_at([primary])
         bases = {uuid: self._head(uuid) for uuid in [*(c.uuid for c in changes), primary]}
         return commit_all(self.store, primary, changes, bases=bases, **how)
+
+    def _keep_up(self, changes: Sequence[Change]) -> None:
+        """Index new files of datasets that have data-skipping metadata."""
+        grown = [c.uuid for c in changes if c.added and not c.starts_anew]
+        snapshot = Snapshot(self.store, self._cache) if any(map(self._has_skipping, grown)) else None
+        if snapshot is not None:
+            from kartosql.write.skipping import keep_up
+
+            keep_up(self.store, grown, snapshot)
+
+    def _has_skipping(self, uuid: str) -> bool:
+        head = self._heads.get(uuid)
+        return isinstance(head, Head) and POINTER in head.document.metadata
 
     def _check_schemas(self, change: Change) -> None:
         """Put back the schema of a new dataset if it was deleted with an older dataset of the name."""

@@ -132,6 +132,8 @@ class WriteStatements:
                 return self._index(statement, self._operations.create_index)
             case ws.DropIndex():
                 return self._index(statement, self._operations.drop_index)
+            case ws.CreateSkipping() | ws.RefreshSkipping() | ws.DropSkipping():
+                return upkeep.skip(cast(Any, self._operations), self._tables, statement)
             case _:
                 assert isinstance(statement, ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check)
                 return upkeep.run(cast(Any, self._operations), self._snapshot, statement)

@@ -36,6 +36,12 @@ def indexed(found: Reports, columns: Iterable[str]) -> pa.Table:
     return _table(rows, {"column": _TEXT, "values": _COUNT, **_COMMIT})
 
 
+def skipping(found: Reports) -> pa.Table:
+    """Return one row per dataset: how many skipping indexes, and files that were added, removed, kept, left out."""
+    columns = dict.fromkeys(("indexes", "added", "removed", "kept", "unindexed"), _COUNT)
+    return _table(((name, one.get) for name, one in found.items()), columns)
+
+
 def garbage(found: Reports) -> pa.Table:
     """Return one row per file that belongs to nothing: since when, when it is due, and whether it is gone."""
     rows = [(name, file.__getattribute__) for name, one in found.items() for file in one["files"]]

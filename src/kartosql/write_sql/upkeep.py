@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.tables import Tables
 from kartosql.sql import write_statements as ws
 from kartosql.write_sql import results
-from kartosql.write_sql.targets import cube_name, need_cube, need_uuid
+from kartosql.write_sql.targets import cube_name, dataset_target, need_cube, need_uuid
 
 Report = Mapping[str, Any]
 
@@ -24,6 +25,43 @@ class _Upkeep(Protocol):
     def cleanup_cube(self, cube: str, *, dry_run: bool = False) -> Report: ...
     def garbage_collect(self, uuid: str, *, dry_run: bool = False) -> Report: ...
     def check(self, table: str, *, full: bool = False, repair: bool = False) -> Iterable[Any]: ...
+
+
+class _Skipping(Protocol):
+    """The calls of a connection that statements about skipping indexes stand for."""
+
+    def create_skipping_index(
+        self, table: str, *, minmax: Any = (), valuelist: Any = (), bloomfilter: Any = ()
+    ) -> Report: ...
+    def refresh_skipping_index(self, table: str) -> Report: ...
+    def drop_skipping_index(self, table: str) -> Report: ...
+
+
+def skip(
+    calls: _Skipping, tables: Tables, statement: ws.CreateSkipping | ws.RefreshSkipping | ws.DropSkipping
+) -> pa.Table:
+    """Run a statement about skipping indexes and return the table of what it did."""
+    target = dataset_target(tables, statement.target, statement.text)
+    if isinstance(statement, ws.DropSkipping):
+        return results.dropped({target.dataset: calls.drop_skipping_index(target.uuid)})
+    if isinstance(statement, ws.RefreshSkipping):
+        return results.skipping({target.dataset: calls.refresh_skipping_index(target.uuid)})
+    columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}}
+    for one in statement.indexes:
+        name = ".".join(one.column)
+        if one.kind == "BLOOMFILTER":
+            given = {k.lower(): float(v) if k == "FPP" else _whole(v) for k, v in one.parameters}
+            columns[one.kind][name] = given
+        else:
+            columns[one.kind].append(name)
+    made = calls.create_skipping_index(
+        target.uuid, minmax=columns["MINMAX"], valuelist=columns["VALUELIST"], bloomfilter=columns["BLOOMFILTER"]
+    )
+    return results.skipping({target.dataset: made})
+
+
+def _whole(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)
 
 
 def run(upkeep: _Upkeep, snapshot: Snapshot, statement: ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check) -> pa.Table:

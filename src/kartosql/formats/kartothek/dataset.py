@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,8 @@ from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.partitions import PartitionTable, parse_partitions, partition_type
+from kartosql.formats.kartothek.places import Place, place_in
+from kartosql.store import Store
 
 Listed = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]  # labels and file keys by table
 
@@ -110,6 +112,21 @@ class DatasetTable:
 
 
 @dataclass(frozen=True, eq=False)
+class SkippingTable(DatasetTable):
+    """A table that has data-skipping metadata."""
+
+    store: Store
+    place: Place
+
+    @cached_property
+    def skipping(self) -> Any:
+        """Data-skipping metadata of the files."""
+        from kartosql.formats.kartothek.skipping import DatasetSkipping
+
+        return DatasetSkipping(self.store, self.place, self)
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """One dataset: its checked metadata document and the schema of each table."""
 
@@ -117,6 +134,8 @@ class Dataset:
     schemas: Mapping[str, pa.Schema]
     # Tables, labels and file keys found by listing, for documents without ``partitions``.
     listed: Listed | None = None
+    # Where data-skipping metadata are read from.
+    store: Store | None = None
 
     @property
     def uuid(self) -> str:
@@ -156,7 +175,11 @@ class Dataset:
                 type_ = schema.field(column).type
                 stored = isinstance(where, str)
                 indices[column] = InvertedIndex(column, type_, where if stored else None, None if stored else where)
-        return DatasetTable(
+        place = place_in(self.document.metadata, self.uuid)
+        made: Any = DatasetTable
+        if place is not None and self.store is not None:
+            made = partial(SkippingTable, store=self.store, place=place)
+        table_: DatasetTable = made(
             uuid=self.uuid,
             table=table,
             schema=schema,
@@ -166,6 +189,7 @@ class Dataset:
             indices=indices,
             metadata=self.document.metadata,
         )
+        return table_
 
 
 def group_listed(uuid: str, keys: list[str]) -> Listed:

@@ -218,7 +218,7 @@ class Snapshot:
                 return schema
             good[table] = schema
         parts = [document, *good.values(), listed]
-        return self._cache.dataset(document.uuid, parts, lambda: Dataset(document, good, listed))
+        return self._cache.dataset(document.uuid, parts, lambda: Dataset(document, good, listed, self.store))
 
     def dataset(self, uuid: str) -> Dataset:
         """Return one dataset; raises ``unknown-table``, ``missing-metadata`` or what is wrong with it."""

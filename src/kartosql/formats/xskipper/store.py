@@ -183,6 +183,11 @@ class MetadataStore:
             "problems": self.problems,
         }
 
+    def known(self, files: Sequence[File]) -> int:
+        """Return how many of some files are indexed as they are now."""
+        ids = self._by_id()
+        return sum(object_id(path, time) in ids for path, time in files)
+
     # -- which files -----------------------------------------------------------------------
 
     def select(self, where: Any, listing: Iterable[File | Sequence[Any]], *, time_zone: str = "UTC") -> list[str]:

@@ -1,0 +1,183 @@
+"""Data-skipping metadata of datasets: made, brought up to date, and dropped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.places import BASE, POINTER, Place, place_for, place_in
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.xskipper import (
+    DataFile,
+    Index,
+    IndexSpec,
+    MetadataStore,
+    Refreshed,
+    Sources,
+    drop,
+    layout_for,
+    refresh,
+    specs_of,
+)
+from kartosql.formats.xskipper.footers import parquet_footers
+from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
+from kartosql.store import Store
+from kartosql.write.change import Change
+from kartosql.write.datasets import find_dataset
+from kartosql.write.deletion import exists
+from kartosql.write.layout import columns_of
+from kartosql.write.operation import Operation
+
+Columns = str | Iterable[str]
+Filters = Mapping[str, Mapping[str, Any]]
+
+
+def specs(minmax: Columns, valuelist: Columns, bloomfilter: Columns | Filters) -> list[IndexSpec]:
+    """Return the indexes that a call asks for; raises ``invalid-argument``."""
+    found = [IndexSpec(MINMAX, c) for c in _named(minmax, "minmax")]
+    found += [IndexSpec(VALUE_LIST, c) for c in _named(valuelist, "valuelist")]
+    for column in _named(bloomfilter, "bloomfilter"):
+        given = bloomfilter[column] if isinstance(bloomfilter, Mapping) else {}
+        if not isinstance(given, Mapping) or not given.keys() <= {"fpp", "ndv"}:
+            raise UsageError(f"bloomfilter: {column!r} has the parameters fpp and ndv, and no others.")
+        found.append(IndexSpec(BLOOM, column, **given))
+    return found
+
+
+def _named(columns: Columns | Filters, name: str) -> tuple[str, ...]:
+    return columns_of(list(columns) if isinstance(columns, Mapping) else columns, name)
+
+
+def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec]) -> dict[str, Any]:
+    """Make skipping indexes of a dataset, beside those that it has; see Connection.create_skipping_index."""
+    if not specs:
+        raise UsageError("A skipping index needs at least one column.")
+    table = _only_table(find_dataset(operation, name))
+    place = place_in(table.metadata, table.uuid)
+    found = [] if place is None else specs_of(_indexes(operation.store, place))
+    wanted = {(s.name, s.column.lower()): s for s in [*found, *specs]}
+    place = place or place_for(operation.store, table.uuid, table.table)
+    done = _refresh(operation.store, table, place, list(wanted.values()))
+    if table.metadata.get(POINTER) != place.text():
+        operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
+    return _report(done, len(wanted))
+
+
+def refresh_skipping(operation: Operation, name: str) -> dict[str, Any]:
+    """Bring the skipping indexes of a dataset up to date; see Connection.refresh_skipping_index."""
+    table = _only_table(find_dataset(operation, name))
+    place = _place(table)
+    specs = specs_of(_indexes(operation.store, place))
+    return _report(_refresh(operation.store, table, place, specs), len(specs))
+
+
+def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
+    """Drop all skipping indexes of a dataset; see Connection.drop_skipping_index."""
+    table = _only_table(find_dataset(operation, name))
+    place = _place(table)
+    operation.commit([Change(table.uuid, operation.name, metadata={POINTER: None})])
+    return {"files": drop(operation.store, place.folder)}
+
+
+def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot) -> None:
+    """Index the files that a commit brought, where datasets have skipping indexes.
+
+    The commit stands whatever happens here: what is not indexed is read.
+    """
+    for uuid in uuids:
+        try:
+            for table in snapshot.dataset(uuid).tables.values():
+                place = place_in(table.metadata, uuid)
+                if place is not None:
+                    _refresh(store, table, place, specs_of(_indexes(store, place)))
+        except KartosqlError as e:
+            warnings.warn(
+                f"Dataset {uuid!r}: its skipping indexes do not know the new files: {e.message}",
+                KartosqlWarning,
+                stacklevel=2,
+            )
+
+
+def drop_forgotten(store: Store, begin: str) -> int:
+    """Remove skipping indexes of datasets that another program deleted, and return how many files these were.
+
+    ``begin`` is what the uuids begin with.
+    """
+    found: dict[str, list[str]] = {}
+    for key in store.list_below(BASE):
+        found.setdefault(key.split("/")[2], []).append(key)
+    gone = [uuid for uuid in found if uuid.startswith(begin) and not exists(store, uuid)]
+    keys = [key for u in gone for key in found[u]]
+    store.delete(keys)
+    return len(keys)
+
+
+# -- inside --------------------------------------------------------------------------------------
+
+
+def _only_table(dataset: Dataset) -> DatasetTable:
+    if list(dataset.tables) != [naming.DEFAULT_TABLE] and len(dataset.tables) != 1:
+        raise UsageError(
+            f"Dataset {dataset.uuid!r} has several tables: skipping indexes are for datasets of one.",
+            code="unsupported-index",
+        )
+    return next(iter(dataset.tables.values()))
+
+
+def _place(table: DatasetTable) -> Place:
+    place = place_in(table.metadata, table.uuid)
+    if place is None:
+        raise UsageError(
+            f"Dataset {table.uuid!r} has no skipping indexes.",
+            code="not-indexed",
+            hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.",
+        )
+    return place
+
+
+def _indexes(store: Store, place: Place) -> list[Index]:
+    return MetadataStore.below(store, place.folder, table=place.table).indexes
+
+
+def _refresh(store: Store, table: DatasetTable, place: Place, specs: Sequence[IndexSpec]) -> Refreshed:
+    keys = set(table.partition_keys)
+    types = {name: type_ for name, type_ in table.types.items() if name not in keys}
+    layout = layout_for(place.table, specs, dict(_members(types)), {k: table.types[k] for k in table.partition_keys})
+    prefix = f"{table.uuid}/{table.table}/"
+    details = store.details(prefix)
+    values = table.partitions
+    columns = {k: values.arrow[k].cast(type_, safe=False).to_pylist() for k, type_ in layout.partitions.items()}
+    files = []
+    for at, key in enumerate(table.files):
+        if key in details:
+            modified = int(details[key].modified.timestamp() * 1000)
+            row = values.part_of_file[at]
+            partition = {k: column[row] for k, column in columns.items()}
+            files.append(DataFile(f"{place.table}/{key.removeprefix(prefix)}", modified, key, partition))
+    sources = Sources(parquet_scan(store), parquet_footers(store))
+    return refresh(store, place.folder, files, layout, sources)
+
+
+def _members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:
+    """Yield columns and members of structs, these with dots between them."""
+    for name, type_ in types.items():
+        yield name, type_
+        if pa.types.is_struct(type_):
+            yield from _members({f"{name}.{field.name}": field.type for field in type_})
+
+
+def _report(done: Refreshed, indexes: int) -> dict[str, Any]:
+    return {
+        "indexes": indexes,
+        "added": done.added,
+        "removed": done.removed,
+        "kept": done.kept,
+        "unindexed": len(done.unindexed),
+    }

@@ -1,0 +1,278 @@
+"""Skipping indexes of datasets: made by statements, kept by commits, and used by queries without changing them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import uuid
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kartosql
+import kartosql.query
+from kartosql.errors import KartosqlWarning, SqlError, UsageError
+from kartosql.formats.kartothek.places import BASE, POINTER
+from kartosql.formats.xskipper import MetadataStore
+from kartosql.plan.prune import prune
+
+ALL = "MINMAX(a, f, s, t, x.m), VALUELIST(s, b, k), BLOOMFILTER(a, s) WITH (fpp = 0.05, ndv = 100)"
+
+
+def rows(numbers: range) -> pa.Table:
+    """``a`` and ``t`` grow with ``p``; ``f`` has NaN, ``s`` NULLs, ``x`` is a struct."""
+    values = {
+        "p": [n // 20 for n in numbers],
+        "a": list(numbers),
+        "f": [float("nan") if n % 37 == 5 else -0.0 if n % 41 == 0 else n / 4 for n in numbers],
+        "s": [None if n % 11 == 3 else f"s{n // 5}" for n in numbers],
+        "t": [dt.datetime(2024, 1, 1) + dt.timedelta(hours=n) for n in numbers],
+        "b": [n % 60 < 20 for n in numbers],
+        "k": [Decimal(n // 20) / 2 for n in numbers],
+        "x": [{"m": n, "o": None} for n in numbers],
+    }
+    types = {
+        **{"p": pa.int64(), "a": pa.int64(), "f": pa.float64(), "s": pa.string(), "t": pa.timestamp("us")},
+        **{"b": pa.bool_(), "k": pa.decimal128(10, 2), "x": pa.struct([("m", pa.int64()), ("o", pa.string())])},
+    }
+    return pa.table(values, schema=pa.schema(list(types.items())))
+
+
+@pytest.fixture
+def connection():
+    with kartosql.connect(f"memory://{uuid.uuid4().hex}") as made:
+        made.create_dataset("d", rows(range(400)), partition_on="p")
+        yield made
+
+
+def read(connection: Any, sql: str) -> dict[str, int]:
+    """Return how many files each kind of index leaves, and all of them, in the order of the steps."""
+    (scan,) = connection.explain(sql).to_dict()["scans"]
+    return {step["by"]: step["files_after"] for dataset in scan["datasets"] for step in dataset["steps"]}
+
+
+def both(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str) -> list[str]:
+    """Return the rows, which are the same without pruning."""
+    found = sorted(map(repr, connection.sql(sql).rows()))
+    with monkeypatch.context() as patch:
+        patch.setattr(kartosql.query, "prune", partial(prune, enabled=False))
+        assert found == sorted(map(repr, connection.sql(sql).rows())), sql
+    return found
+
+
+def test_statements_make_show_refresh_and_drop_them(connection):
+    made = connection.sql(f"CREATE SKIPPING INDEX ON d ({ALL})")
+    assert made.rows() == [("d", 10, 20, 0, 0, 0)]
+    assert made.written == 0
+    shown = connection.sql("SHOW SKIPPING INDEXES FROM d").rows()
+    assert ("table", "bloomfilter", "s", "fpp = 0.05, ndv = 100", 20, 20) in shown
+    assert ("table", "minmax", "x.m", "", 20, 20) in shown
+    assert connection.sql("REFRESH SKIPPING INDEX ON d").rows() == [("d", 10, 0, 0, 20, 0)]
+    ((name, files),) = connection.sql("DROP SKIPPING INDEX ON d").rows()
+    assert name == "d"
+    assert files > 0
+    assert connection.store.list_below(BASE) == {}
+    assert POINTER not in connection._snapshot().dataset("d").document.metadata
+    assert connection.sql("SHOW SKIPPING INDEXES FROM d").rows() == []
+
+
+@pytest.mark.parametrize(
+    ("where", "by", "files"),
+    [
+        ("a = 77", "minmax", 1),
+        ("a BETWEEN 55 AND 65", "minmax", 2),
+        ("a < 20 OR a >= 380", "minmax", 2),
+        ("s = 's30'", "valuelist", 1),
+        ("s LIKE 's399%'", "minmax", 1),
+        ("t >= TIMESTAMP '2024-01-17 00:00:00'", "minmax", 1),
+        ("x.m IN (3, 399)", "minmax", 2),
+        ("NOT (a > 10)", "minmax", 1),
+        ("k = 3.5", "valuelist", 1),
+        ("NOT b", "valuelist", 13),
+    ],
+)
+def test_each_kind_leaves_out_files(connection, monkeypatch, where, by, files):
+    connection.sql(f"CREATE SKIPPING INDEX ON d ({ALL})")
+    sql = f"SELECT p, a, s FROM d WHERE {where}"
+    assert read(connection, sql)[by] == files
+    both(connection, monkeypatch, sql)
+
+
+def test_filters_alone_leave_out_files(connection, monkeypatch):
+    connection.sql("CREATE SKIPPING INDEX ON d (BLOOMFILTER(s) WITH (fpp = 0.0001, ndv = 100))")
+    sql = "SELECT a FROM d WHERE s = 's30'"
+    assert read(connection, sql) == {"bloomfilter": 1}
+    assert len(both(connection, monkeypatch, sql)) == 5
+
+
+def test_the_same_in_python(connection):
+    made = connection.create_skipping_index("d", minmax="a", bloomfilter={"s": {"ndv": 10}})
+    assert (made["indexes"], made["added"]) == (2, 20)
+    made = connection.create_skipping_index("d", valuelist=["s"], bloomfilter={"s": {"ndv": 50}})
+    assert (made["indexes"], made["added"]) == (3, 20)
+    assert connection.refresh_skipping_index("d")["kept"] == 20
+    assert connection.drop_skipping_index("d")["files"] > 0
+
+
+def test_commits_keep_them_up_to_date(connection, monkeypatch):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
+    connection.append_to_dataset("d", rows(range(400, 440)))
+    assert read(connection, "SELECT * FROM d WHERE a = 410") == {"minmax": 1}
+    connection.append_to_dataset("d", rows(range(40)))
+    connection.compact("d")
+    assert len(both(connection, monkeypatch, "SELECT p FROM d WHERE a = 5")) == 2
+    assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 1}
+    connection.sql("DELETE FROM d WHERE p = 3")
+    assert connection.sql("SHOW SKIPPING INDEXES FROM d").rows()[0][-2:] == (21, 21)
+
+
+def test_files_of_other_writers_are_read_until_a_refresh(connection, monkeypatch):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
+    monkeypatch.setattr("kartosql.write.operation.Operation._keep_up", lambda *_: None)
+    connection.append_to_dataset("d", rows(range(1000, 1010)))
+    assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 2}
+    assert len(both(connection, monkeypatch, "SELECT * FROM d WHERE a = 1005")) == 1
+    connection.refresh_skipping_index("d")
+    monkeypatch.setattr("kartosql.formats.kartothek.skipping.RECHECK_SECONDS", 0.0)
+    assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 1}
+
+
+def test_a_failing_refresh_does_not_fail_the_commit(connection, monkeypatch):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise UsageError("no room")
+
+    monkeypatch.setattr("kartosql.write.skipping.refresh", fail)
+    with pytest.warns(KartosqlWarning, match="no room"):
+        connection.append_to_dataset("d", rows(range(1000, 1010)))
+    assert connection.sql("SELECT count(*) FROM d").rows() == [(410,)]
+
+
+def test_broken_metadata_warn_and_leave_out_nothing(connection, monkeypatch):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
+    for key in connection.store.list_below(BASE):
+        connection.store.put(key, b"PAR1 nothing PAR1")
+    with pytest.warns(KartosqlWarning, match="Data skipping"):
+        assert len(both(connection, monkeypatch, "SELECT * FROM d WHERE a = 5")) == 1
+    assert "minmax" not in read(connection, "SELECT * FROM d WHERE a = 5")
+
+
+@pytest.mark.parametrize(
+    "pointer", ["", "x", "[]", '{"folder": "../elsewhere", "table": "t"}', '{"folder": "d/table"}']
+)
+def test_pointers_of_strangers_lead_nowhere(connection, pointer):
+    from kartosql.formats.kartothek.places import place_in
+
+    assert place_in({POINTER: pointer}, "d") is None
+
+
+def test_they_go_with_the_dataset_and_are_not_copied(connection):
+    cube = kartosql.Cube("c", ["a"], ["p"], seed_dataset="seed")
+    table = rows(range(100)).drop_columns(["x"])
+    connection.build_cube(cube, {"seed": table})
+    connection.sql("CREATE SKIPPING INDEX ON c.seed (MINMAX(t))")
+    connection.copy_cube("c", connection.store.url, name="copy")
+    assert connection.sql("SHOW SKIPPING INDEXES FROM copy.seed").rows() == []
+    connection.cleanup_cube("c")
+    assert connection.store.list_below(f"{BASE}/c++seed") != {}
+    connection.delete_cube("c")
+    assert connection.store.list_below(BASE) == {}
+
+
+def test_what_others_deleted_is_cleaned_up(connection):
+    cube = kartosql.Cube("c", ["a"], ["p"], seed_dataset="seed")
+    table = rows(range(100)).drop_columns(["x"])
+    extra = table.select(["p", "a"]).append_column("w", table["a"])
+    connection.build_cube(cube, {"seed": table, "extra": extra})
+    connection.sql("CREATE SKIPPING INDEX ON c.extra (MINMAX(w))")
+    connection.store.delete(["c++extra.by-dataset-metadata.json"])
+    connection.cleanup_cube("c")
+    assert connection.store.list_below(BASE) == {}
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("CREATE SKIPPING INDEX ON d (MINMAX(nothing))", "unknown-column"),
+        ("CREATE SKIPPING INDEX ON d (MINMAX(x))", "unsupported-type"),
+        ("CREATE SKIPPING INDEX ON d (BLOOMFILTER(f))", "unsupported-type"),
+        ("CREATE SKIPPING INDEX ON d (BLOOMFILTER(s) WITH (fpp = 2))", "invalid-argument"),
+        ("CREATE SKIPPING INDEX ON d (BLOOMFILTER(s) WITH (size = 2))", "syntax-error"),
+        ("CREATE SKIPPING INDEX ON d (MINMAX(a) WITH (fpp = 0.1))", "syntax-error"),
+        ("CREATE SKIPPING INDEX ON d (HASH(a))", "syntax-error"),
+        ("CREATE SKIPPING INDEX ON d ()", "syntax-error"),
+        ("CREATE OR REPLACE SKIPPING INDEX ON d (MINMAX(a))", "not-supported"),
+        ("CREATE SKIPPING INDEX ON nothing (MINMAX(a))", "unknown-table"),
+        ("REFRESH SKIPPING INDEX ON d", "not-indexed"),
+        ("DROP SKIPPING INDEX ON d", "not-indexed"),
+        ("SHOW SKIPPING FROM d", "syntax-error"),
+    ],
+)
+def test_what_cannot_be_is_refused(connection, sql, code):
+    with pytest.raises((SqlError, UsageError)) as caught:
+        connection.sql(sql)
+    assert caught.value.code == code
+    assert connection.store.list_below(BASE) == {}
+
+
+def test_overlaid_rows_stay_hidden(monkeypatch):
+    cube = kartosql.Cube("c", ["x"], ["p"], seed_dataset="seed")
+    with kartosql.connect(f"memory://{uuid.uuid4().hex}") as connection:
+        first = pa.table({"x": range(40), "p": [i // 10 for i in range(40)], "v": range(40)})
+        connection.build_cube(cube, {"seed": first, "more": first.rename_columns(["x", "p", "w"])})
+        connection.sql("CREATE SKIPPING INDEX ON c.seed (MINMAX(v, x))")
+        connection.sql("CREATE SKIPPING INDEX ON c.more (MINMAX(w))")
+        changed = pa.table({"x": range(15), "p": [i // 10 for i in range(15)], "v": range(1000, 1015)})
+        connection.append_to_cube(cube, {"seed": changed})
+        for where in (
+            "v < 5",
+            "v > 900",
+            "v = 12",
+            "w = 12",
+            "w IS NULL",
+            "x = 3",
+            "v < 5 OR w > 38",
+            "x > 30 AND w < 33",
+        ):
+            both(connection, monkeypatch, f"SELECT x, p, v, w FROM c WHERE {where}")
+        assert both(connection, monkeypatch, "SELECT x FROM c WHERE v < 5") == []
+        assert read(connection, "SELECT x FROM c WHERE v = 35")["minmax"] <= 2
+
+
+def test_random_predicates_give_the_rows_of_all_files(connection, monkeypatch):
+    connection.append_to_dataset("d", rows(range(13, 700, 7)))
+    connection.sql(f"CREATE SKIPPING INDEX ON d ({ALL})")
+    chosen = random.Random(7)
+    atoms = [
+        lambda: f"a {chosen.choice(['=', '<>', '<', '>='])} {chosen.randrange(-5, 720)}",
+        lambda: f"f {chosen.choice(['=', '<>', '<', '>='])} {chosen.choice([0.0, -0.0, 3.25, 50, 1e9])}",
+        lambda: f"s {chosen.choice(['=', '<>', '<', 'LIKE', 'NOT LIKE'])} 's{chosen.randrange(90)}'",
+        lambda: f"s IN ('s1', 's{chosen.randrange(90)}')",
+        lambda: f"x.m > {chosen.randrange(700)}",
+        lambda: f"t < TIMESTAMP '2024-01-{chosen.randrange(1, 28):02} 12:00:00'",
+        lambda: f"k = {chosen.randrange(40) / 2}",
+        lambda: chosen.choice(["b", "NOT b", "b IS NULL", "s IS NULL", "s IS NOT NULL", "f = 'NaN'::DOUBLE"]),
+    ]
+    skipped = 0
+    for _ in range(60):
+        where = chosen.choice(atoms)()
+        for _ in range(chosen.randrange(3)):
+            other = chosen.choice(atoms)()
+            where = f"{chosen.choice(['', 'NOT '])}({where} {chosen.choice(['AND', 'OR'])} {other})"
+        sql = f"SELECT p, a, s FROM d WHERE {where}"
+        both(connection, monkeypatch, sql)
+        skipped += bool({"minmax", "valuelist", "bloomfilter"} & read(connection, sql).keys())
+    assert skipped > 20
+
+
+def test_the_metadata_are_those_of_version_4(connection):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
+    (folder,) = {key.rpartition("/")[0] for key in connection.store.list_below(BASE)}
+    metadata = MetadataStore.below(connection.store, folder)
+    assert metadata.versions == [4]
+    assert metadata.describe()["partition_columns"] == {"p": "integer"}
+    assert len(metadata.objects) == 20
