@@ -22,7 +22,7 @@ _WORDS = {
     "SEMI": "LEFT SEMI JOIN",
     "ANTI": "LEFT ANTI JOIN",
 }
-SAME, EQUAL = "COMPARE_NOT_DISTINCT_FROM", "COMPARE_EQUAL"
+SAME, OTHER, EQUAL = "COMPARE_NOT_DISTINCT_FROM", "COMPARE_DISTINCT_FROM", "COMPARE_EQUAL"
 _SEVERAL = "More than one row returned by a subquery used as an expression"
 
 
@@ -51,7 +51,7 @@ class Marked:
     @property
     def is_total(self) -> bool:
         """Whether the mark is never NULL."""
-        return all(c.comparison == SAME for c in self.conditions)
+        return all(c.comparison in (SAME, OTHER) for c in self.conditions)
 
 
 class Joins:
