@@ -34,6 +34,9 @@ class Files(Protocol):
     def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; KeyError for one that is not there."""
 
+    def dataset_sizes(self, uuid: str) -> dict[str, int | None]:
+        """Return the sizes of all files of a dataset by one listing; nothing for what is attached."""
+
     def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of a file or of a range of it; KeyError when there is none."""
 
@@ -100,6 +103,10 @@ class Mounts:
         except KeyError:
             return key
         return key if store is self.main else f"{store.url.rstrip('/')}/{rest}"
+
+    def dataset_sizes(self, uuid: str) -> dict[str, int | None]:
+        """Return the sizes of all files of a dataset by one listing; nothing for what is attached."""
+        return {} if uuid.startswith(MARK) else self.main.dataset_sizes(uuid)
 
     def size(self, key: str) -> int | None:
         """Return the size of a file in bytes; KeyError when there is none."""

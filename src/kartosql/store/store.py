@@ -121,6 +121,10 @@ class Store(StoreWriting):
         """Return the path of ``key`` in the filesystem."""
         return f"{self.root}/{key}"
 
+    def dataset_sizes(self, uuid: str) -> dict[str, int | None]:
+        """Return the sizes of all files of a dataset by one listing."""
+        return self.list_below(f"{uuid}/")
+
     def is_on_disk(self, key: str) -> bool:
         """Return whether a file is on a local disk."""
         return self.is_local

@@ -89,10 +89,9 @@ class Runtime:
 
         Those of files that are attached are not asked for.
         """
-        known, main = self._sizes, self.store.main
-        wanted = [k for k in keys if k not in known and self.store.place(k)[0] is main]
-        for folder in {key.split("/")[0] for key in wanted} if len(known) <= MAX_ALLOWED else ():
-            known.update(main.list_below(f"{folder}/"))
+        known = self._sizes
+        for uuid in {key.split("/")[0] for key in keys if key not in known} if len(known) <= MAX_ALLOWED else ():
+            known.update(self.store.dataset_sizes(uuid))
         return {k: known.get(k) for k in keys}
 
     # -- planning --------------------------------------------------------------------------------
