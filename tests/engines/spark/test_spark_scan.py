@@ -212,3 +212,26 @@ def test_closed_views_are_gone_and_frames_of_them_stay(spark: Any, local: Store)
     views.close()
     assert not spark.catalog.tableExists(name)
     assert frame.count() == 1
+
+
+@pytest.mark.parametrize("text", ["f > 5", "f <> 1", "s.f > 5", "s.t.f > 5", "f = 0", "s.f = 0", "NOT (f <= 5)"])
+def test_statistics_of_floats_leave_no_row_out(spark: Any, local: Store, text: str) -> None:
+    nan, zero = float("nan"), -0.0
+    schema = pa.schema(
+        [
+            pa.field("i", pa.int64()),
+            pa.field("f", pa.float64()),
+            pa.field("s", pa.struct({"a'b\\n": pa.string(), "f": pa.float64(), "t": pa.struct({"f": pa.float64()})})),
+        ]
+    )
+    values = [(1, nan), (2, zero), (3, 1.0), (4, None)]
+    rows = [{"i": i, "f": f, "s": {"a'b\\n": "x", "f": f, "t": {"f": f}}} for i, f in values] + [{"i": 5, "s": None}]
+    data = pa.Table.from_pylist(rows, schema)
+    put(local, "t", {n: schema.field(n).type for n in schema.names}, {"": parquet(data, row_group_size=1)})
+    con = kartosql.connect(local.root)
+    views = Views(spark, con.store)
+    frame = views.frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    assert frame.count() == 5
+    assert same(spark, con, "SELECT * FROM t")
+    found = sorted(row.i for row in frame.where(text).select("i").collect())
+    assert found == sorted(i for (i,) in con.sql(f"SELECT i FROM t WHERE {text}").rows())

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 FILE = "__kartosql_file"  # the position of a file in its table
 MAX_GROUPS = 8  # differently written files of one table that are read each in their own way
 # Only what reading depends on; the plan of a scan keeps the session that made it.
-READING = {"spark.sql.caseSensitive": "true", "spark.sql.legacy.parquet.nanosAsLong": "true"}
+READING = {
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+}
 _numbers = count()
 
 Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the name of the column that it becomes

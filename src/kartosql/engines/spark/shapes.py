@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.engines.spark.types import quote, spark_type, stored_type
+from kartosql.engines.spark.types import quote, spark_type, stored_type, text
 from kartosql.errors import FormatError
 from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
 from kartosql.store import Files
@@ -192,7 +192,7 @@ def reading(column: FileColumnType, declared: pa.DataType) -> Reading | None:
     Raises ValueError where values of the column are no values of the type.
     """
     if column.physical is None:
-        return Reading(spark_type(declared)) if _same_nested(column.arrow, declared) else None
+        return Reading(spark_type(declared), _members("{}", declared)) if _same_nested(column.arrow, declared) else None
     logical: dict[str, Any] = json.loads(column.logical)
     kind = logical["Type"]
     t = pa.types
@@ -220,6 +220,19 @@ def _unfiltered(type_: str) -> str:
     These leave NaN out, and tell the two zeros apart.
     """
     return f"nanvl({{}}, CAST('NaN' AS {type_}))"
+
+
+def _members(value: str, type_: pa.DataType) -> str:
+    """Return a value as it is, in a form of which Spark makes no filter over floats inside of structs."""
+    if pa.types.is_floating(type_):
+        return _unfiltered(spark_type(type_)).replace("{}", value)
+    if not pa.types.is_struct(type_):
+        return value
+    members = [(quote(f.name), f.name, _members(f"{value}.{quote(f.name)}", f.type)) for f in type_]
+    if all(found == f"{value}.{quoted}" for quoted, _, found in members):
+        return value
+    listed = ", ".join(f"{text(name)}, {found}" for _, name, found in members)
+    return f"IF({value} IS NULL, NULL, named_struct({listed}))"
 
 
 def _integer(column: FileColumnType, kind: str, logical: Mapping[str, Any], declared: pa.DataType) -> Reading | None:

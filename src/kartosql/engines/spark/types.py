@@ -73,6 +73,12 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def text(value: str) -> str:
+    """Return a text as a literal."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 _SIMPLE = (
     (pa.types.is_boolean, pa.bool_()),
     (pa.types.is_int8, pa.int8()),
