@@ -90,6 +90,14 @@ def write_document(store: Store, document: Mapping[str, Any]) -> None:
     store.put(f"{document['dataset_uuid']}.by-dataset-metadata.json", json.dumps(document).encode())
 
 
+def forget_history(store: Store, *uuids: str) -> None:
+    """Take the schema history out of documents, as in those of the originals: then schema files count."""
+    for uuid in uuids:
+        document = read_document(store, uuid)
+        document["metadata"].pop("kartosql_schema_history")
+        write_document(store, document)
+
+
 def parquet(table: pa.Table | Mapping[str, Any], **options: Any) -> bytes:
     """Return a table as the bytes of a Parquet file."""
     sink = pa.BufferOutputStream()

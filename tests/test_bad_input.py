@@ -22,6 +22,9 @@ SEED = {"x": [0, 1, 2, 3], "p": [0, 0, 1, 1], "i": [5, 6, 7, 8], "v": [1.5, 2.5,
 E = {"x": [0, 2], "p": [0, 1], "w": ["A", "B"]}
 
 
+MEMBERS = ("c++seed", "c++e")
+
+
 @pytest.fixture
 def cube(local: Store) -> Store:
     build_cube(local, CUBE, {"seed": pa.table(SEED), "e": pa.table(E)})
@@ -196,6 +199,7 @@ def test_a_partition_folder_that_is_a_link(cube, tmp_path_factory):
 
 @pytest.mark.parametrize("what", ["data", "index", "schema", "document"])
 def test_a_pipe_in_place_of_a_file_does_not_block(cube, what):
+    builders.forget_history(cube, *MEMBERS)
     key = {
         "data": _data(cube), "index": _index(cube), "schema": "c++seed/table/_common_metadata",
         "document": "c++seed.by-dataset-metadata.json",
@@ -210,6 +214,7 @@ def test_a_pipe_in_place_of_a_file_does_not_block(cube, what):
 
 @pytest.mark.parametrize("what", ["data", "index", "schema"])
 def test_a_folder_in_place_of_a_file(cube, what):
+    builders.forget_history(cube, *MEMBERS)
     key = {"data": _data(cube), "index": _index(cube), "schema": "c++seed/table/_common_metadata"}[what]
     path = _path(cube, key)
     path.unlink()
@@ -254,6 +259,7 @@ def test_a_torn_document(cube):
 
 
 def test_a_missing_schema_of_the_seed(cube):
+    builders.forget_history(cube, *MEMBERS)
     _path(cube, "c++seed/table/_common_metadata").unlink()
     with pytest.warns(KartosqlWarning, match="left out"):
         error = _failure(cube)
@@ -261,12 +267,14 @@ def test_a_missing_schema_of_the_seed(cube):
 
 
 def test_an_incomplete_member_is_left_out_with_a_warning(cube):
+    builders.forget_history(cube, *MEMBERS)
     _path(cube, "c++e/table/_common_metadata").unlink()
     with pytest.warns(KartosqlWarning, match="'e' of cube 'c' is left out"):
         assert kartosql.connect(cube.root).sql("SELECT * FROM c").columns == ["i", "p", "s", "v", "x"]
 
 
 def test_an_invalid_member_is_an_error(cube):
+    builders.forget_history(cube, *MEMBERS)
     cube.put("c++e/table/_common_metadata", b"PAR1 torn")
     error = _failure(cube)
     assert error.code == "invalid-schema"
@@ -274,6 +282,7 @@ def test_an_invalid_member_is_an_error(cube):
 
 
 def test_a_missing_schema_of_a_dataset(cube):
+    builders.forget_history(cube, *MEMBERS)
     _path(cube, "c++e/table/_common_metadata").unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KartosqlWarning)

@@ -16,6 +16,7 @@ from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.histories import Histories
 from kartosql.plan.bind import Parameters
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.report import ScanReport
@@ -53,7 +54,7 @@ def connect(
     return Connection(Store(url, storage_options), values, read_only=read_only, storage_options=storage_options)
 
 
-class Connection(Upkeep, Attaching):
+class Connection(Upkeep, Attaching, Histories):
     """A store, the session's settings and the data registered by the user.
 
     Each statement lists the store and reads a snapshot of its own, so it sees all that was
@@ -156,6 +157,8 @@ class Connection(Upkeep, Attaching):
         if isinstance(statement, Reset):
             self.settings.reset(statement.name)
             return Query(catalog.settings(self.settings, [statement.name]))
+        if isinstance(statement, Describe) and (statement.version is not None or statement.as_of is not None):
+            return Query(self._describe_past(statement))
         if isinstance(statement, Describe):
             assert statement.target is not None
             return Query(catalog.describe(self._tables().find(statement.target, statement.span, text)))
@@ -254,6 +257,10 @@ class Connection(Upkeep, Attaching):
             return catalog.datasets(tables.snapshot, self._attached_tables(tables))
         assert statement.target is not None
         source = tables.find(statement.target, statement.span, text)
+        if what == "schema history":
+            from kartosql.schema_log import history_table
+
+            return history_table(source, tables.snapshot)
         if source.registered is not None:
             raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
         show = {
@@ -265,6 +272,16 @@ class Connection(Upkeep, Attaching):
             "stats": catalog.stats,
         }[what]
         return show(source, self._mounts)
+
+    def _describe_past(self, statement: Describe) -> pa.Table:
+        from kartosql import catalog
+        from kartosql.schema_log import schema_at
+
+        assert statement.target is not None
+        tables = self._tables()
+        source = tables.find(statement.target, statement.span, statement.text)
+        schema = schema_at(source, tables.snapshot, statement.version, statement.as_of)
+        return catalog.describe_schema(schema)
 
     def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
         """Return what a SELECT would read and why, without running it."""

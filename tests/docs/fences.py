@@ -20,6 +20,7 @@ _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What differs from run to run: sizes of files that another version of the compression wrote, times and commits.
 _CHANGING = [
     (re.compile(r"\d+(\.\d+)? (B|KiB|MiB)\b"), "SIZE"),
+    (re.compile(r"[-\d]{10} [:\d]{8}(\.\d+)?\+00:00,f1620[0-9a-f]{64}"), "MOMENT,HASH"),
     (re.compile(r"\d+\.\d+ s\b"), "TIME"),
     (re.compile(r"^(\S+,\d+,\d+),\d+,(\d+),\d*,[0-9a-f]{32}$", re.MULTILINE), r"\1,SIZE,\2,COMMIT"),
     (re.compile(r"^(\S+,\S+,\d*),\d+,[0-9a-f]{32}$", re.MULTILINE), r"\1,COMMIT"),

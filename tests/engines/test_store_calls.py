@@ -39,8 +39,11 @@ def _calls(connection: Any, act: Any) -> tuple[int, list[str]]:
 
 
 def _metadata(*names: str) -> list[str]:
-    found = [f"{n}.by-dataset-metadata.json" for n in names] + [f"{n}/table/_common_metadata" for n in names]
-    return sorted(found)
+    return sorted(f"{n}.by-dataset-metadata.json" for n in names)
+
+
+def _with_schemas(*names: str) -> list[str]:
+    return sorted([*_metadata(*names), *(f"{n}/table/_common_metadata" for n in names)])
 
 
 MEMBERS = ("c++e", "c++g", "c++seed")
@@ -52,8 +55,15 @@ def _opened(connection: Any) -> list[str]:
     return sorted([*_metadata(*MEMBERS), *again])
 
 
-def test_a_cube_is_opened_with_one_listing_and_two_reads_per_dataset(connection):
+def test_a_cube_is_opened_with_one_listing_and_one_read_per_dataset(connection):
     assert _calls(connection, lambda: connection.sql("SELECT x FROM c").schema) == (1, _opened(connection))
+
+
+def test_without_a_history_the_schema_files_are_read_too(connection):
+    builders.forget_history(connection.store, *MEMBERS)
+    again = [] if connection.store.is_local else _metadata(*MEMBERS)
+    lists, keys = _calls(connection, lambda: connection.sql("SELECT x FROM c").schema)
+    assert (lists, keys) == (1, sorted([*_with_schemas(*MEMBERS), *again]))
 
 
 @pytest.mark.parametrize("sql", ["SELECT x FROM c WHERE p = 1", "SELECT w, k FROM c WHERE p IN (1, 2) AND v > 1"])

@@ -72,6 +72,9 @@ def state(store: Store, cube: str = "c", names=NAMES) -> list[list[str] | None]:
     return seen
 
 
+KEPT = ("kartosql_commit", "kartosql_schema_history")
+
+
 def marks(store: Store, cube: str = "c") -> list[str]:
     """Return what is left of changes under way: marks in documents, and documents that wait."""
     found = [
@@ -83,7 +86,7 @@ def marks(store: Store, cube: str = "c") -> list[str]:
     for entry in store.list_root():
         if entry.name.startswith(f"{cube}++") and entry.name.endswith(".json"):
             metadata = json.loads(store.read(entry.name))["metadata"]
-            found += [k for k in metadata if k.startswith("kartosql_") and k != "kartosql_commit"]
+            found += [k for k in metadata if k.startswith("kartosql_") and k not in KEPT]
     return found
 
 

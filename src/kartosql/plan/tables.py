@@ -70,6 +70,7 @@ class TableSource:
     cube: CubeState | None = None
     registered: Any = None
     attached: str | None = None  # the type of what ATTACH made a table
+    chain: Any = None  # of an ODF dataset: its kartosql.formats.odf.chain.Chain
     exposed: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, column: str) -> str | None:

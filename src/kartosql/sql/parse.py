@@ -45,7 +45,20 @@ _OPERANDS = (
     TokenType.R_BRACKET,
 )
 WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK", "REFRESH")
-_WORDS = (*_QUERY_WORDS, "SHOW", "DESCRIBE", "DESC", *INSPECT_WORDS, "SET", "RESET", "ATTACH", "DETACH", *WRITE_WORDS)
+EXPORT_WORDS = ("RECORD", "EXPORT")
+_WORDS = (
+    *_QUERY_WORDS,
+    *EXPORT_WORDS,
+    "SHOW",
+    "DESCRIBE",
+    "DESC",
+    *INSPECT_WORDS,
+    "SET",
+    "RESET",
+    "ATTACH",
+    "DETACH",
+    *WRITE_WORDS,
+)
 
 
 def tokenize(text: str) -> list[Token]:
@@ -198,6 +211,10 @@ class _Cursor:
             from kartosql.sql.attach_parse import parse_attach
 
             return parse_attach(self.text, self.tokens)
+        if word in EXPORT_WORDS:
+            from kartosql.sql.export_parse import parse_export
+
+            return parse_export(self.text, self.tokens)
         if word in WRITE_WORDS:
             from kartosql.sql.write_parse import parse_write  # not at the top: most statements are queries
 
@@ -241,6 +258,8 @@ class _Cursor:
             from kartosql.sql.inspect_parse import coverage
 
             return coverage(self)
+        if self.take("SCHEMA"):
+            return self.show_history()
         word = self.word()
         if word not in SHOW_WORDS:
             close = difflib.get_close_matches(word, SHOW_WORDS, 1)
@@ -257,13 +276,34 @@ class _Cursor:
         self.end()
         return Show(self.text, word.lower(), target, span)
 
+    def show_history(self) -> Show:
+        if not self.take("HISTORY") or not self.take("FROM", "IN", "OF", "FOR"):
+            raise self.fail("SHOW SCHEMA what?", "SHOW SCHEMA HISTORY FROM t")
+        target, span = self.name()
+        self.end()
+        return Show(self.text, "schema history", target, span)
+
     def describe(self) -> Describe:
         if self.word() in _QUERY_WORDS and self.word() != "TABLE":
             return Describe(self.text, None, None, self.select())
         self.take("TABLE")
         target, span = self.name()
+        version = as_of = None
+        if self.take("VERSION"):
+            if self.at >= len(self.tokens) or not self.tokens[self.at].text.isdecimal():
+                raise self.fail("Expected the number of a version.", "DESCRIBE t VERSION 2")
+            version = int(self.tokens[self.at].text[:18])
+            self.at += 1
+        elif self.take("AS"):
+            if not self.take("OF"):
+                raise self.fail("Expected OF.", "DESCRIBE t AS OF '2026-01-02 03:04:05'")
+            self.take("TIMESTAMP")
+            if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
+                raise self.fail("Expected a time in single quotes.", "DESCRIBE t AS OF '2026-01-02 03:04:05'")
+            as_of = self.tokens[self.at].text
+            self.at += 1
         self.end()
-        return Describe(self.text, target, span, None)
+        return Describe(self.text, target, span, None, version, as_of)
 
     def at_query(self) -> bool:
         """Return whether a query begins here."""

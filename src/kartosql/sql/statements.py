@@ -69,11 +69,13 @@ class Detach(Statement):
 
 @dataclass(frozen=True)
 class Describe(Statement):
-    """DESCRIBE of a table, or of a query."""
+    """DESCRIBE of a table, as it is, as a VERSION of its schema was or as it was AS OF a time; or of a query."""
 
     target: Name | None
     span: Span | None
     query: Select | None
+    version: int | None = None
+    as_of: str | None = None
 
 
 FORMATS = ("TEXT", "TABLE", "JSON", "HTML")  # of what the statements that inspect tell

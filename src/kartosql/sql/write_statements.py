@@ -185,3 +185,28 @@ class Check(Write):
     target: Named
     full: bool
     repair: bool
+
+
+@dataclass(frozen=True)
+class RecordSchema(Write):
+    """RECORD SCHEMA FOR t."""
+
+    target: Named
+
+
+@dataclass(frozen=True)
+class ExportHistory(Write):
+    """EXPORT SCHEMA HISTORY OF t TO 'url'."""
+
+    target: Named
+    url: str
+
+
+@dataclass(frozen=True)
+class ExportOdf(Write):
+    """EXPORT (query) TO 'url' (TYPE odf, PRIMARY_KEY (...), EVENT_TIME column)."""
+
+    url: str
+    primary_key: Columns
+    event_time: Named | None
+    query: Select

@@ -32,7 +32,8 @@ class Change:
     (None). With ``create`` the dataset must not exist; with ``replace_all`` whatever it holds
     goes away, and so does it with ``drop``. ``positions`` says of added labels whose place
     among the partitions they take, or before which they come if that one stays; all others
-    come last. ``repaired`` are the ids of lost commits that this one brings back.
+    come last. ``repaired`` are the ids of lost commits that this one brings back. With
+    ``restart_history`` the schema history begins anew.
     """
 
     uuid: str
@@ -51,6 +52,7 @@ class Change:
     drop: bool = False
     repaired: tuple[str, ...] = ()
     format: str = "json"
+    restart_history: bool = False
 
     @property
     def starts_anew(self) -> bool:

@@ -17,6 +17,7 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.history import history_of, plain
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.formats.kartothek.schema import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -24,6 +25,7 @@ from kartosql.store import Store
 from kartosql.write import garbage, indexing, journal
 from kartosql.write.deltas import read_index
 from kartosql.write.document import Head, read_raw
+from kartosql.write.evolve import read_known
 from kartosql.write.files import open_key
 from kartosql.write.marks import read_marks
 
@@ -109,6 +111,7 @@ class _Dataset:
         except FormatError as e:
             yield self._of(e, "schema", None)
             return
+        yield from self._schemas(head, dataset)
         below = self._store.list_below(f"{self._uuid}/")
         values: dict[str, list[pa.Table]] = {}
         is_whole = True
@@ -133,6 +136,28 @@ class _Dataset:
             yield self._finding(
                 "transaction", "warning", head.key, "its schema files are not in their place yet", repairable=True
             )
+
+    def _schemas(self, head: Head, dataset: Dataset) -> Iterator[Finding]:
+        """Look at what readers of a sealed history need not read: all of it, and the schema files."""
+        document = head.document
+        try:
+            history = history_of(document)
+            for one in history.tables.values() if history is not None else ():
+                _ = one.chain
+        except FormatError as e:
+            yield self._finding("history", "warning", head.key, e.message)
+            return
+        if document.sealed_schemas is None or head.pending_schemas:
+            return
+        try:
+            stored = read_known(self._store, document)
+        except FormatError as e:
+            yield self._of(e, "schema", None)
+            return
+        for name, schema in stored.items():
+            if name in dataset.schemas and not plain(schema).equals(plain(dataset.schemas[name])):
+                key = naming.schema_key(self._uuid, name)
+                yield self._finding("schema", "error", key, "it is not the schema that the document says")
 
     def _commits(self, head: Head) -> Iterator[Finding]:
         entries = journal.read(self._store, self._uuid)

@@ -136,8 +136,8 @@ def _partitions(labels: tuple[str, ...], files: Mapping[str, tuple[str | None, .
 def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
     """Return a document with some marks of kartosql set, or taken away where they are None or empty.
 
-    ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged`` and
-    ``identity``.
+    ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged``, ``identity`` and
+    ``history``.
     """
     names = {
         "intent": resolve.INTENT,
@@ -146,6 +146,7 @@ def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
         "schema": resolve.SCHEMA,
         "staged": resolve.STAGED,
         "identity": resolve.IDENTITY,
+        "history": resolve.HISTORY,
     }
     metadata = dict(document.metadata)
     for name, value in marks.items():
@@ -157,7 +158,8 @@ def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
 
 def tombstone(document: DatasetDocument) -> DatasetDocument:
     """Return the document that says that there is no dataset, with the marks and the identity of ``document``."""
-    marks = {k: v for k, v in document.metadata.items() if k in resolve.OWN_KEYS} | {resolve.ABSENT: True}
+    kept = resolve.OWN_KEYS - {resolve.HISTORY}
+    marks = {k: v for k, v in document.metadata.items() if k in kept} | {resolve.ABSENT: True}
     return replace(document, labels=(), files={}, indices={}, metadata=marks)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import datetime as dt
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,12 +14,13 @@ import pyarrow as pa
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.history import recorded
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.schema import read_schema
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
 from kartosql.write.change import Change
-from kartosql.write.document import Head, read_raw
+from kartosql.write.document import Head, read_raw, with_marks
 from kartosql.write.identity import new_id
 from kartosql.write.race import attempts
 from kartosql.write.schema import common_schema, schema_bytes, widen
@@ -157,6 +160,25 @@ def _unique(schema: pa.Schema) -> pa.Schema:
     block = json.loads(schema.metadata[b"pandas"])
     block["creator"]["id"] = new_id()
     return schema.with_metadata({b"pandas": json.dumps(block).encode()})
+
+
+def with_history(
+    document: DatasetDocument, before: object, known: Mapping[str, pa.Schema], now: dt.datetime
+) -> DatasetDocument:
+    """Return a document with the schemas ``known`` added to the history ``before``, and sealed.
+
+    A history that is broken stays as it is, as there is nothing that could be added to it.
+    """
+    history = before
+    with contextlib.suppress(FormatError):
+        history = recorded(before, known, document, nanoseconds(now))
+    return with_marks(document, history=history)
+
+
+def nanoseconds(moment: dt.datetime) -> int:
+    """Return a moment in nanoseconds since 1970."""
+    past = moment - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return (past.days * 86_400 + past.seconds) * 1_000_000_000 + past.microseconds * 1000
 
 
 def heal(store: Store, head: Head) -> None:

@@ -124,6 +124,11 @@ class Operation:
         head = self._head(uuid)
         return None if head is None else head.document
 
+    def fresh_document(self, uuid: str) -> DatasetDocument | None:
+        """Return the document of a dataset as it stands now, None if it does not exist."""
+        head = read_head(self.store, uuid, self._patience)
+        return None if head is None else head.document
+
     # -- files -----------------------------------------------------------------------------------
 
     def write(self, rows: Mapping[str, Rows], layouts: Mapping[str, Layout]) -> dict[str, Written]:

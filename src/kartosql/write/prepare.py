@@ -13,7 +13,7 @@ from kartosql.store import Store
 from kartosql.write.change import Change, apply, partition_keys_of
 from kartosql.write.deltas import IndexWork
 from kartosql.write.document import Head, check_writable, with_marks
-from kartosql.write.evolve import Schemas, heal, read_known, replaced, widened
+from kartosql.write.evolve import Schemas, heal, read_known, replaced, widened, with_history
 from kartosql.write.identity import digest, succeed
 from kartosql.write.marks import MIN_GRACE, expired, keep
 
@@ -70,6 +70,7 @@ def prepare(
     work = IndexWork(store, change, old, planned, anew, schemas, removed, document)
     indices, index_keys = work.write(created)
     document = _carry_marks(replace(document, indices=indices), head, schemas)
+    document = with_history(document, _history_before(change, live), schemas.known, now)
     identity = succeed(
         head.identity if head is not None else None,
         commit_id=commit_id,
@@ -81,6 +82,12 @@ def prepare(
         removes=bool(removed),
     )
     return Prepared(with_marks(document, identity=identity.to_dict()), index_keys, removed, bool(schemas.pending))
+
+
+def _history_before(change: Change, live: Head | None) -> object:
+    """Return the schema history that goes on with a change: that of the dataset, or of the one it is copied from."""
+    source = change.metadata if live is None or change.create else live.document.metadata
+    return None if change.restart_history else source.get(resolve.HISTORY)
 
 
 def _carry_marks(document: DatasetDocument, head: Head | None, schemas: Schemas) -> DatasetDocument:

@@ -134,6 +134,8 @@ class WriteStatements:
                 return self._index(statement, self._operations.drop_index)
             case ws.CreateSkipping() | ws.RefreshSkipping() | ws.DropSkipping():
                 return upkeep.skip(cast(Any, self._operations), self._tables, statement)
+            case ws.RecordSchema() | ws.ExportHistory() | ws.ExportOdf():
+                return self._schema(statement, parameters)
             case _:
                 assert isinstance(statement, ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check)
                 return upkeep.run(cast(Any, self._operations), self._snapshot, statement)
@@ -232,6 +234,25 @@ class WriteStatements:
             )
         given = {name: value for name, (_, value) in zip(names, statement.partition, strict=True) if value is not None}
         return constants_of(given, target.table.schema, target.source.name)
+
+    def _schema(self, statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf, parameters: Parameters) -> pa.Table:
+        operations = cast(Any, self._operations)
+        if isinstance(statement, ws.ExportOdf):
+            rows = self._read(statement.query, parameters, statement.url)
+            names = rows.given.names
+            key = resolved(statement.primary_key, names, "The query", statement.text)
+            event = (statement.event_time,) if statement.event_time is not None else ()
+            event_time = next(iter(resolved(event, names, "The query", statement.text)), None)
+            found = operations.export_odf(rows, statement.url, primary_key=key, event_time=event_time)
+            return results.exported(statement.url, found)
+        name = cube_name(self._snapshot, statement.target, statement.text)
+        if isinstance(statement, ws.RecordSchema):
+            return results.recorded(operations.record_schema(name or need_uuid(*self._named(statement))))
+        uuid = need_uuid(*self._named(statement))
+        return results.exported(statement.url, operations.export_schema_history(uuid, statement.url))
+
+    def _named(self, statement: ws.RecordSchema | ws.ExportHistory) -> tuple[Any, ws.Named, str]:
+        return self._snapshot, statement.target, statement.text
 
     # -- removing ----------------------------------------------------------------------------
 

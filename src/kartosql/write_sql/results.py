@@ -54,6 +54,20 @@ def findings(found: Iterable[Any]) -> pa.Table:
     return pa.table({name: pa.array([getattr(f, name) for f in listed], type_) for name, type_ in _FINDING.items()})
 
 
+def recorded(found: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Return one row per table whose schema was to be recorded: its version, block, and whether it is new."""
+    listed = list(found)
+    columns = {"dataset": _TEXT, "table": _TEXT, "version": _COUNT, "block": _TEXT, "recorded": _FLAG}
+    return pa.table({name: pa.array([row[name] for row in listed], type_) for name, type_ in columns.items()})
+
+
+def exported(url: str, found: Mapping[str, Any]) -> pa.Table:
+    """Return one row about what was written elsewhere."""
+    types = {"target": _TEXT, "id": _TEXT, "head": _TEXT, "blocks": _COUNT, "rows": _COUNT, "bytes": _COUNT}
+    given = {"target": url, **found}
+    return pa.table({name: pa.array([given[name]], type_) for name, type_ in types.items() if name in given})
+
+
 def _table(rows: Iterable[tuple[str, Any]], columns: Mapping[str, pa.DataType]) -> pa.Table:
     listed = list(rows)
     arrays = {"dataset": pa.array([name for name, _ in listed], _TEXT)}

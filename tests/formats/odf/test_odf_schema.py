@@ -161,6 +161,24 @@ def test_changes_are_told_and_judged(new: pa.Schema, verdict: str, words: str) -
     assert words in str(found)
 
 
+def test_a_column_without_values_may_get_a_type_between_raw_schemas() -> None:
+    old, new = pa.schema([("a", pa.null())]), pa.schema([("a", pa.string())])
+    assert compare_schemas(old, new).verdict == "compatible"
+    assert "a got a type (string)" in str(compare_schemas(old, new))
+    assert compare_schemas(new, old).verdict == "incompatible"
+    raw, logical = ([{"kind": "SetDataSchema", **form(s)} for s in (old, new)] for form in (raw_form, logical_form))
+    assert compare_events(*raw).verdict == "compatible"
+    assert compare_events(*logical).verdict == "incompatible"
+
+
+def raw_form(schema: pa.Schema) -> dict[str, Any]:
+    return {"rawArrowSchema": arrow_schema.to_bytes(schema)}
+
+
+def logical_form(schema: pa.Schema) -> dict[str, Any]:
+    return {"schema": from_arrow(schema)}
+
+
 def test_layouts_are_no_types() -> None:
     old = pa.schema([("a", pa.string()), ("b", pa.binary()), ("c", pa.date32()), ("d", pa.decimal128(5, 2))])
     new = pa.schema([("a", pa.string_view()), ("b", pa.large_binary()), ("c", pa.date64()), ("d", pa.decimal64(5, 2))])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 from weakref import WeakValueDictionary
+
+import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
 from kartosql.formats.bulk import many_objects
@@ -39,6 +42,15 @@ class DatasetDocument:
     def tables(self) -> tuple[str, ...]:
         """Names of the tables that the partitions hold."""
         return tuple(self.files)
+
+    @cached_property
+    def sealed_schemas(self) -> Mapping[str, pa.Schema] | None:
+        """The schema of each table if the document itself tells it, else None; raises FormatError."""
+        if naming.HISTORY not in self.metadata:
+            return None
+        from kartosql.formats.kartothek.history import sealed_schemas  # which knows documents
+
+        return sealed_schemas(self)
 
 
 LARGE_BYTES = 1 << 18

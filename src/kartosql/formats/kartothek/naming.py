@@ -14,6 +14,7 @@ COMMON_METADATA = "_common_metadata"
 DEFAULT_TABLE = "table"
 CUBE_SEPARATOR = "++"
 FORMAT_VERSION = 4
+HISTORY = "kartosql_schema_history"  # in the metadata of a document, see history.py
 
 _UUID = re.compile(r"[a-zA-Z0-9+\-_]+")
 # The file-level part of the labels that kartothek, plateau and kartosql give: a uuid4 per written frame.

@@ -9,6 +9,7 @@ not know, so the marks of commits stand there:
 ``kartosql_unfinished``  at the seed: committed changes of several datasets, and where they are not carried out yet
 ``kartosql_absent``      there is no such dataset yet, or no more
 ``kartosql_staged``      in a document that waits in ``<uuid>/.commit/``: what it was made of
+``kartosql_schema_history``  the schemas that the tables had, see ``history.py``
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ INTENT = "kartosql_intent"
 UNFINISHED = "kartosql_unfinished"
 ABSENT = "kartosql_absent"
 STAGED = "kartosql_staged"
+HISTORY = naming.HISTORY
 ATTEMPTS = 100
-OWN_KEYS = frozenset({IDENTITY, SCHEMA, INTENT, UNFINISHED, ABSENT, STAGED})
+OWN_KEYS = frozenset({IDENTITY, SCHEMA, INTENT, UNFINISHED, ABSENT, STAGED, HISTORY})
 _proven: WeakSet[Dataset] = WeakSet()
 
 

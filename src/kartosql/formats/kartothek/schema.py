@@ -23,6 +23,11 @@ def read_schema(data: bytes, key: str) -> pa.Schema:
             code="invalid-schema",
             hint="Restore the file, or rebuild the dataset from its data.",
         ) from None
+    return checked_schema(schema, key)
+
+
+def checked_schema(schema: pa.Schema, key: str) -> pa.Schema:
+    """Return a schema with Kartothek's types; raises ``invalid-schema`` for names that cannot be columns."""
     names = schema.names
     if len(set(names)) != len(names):
         raise FormatError(f"{key}: a column name occurs twice", code="invalid-schema")

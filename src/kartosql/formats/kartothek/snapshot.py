@@ -38,6 +38,7 @@ class Snapshot:
         self._raw: resolve.Found = {}  # documents as they stand in the store
         self._states: dict[str, object] = {}  # and what tells whether they still do
         self._settled: set[str] = set()
+        self._warned: set[str] = set()
 
     @cached_property
     def keys(self) -> dict[str, list[str]]:
@@ -172,6 +173,7 @@ class Snapshot:
 
     def _read_datasets(self, uuids: Sequence[str]) -> dict[str, Dataset | Failure]:
         wanted = {u: d for u, d in self.documents(uuids).items() if u not in self._datasets}
+        wanted = {u: d for u, d in wanted.items() if not self._is_sealed(u, d)}
         listed: dict[str, Listed] = {}
         tables: dict[str, Sequence[str]] = {}
         for uuid, document in wanted.items():
@@ -196,6 +198,23 @@ class Snapshot:
                 found = self._schemas_of(uuid, others) or found
             self._datasets[uuid] = self._dataset(document, found, listed.get(uuid))
         return {u: self._datasets[u] for u in uuids}
+
+    def _is_sealed(self, uuid: str, document: DatasetDocument | Failure) -> bool:
+        """Make a dataset from its document alone, if that tells the schemas; return whether it did."""
+        if not isinstance(document, DatasetDocument):
+            return False
+        try:
+            schemas = document.sealed_schemas
+        except FormatError as e:
+            if uuid not in self._warned:
+                self._warned.add(uuid)
+                warnings.warn(f"{e.message}. The schema is read from its file.", KartosqlWarning, stacklevel=6)
+            return False
+        if schemas is None:
+            return False
+        found = self._datasets[uuid] = self._dataset(document, schemas, None)
+        resolve.prove([found])  # both come from one document
+        return True
 
     def _schemas_of(self, uuid: str, tables: Sequence[str]) -> dict[str, pa.Schema | Failure]:
         found = self._schemas({(uuid, t) for t in tables})

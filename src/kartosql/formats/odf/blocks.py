@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
 from kartosql.formats.odf import hashes
@@ -19,8 +18,7 @@ MAX_BLOCK = 64 << 20
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One entry of a chain: an event, when it was written, and the hash of the block before.
 
     ``event`` is a dictionary with ``kind`` and the fields of the event in camel case: hashes, ids

@@ -2,7 +2,8 @@
 
 Allowed are other attributes, another order, and new columns that may be NULL, also as members of
 structs, in lists and maps. Refused are removed, renamed and retyped columns, new ones that must not be
-NULL, and a schema that changes nothing. How Arrow lays values out is no type.
+NULL, and a schema that changes nothing. How Arrow lays values out is no type. Between raw schemas a
+column of type null may get a type: nothing was in it, so it is as good as new.
 """
 
 from __future__ import annotations
@@ -45,30 +46,39 @@ def compare_events(old: Event, new: Event) -> Change:
     if old.get("schema") == new.get("schema"):
         return Change("no-op", ())
     # Raw schemas say of columns that they may be NULL where the data never were.
-    return _change(before, after, with_optionality=raw[0] == raw[1])
+    return _change(before, after, _Rules(with_optionality=raw[0] == raw[1], from_null=False))
 
 
 def compare_schemas(old: pa.Schema, new: pa.Schema) -> Change:
     """Return what an Arrow schema changes against another one."""
-    return Change("no-op", ()) if old.equals(new, check_metadata=True) else _change(old, new, with_optionality=True)
+    return Change("no-op", ()) if old.equals(new, check_metadata=True) else _change(old, new, _RAW)
 
 
-def _change(old: pa.Schema, new: pa.Schema, *, with_optionality: bool) -> Change:
-    found = list(_fields(old, new, "", with_optionality)) or [_Difference("attributes changed", True)]
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What counts as a change besides types."""
+
+    with_optionality: bool
+    from_null: bool
+
+
+_RAW = _Rules(with_optionality=True, from_null=True)
+
+
+def _change(old: pa.Schema, new: pa.Schema, rules: _Rules) -> Change:
+    found = list(_fields(old, new, "", rules)) or [_Difference("attributes changed", True)]
     verdict: Verdict = "compatible" if all(d.is_allowed for d in found) else "incompatible"
     return Change(verdict, tuple(d.text for d in found))
 
 
-def _fields(
-    old: Iterable[pa.Field], new: Iterable[pa.Field], path: str, with_optionality: bool
-) -> Iterator[_Difference]:
+def _fields(old: Iterable[pa.Field], new: Iterable[pa.Field], path: str, rules: _Rules) -> Iterator[_Difference]:
     before, after = {f.name: f for f in old}, {f.name: f for f in new}
     for name in before:
         if name not in after:
             yield _Difference(f"{path}{name} removed", False)
     for name, field in after.items():
         if name in before:
-            yield from _field(before[name], field, f"{path}{name}", with_optionality)
+            yield from _field(before[name], field, f"{path}{name}", rules)
         elif field.nullable:
             yield _Difference(f"{path}{name} added ({field.type})", True)
         else:
@@ -77,21 +87,23 @@ def _fields(
         yield _Difference(f"order of {path.rstrip('.') or 'columns'} changed", True)
 
 
-def _field(old: pa.Field, new: pa.Field, path: str, with_optionality: bool) -> Iterator[_Difference]:
-    yield from _types(old.type, new.type, path, with_optionality)
-    if with_optionality and old.nullable != new.nullable:
+def _field(old: pa.Field, new: pa.Field, path: str, rules: _Rules) -> Iterator[_Difference]:
+    yield from _types(old.type, new.type, path, rules)
+    if rules.with_optionality and old.nullable != new.nullable:
         yield _Difference(f"{path} {'may be' if new.nullable else 'must not be'} NULL", False)
 
 
-def _types(old: pa.DataType, new: pa.DataType, path: str, with_optionality: bool) -> Iterator[_Difference]:
+def _types(old: pa.DataType, new: pa.DataType, path: str, rules: _Rules) -> Iterator[_Difference]:
     t = pa.types
-    if t.is_struct(old) and t.is_struct(new):
-        yield from _fields(old, new, f"{path}.", with_optionality)
+    if rules.from_null and t.is_null(old) and not t.is_null(new):
+        yield _Difference(f"{path} got a type ({new})", True)
+    elif t.is_struct(old) and t.is_struct(new):
+        yield from _fields(old, new, f"{path}.", rules)
     elif t.is_map(old) and t.is_map(new) and old.keys_sorted == new.keys_sorted:
-        yield from _types(old.key_type, new.key_type, f"{path}.key", with_optionality)
-        yield from _field(old.item_field, new.item_field, f"{path}.value", with_optionality)
+        yield from _types(old.key_type, new.key_type, f"{path}.key", rules)
+        yield from _field(old.item_field, new.item_field, f"{path}.value", rules)
     elif _list_length(old) is not None and _list_length(old) == _list_length(new):
-        yield from _field(old.value_field, new.value_field, f"{path}[]", with_optionality)
+        yield from _field(old.value_field, new.value_field, f"{path}[]", rules)
     elif not _logical(old).equals(_logical(new)):
         yield _Difference(f"type of {path} changed from {old} to {new}", False)
 

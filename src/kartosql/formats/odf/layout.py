@@ -11,8 +11,7 @@ and enums, and ``[item]``. ``?`` marks an optional scalar, which is stored even 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["scalar", "enum", "string", "bytes", "hash", "did", "time", "json", "table", "union"]
 SCALARS = {"bool": 1, "i16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8}
@@ -120,8 +119,7 @@ ENUMS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A field of a table: where it stands, what it holds, and whether it can be missing."""
 
     name: str
@@ -133,8 +131,7 @@ class Field:
     required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """A table: its name and its fields in the order of slots."""
 
     name: str

@@ -1,0 +1,164 @@
+"""The answers of SHOW SCHEMA HISTORY, and DESCRIBE of a version or a time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError, SqlError, UsageError
+from kartosql.formats.kartothek import history as histories
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.odf import times
+from kartosql.formats.odf.chain import Chain, SchemaVersion
+from kartosql.formats.odf.evolution import compare_events, compare_schemas
+from kartosql.plan.tables import Part, TableSource
+
+_COLUMNS = {
+    "version": pa.int64(),
+    "time": pa.timestamp("us", "UTC"),
+    "block": pa.string(),
+    "form": pa.string(),
+    "change": pa.string(),
+    "compatible": pa.bool_(),
+}
+Row = tuple[Any, ...]
+
+
+def history_table(source: TableSource, snapshot: Snapshot) -> pa.Table:
+    """Return one row for each schema that a table had; of a cube for each of its datasets.
+
+    The last row has no version where another program wrote since: its change is not recorded.
+    Raises ``broken-schema-history``.
+    """
+    if source.chain is not None:
+        return _table([*_recorded(source.chain)], {})
+    if source.registered is not None or not source.parts:
+        raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history")
+    is_cube = len(source.parts) > 1
+    rows = [((part.name, *row) if is_cube else row) for part in source.parts for row in _of_table(part.table, snapshot)]
+    return _table(rows, {"dataset": pa.string()} if is_cube else {})
+
+
+def _table(rows: Sequence[Row], more: dict[str, pa.DataType]) -> pa.Table:
+    columns = {**more, **_COLUMNS}
+    return pa.table(
+        {name: pa.array([row[i] for row in rows], type_) for i, (name, type_) in enumerate(columns.items())}
+    )
+
+
+def _recorded(chain: Chain) -> Iterator[Row]:
+    before: SchemaVersion | None = None
+    for version in chain.schemas:
+        if before is None:
+            words, is_compatible = f"the first, of {len(version.arrow)} columns", True
+        else:
+            change = compare_events(before.event, version.event)
+            words, is_compatible = str(change), change.verdict != "incompatible"
+        block = version.link.block
+        yield version.number, block.system_time // 1000, version.link.hash, version.form, words, is_compatible
+        before = version
+
+
+def _of_table(table: DatasetTable, snapshot: Snapshot) -> Iterator[Row]:
+    chain, is_sealed = _chain_of(table, snapshot)
+    if chain is not None:
+        yield from _recorded(chain)
+    if is_sealed:
+        return
+    now = histories.plain(table.schema)
+    if chain is None or chain.schema is None:
+        yield None, None, None, "unrecorded", f"the first, of {len(now)} columns", True
+        return
+    change = compare_schemas(chain.schema.arrow, now)
+    yield None, None, None, "unrecorded", str(change), change.verdict != "incompatible"
+
+
+def _chain_of(table: DatasetTable, snapshot: Snapshot) -> tuple[Chain | None, bool]:
+    """Return the chain of a table, and whether nobody else wrote since."""
+    document = snapshot.documents([table.uuid])[table.uuid]
+    if not isinstance(document, DatasetDocument) or document.metadata != table.metadata:
+        # A table of an attached store: what it knows of its document is what counts.
+        files = {table.table: table.files}
+        document = DatasetDocument(
+            table.uuid, table.uuid, table.labels, files, table.partition_keys, {}, table.metadata
+        )
+    history = histories.history_of(document)
+    if history is None or table.table not in history.tables:
+        return None, False
+    return history.tables[table.table].chain, histories.is_sealed(history, document)
+
+
+def single(source: TableSource) -> Part | None:
+    """Return the dataset that a table is, None for an ODF dataset; raises for cubes and registered data."""
+    if source.chain is not None:
+        return None
+    if source.registered is not None or not source.parts:
+        raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history")
+    if len(source.parts) > 1:
+        listed = ", ".join(f"{source.name}.{p.name}" for p in source.parts)
+        raise SqlError(
+            f"{source.name!r} is a cube, and here one of its datasets is needed.",
+            code="unknown-table",
+            hint=f"Use one of {listed}.",
+        )
+    return source.parts[0]
+
+
+def chain_of(source: TableSource, snapshot: Snapshot) -> Chain:
+    """Return the chain of schemas of a table; raises ``no-schema-history``."""
+    part = single(source)
+    chain = source.chain if part is None else _chain_of(part.table, snapshot)[0]
+    if chain is None or not chain.schemas:
+        raise SqlError(
+            f"{source.name!r} has no schema history.",
+            code="no-schema-history",
+            hint="RECORD SCHEMA FOR the table begins one; so does the next write.",
+        )
+    assert isinstance(chain, Chain)
+    return chain
+
+
+def blocks_of(source: TableSource, snapshot: Snapshot) -> list[bytes]:
+    """Return the blocks of the schema history of a dataset as they are stored, the oldest first."""
+    part = single(source)
+    if part is None:
+        raise UsageError(f"{source.name!r} is an ODF dataset already.", hint="Copy its folder.")
+    chain = chain_of(source, snapshot)
+    history = histories.history_of_metadata(part.table.metadata, part.table.uuid)
+    assert history is not None
+    stored = history.tables[part.table.table].blocks
+    return [stored[link.hash] for link in chain.links]
+
+
+def schema_at(source: TableSource, snapshot: Snapshot, version: int | None, as_of: str | None) -> pa.Schema:
+    """Return the schema of a version, or of a moment; raises ``unknown-version`` and ``no-schema-history``."""
+    chain = chain_of(source, snapshot)
+    if version is not None:
+        found = [s for s in chain.schemas if s.number == version]
+        problem = f"{source.name!r} has the versions 1 to {len(chain.schemas)}, and no version {version}."
+    else:
+        moment = _moment(str(as_of))
+        found = [s for s in chain.schemas if s.link.block.system_time <= moment]
+        first = times.to_text(chain.schemas[0].link.block.system_time)
+        problem = f"The first schema of {source.name!r} was recorded at {first}, after {as_of}."
+    if not found:
+        raise SqlError(problem, code="unknown-version", hint="SHOW SCHEMA HISTORY FROM the table lists them.")
+    return found[-1].arrow
+
+
+def _moment(text: str) -> int:
+    try:
+        found = dt.datetime.fromisoformat(text.strip())
+        zoned = found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
+        return times.from_text(zoned.isoformat())
+    except (ValueError, OverflowError, FormatError):
+        raise SqlError(
+            f"{text[:80]!r} is no point in time.",
+            code="invalid-argument",
+            hint="Write it like '2026-01-02 03:04:05+01:00'.",
+        ) from None

@@ -1,0 +1,212 @@
+"""Datasets of Open Data Fabric, written: the chain of a schema history, and rows as a new root dataset."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kartosql.errors import UsageError
+from kartosql.formats.odf import hashes
+from kartosql.formats.odf.blocks import VERSION, Block, Event, write_block
+from kartosql.formats.odf.chain import HEAD, Vocab
+from kartosql.formats.odf.data_schema import from_arrow
+from kartosql.formats.odf.keys import new_dataset_id
+from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_hash_of
+from kartosql.formats.odf.manifest import to_yaml
+from kartosql.store import Store
+from kartosql.write.evolve import nanoseconds
+
+_UTC_MS = pa.timestamp("ms", "UTC")
+_CHUNK = 4 << 20
+
+
+def check_empty(store: Store) -> None:
+    """Raise ``dataset-exists`` if something stands where a dataset is to be written."""
+    if any(not entry.name.startswith(".") for entry in store.list_root()):
+        raise UsageError(
+            f"{store.url} is not empty.",
+            code="dataset-exists",
+            hint="Name a folder that does not exist yet, or is empty.",
+        )
+
+
+def write_chain(store: Store, blocks: Sequence[bytes]) -> str:
+    """Write blocks, the oldest first, the head last, and the blocks as YAML; return the hash of the head."""
+    from kartosql.formats.odf.blocks import read_block
+
+    head = ""
+    for data in blocks:
+        block = read_block(data)
+        head = hashes.to_text(hashes.hash_of(data))
+        _put(store, f"blocks/{head}", data)
+        _put(store, f"yaml/{block.sequence_number:06}-{block.kind}.yaml", to_yaml(block).encode())
+    _put(store, HEAD, head.encode())  # what makes it a dataset
+    return head
+
+
+def _put(store: Store, key: str, data: bytes) -> None:
+    # Unlike a put, this leaves no folder of its own beside the file.
+    with store.output(key) as file:
+        file.write(data)
+
+
+class _Chain:
+    """Blocks that are put together one after another."""
+
+    def __init__(self, moment: int) -> None:
+        self.moment = moment
+        self.blocks: list[bytes] = []
+
+    def add(self, event: Event) -> None:
+        """Add the block of an event."""
+        prev = hashes.hash_of(self.blocks[-1]) if self.blocks else None
+        self.blocks.append(write_block(Block(VERSION, self.moment, prev, len(self.blocks), event)))
+
+
+def write_dataset(
+    store: Store,
+    rows: pa.RecordBatchReader,
+    *,
+    primary_key: Sequence[str] = (),
+    event_time: str | None = None,
+    now: dt.datetime,
+) -> dict[str, Any]:
+    """Write rows as a new root dataset of one slice, and return its id, head, rows and bytes.
+
+    Without ``event_time`` all rows have the time of writing. Raises ``invalid-argument`` for columns
+    that the format has for itself, and for keys that are NULL or occur twice, and ``odf-invalid-schema``
+    for types that it has not.
+    """
+    moment = nanoseconds(now) // 1_000_000
+    layout = _Layout(rows.schema, event_time, moment)
+    _check_types(layout.schema)
+    chain = _Chain(moment * 1_000_000)
+    did = new_dataset_id()
+    chain.add({"kind": "Seed", "datasetId": did, "datasetKind": "Root"})
+    if primary_key:
+        merge = {"kind": "Ledger", "primaryKey": list(primary_key)}
+        chain.add({"kind": "AddPushSource", "sourceName": "default", "read": {"kind": "Parquet"}, "merge": merge})
+    if event_time is not None:
+        chain.add({"kind": "SetVocab", "eventTimeColumn": event_time})
+    with tempfile.TemporaryFile() as file:
+        count = _write_rows(file, layout, rows, primary_key)
+        # What counts is what readers of the file get: Parquet has not every type of Arrow.
+        stored = pq.ParquetFile(file)
+        chain.add({"kind": "SetDataSchema", "schema": from_arrow(stored.schema_arrow, encodings=False)})
+        size = 0
+        if count:
+            logical = logical_hash_of(stored.schema_arrow, stored.iter_batches())
+            slice_ = _put_file(store, file, logical, count)
+            size = slice_["size"]
+            chain.add({"kind": "AddData", "newData": slice_})
+    head = write_chain(store, chain.blocks)
+    return {"id": hashes.did_to_text(did), "head": head, "rows": count, "bytes": size}
+
+
+def _check_types(schema: pa.Schema) -> None:
+    from_arrow(schema)
+    try:
+        RecordDigest(schema)
+    except NotCheckable as e:
+        raise UsageError(f"The rows cannot be written: {e}.", code="odf-invalid-schema") from None
+
+
+class _Layout:
+    """The columns of the files: those of the format, then those of the rows."""
+
+    def __init__(self, given: pa.Schema, event_time: str | None, moment: int) -> None:
+        vocab = Vocab()
+        self.event_time = event_time
+        self.moment = moment
+        own = [vocab.offset_column, vocab.operation_type_column, vocab.system_time_column]
+        if event_time is None:
+            own.append(vocab.event_time_column)
+        clash = [name for name in given.names if name in own] or [n for n in given.names if given.names.count(n) > 1]
+        if clash:
+            raise UsageError(
+                f"The column {clash[0]!r} is one that the format has for itself, or it is there twice.",
+                hint="Give it another name with AS.",
+            )
+        data = [f for f in given if f.name != event_time]
+        fields = [pa.field(own[0], pa.int64(), False), pa.field(own[1], pa.int32(), False)]
+        fields.append(pa.field(own[2], _UTC_MS, False))
+        fields.append(pa.field(event_time or own[3], self._event_type(given), event_time is not None))
+        self.schema = pa.schema([*fields, *(pa.field(f.name, f.type) for f in data)])
+        self.names = [f.name for f in data]
+
+    def _event_type(self, given: pa.Schema) -> pa.DataType:
+        if self.event_time is None:
+            return _UTC_MS
+        type_ = given.field(self.event_time).type
+        if pa.types.is_date(type_):
+            return pa.date32()
+        if pa.types.is_timestamp(type_):
+            return _UTC_MS
+        raise UsageError(f"The event time {self.event_time!r} is {type_}, and has to be a date or timestamp.")
+
+    def batch(self, given: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """Return rows with the columns of the format; offsets begin at ``start``."""
+        count = given.num_rows
+        time = pa.repeat(pa.scalar(self.moment, pa.int64()), count).cast(_UTC_MS)
+        event = time
+        if self.event_time is not None:
+            found = given.column(self.event_time)
+            if pa.types.is_timestamp(found.type) and found.type.tz is None:
+                found = pc.assume_timezone(found, "UTC")
+            event = found.cast(self.schema.field(3).type, safe=False)
+        offsets = pa.array(range(start, start + count), pa.int64())
+        operations = pa.repeat(pa.scalar(0, pa.int32()), count)
+        columns = [offsets, operations, time, event, *(given.column(n) for n in self.names)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, primary_key: Sequence[str]) -> int:
+    """Write the Parquet file and return the number of rows."""
+    count = 0
+    keys: list[pa.RecordBatch] = []
+    options = {"compression": "snappy", "version": "1.0", "store_schema": False, "data_page_version": "1.0"}
+    with pq.ParquetWriter(file, layout.schema, **options) as writer:
+        for given in rows:
+            batch = layout.batch(given, count)
+            writer.write_batch(batch)
+            count += batch.num_rows
+            if primary_key:
+                keys.append(given.select(list(primary_key)))
+    _check_keys(keys, primary_key)
+    return count
+
+
+def _check_keys(keys: Sequence[pa.RecordBatch], primary_key: Sequence[str]) -> None:
+    if not keys:
+        return
+    table = pa.Table.from_batches(keys)
+    if any(column.null_count for column in table.columns):
+        raise UsageError("A column of the primary key holds NULL.", code="null-in-key")
+    if table.group_by(list(primary_key)).aggregate([]).num_rows < table.num_rows:
+        raise UsageError(
+            f"Two rows have the same primary key ({', '.join(primary_key)}).",
+            code="invalid-data",
+            hint="Of such rows only the last one would be there.",
+        )
+
+
+def _put_file(store: Store, file: IO[bytes], logical: bytes, count: int) -> Mapping[str, Any]:
+    hashed, size = hashlib.sha3_256(), 0
+    file.seek(0)
+    while chunk := file.read(_CHUNK):
+        hashed.update(chunk)
+        size += len(chunk)
+    physical = bytes((hashes.SHA3_256, 32)) + hashed.digest()
+    file.seek(0)
+    with store.output(f"data/{hashes.to_text(physical)}") as target:
+        while chunk := file.read(_CHUNK):
+            target.write(chunk)
+    interval = {"start": 0, "end": count - 1}
+    return {"logicalHash": logical, "physicalHash": physical, "offsetInterval": interval, "size": size}
