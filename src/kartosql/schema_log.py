@@ -136,7 +136,7 @@ def blocks_of(source: TableSource, snapshot: Snapshot) -> list[bytes]:
 
 
 def schema_at(source: TableSource, snapshot: Snapshot, version: int | None, as_of: str | None) -> pa.Schema:
-    """Return the schema of a version, or of a moment; raises ``unknown-version`` and ``no-schema-history``."""
+    """Return the schema of a version, or of a moment; raises ``no-such-version`` and ``no-schema-history``."""
     chain = chain_of(source, snapshot)
     if version is not None:
         found = [s for s in chain.schemas if s.number == version]
@@ -147,7 +147,7 @@ def schema_at(source: TableSource, snapshot: Snapshot, version: int | None, as_o
         first = times.to_text(chain.schemas[0].link.block.system_time)
         problem = f"The first schema of {source.name!r} was recorded at {first}, after {as_of}."
     if not found:
-        raise SqlError(problem, code="unknown-version", hint="SHOW SCHEMA HISTORY FROM the table lists them.")
+        raise SqlError(problem, code="no-such-version", hint="SHOW SCHEMA HISTORY FROM the table lists them.")
     return found[-1].arrow
 
 

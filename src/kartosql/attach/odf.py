@@ -139,10 +139,9 @@ class OdfDataset:
             )
         changelog = Changelog(columns.offset, columns.op, key, columns.compared)
         part = replace(log.parts[0], name=name, columns=tuple(visible), changelog=changelog)
-        state = TableSource(
-            name, visible, (part,), dict.fromkeys(visible, name), exposed=exposed(visible), attached="odf"
-        )
-        return state, log
+        owner = dict.fromkeys(visible, name)
+        state = TableSource(name, visible, (part,), owner, exposed=exposed(visible), attached="odf", chain=chain)
+        return state, replace(log, chain=chain)
 
     def _table(self, chain: Chain) -> tuple[FolderTable, Columns]:
         listed = [ListedFile(s.key, s.size, s.system_time // 1_000_000, s.physical_hash) for s in chain.slices]

@@ -10,7 +10,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.sql.functions import words
-from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.tokens import tokens_of
 
 Kind = Literal["keyword", "function", "name", "quoted", "string", "number", "comment", "parameter", "symbol"]
@@ -24,9 +24,9 @@ _STOP = re.compile(rf"{_HIDING.pattern}|(?P<semicolon>;)", re.IGNORECASE)
 _BLOCK = re.compile(r"/\*|\*/")
 _ESCAPED = re.compile(r"(?:[^'\\]|\\.|'')*+'", re.DOTALL)
 # Words of our own statements, which the tokenizer takes for names.
-OWN_WORDS = frozenset((*SHOW_WORDS, *WRITE_WORDS)) | words(
+OWN_WORDS = frozenset((*SHOW_WORDS, *WRITE_WORDS, *EXPORT_WORDS)) | words(
     "SHOW CUBE DATASET DIMENSIONS SEED REPAIR RESET EXPLAIN ANALYZE ADVISE COVERAGE VERIFY HISTORY INDEX OVERWRITE",
-    "ATTACH DETACH COST TYPE",
+    "ATTACH DETACH COST TYPE SCHEMA VERSION PRIMARY_KEY EVENT_TIME",
 )
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES")
 

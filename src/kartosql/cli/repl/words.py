@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from kartosql.sql.functions import words
-from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
 
 STATEMENTS = (
     *("SELECT", "WITH", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "ADVISE", "VERIFY", "SET", "RESET", "SUMMARIZE"),
     *("ATTACH", "DETACH"),
     *WRITE_WORDS,
+    *EXPORT_WORDS,
     "VALUES",
 )
 # What may follow a word; a word that is not here is followed by what its clause allows.
@@ -22,6 +23,9 @@ AFTER: dict[str, tuple[str, ...]] = {
     "DROP": ("CUBE", "DATASET", "INDEX ON"),
     "ALTER": ("CUBE",),
     "COPY": ("CUBE",),
+    "RECORD": ("SCHEMA FOR",),
+    "EXPORT": ("SCHEMA HISTORY OF",),
+    "HISTORY": ("FROM", "OF"),
     "INSERT": ("INTO", "OVERWRITE"),
     "DELETE": ("FROM",),
     "GROUP": ("BY",),
