@@ -37,10 +37,12 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
                 values = [v.toordinal() - _EPOCH for v in values]
             return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(code, values).tobytes())])
     if t.is_boolean(type_):
-        bits = sum(1 << i for i, v in enumerate(values) if v)
+        bits = int("".join("1" if v else "0" for v in reversed(values)) or "0", 2)
         return pa.Array.from_buffers(
             type_, len(values), [None, pa.py_buffer(bits.to_bytes(len(values) // 8 + 1, "little"))]
         )
+    if t.is_decimal128(type_) and all(v.as_tuple().exponent >= -type_.scale for v in values):
+        return _decimals(values, type_)
     return pa.array(values, type_)
 
 
@@ -71,10 +73,28 @@ def _sliced(lengths: Sequence[int], data: bytes, type_: pa.DataType) -> pa.Array
     return pa.Array.from_buffers(type_, len(lengths), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
 
 
+def _decimals(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    data = bytearray()
+    for value in values:
+        sign, digits, exponent = value.as_tuple()
+        unscaled = int("".join(map(str, digits))) * 10 ** (type_.scale + exponent)
+        data += (-unscaled if sign else unscaled).to_bytes(16, "little", signed=True)
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(bytes(data))])
+
+
+def constant(value: Any, type_: pa.DataType) -> pa.Scalar:
+    """Return ``value`` as an Arrow scalar of ``type_``; ``pyarrow.scalar`` imports pandas as well."""
+    return array_of([value], type_)[0]
+
+
 _CODES = (
+    (pa.types.is_int8, "b"),
+    (pa.types.is_uint8, "B"),
+    (pa.types.is_int16, "h"),
     (pa.types.is_int32, "i"),
     (pa.types.is_int64, "q"),
     (pa.types.is_uint64, "Q"),
+    (pa.types.is_float32, "f"),
     (pa.types.is_float64, "d"),
     (pa.types.is_date32, "i"),
     (pa.types.is_timestamp, "q"),

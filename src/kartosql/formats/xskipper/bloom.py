@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kartosql.formats.xskipper import java
 
 MAX_WORDS = 1 << 24  # 128 MiB, a thousand times the default
-MAX_HASHES = 256
+MAX_HASHES = 1024
 DEFAULT_FPP = 0.01
 DEFAULT_NDV = 100_000
 _BLOCK = 1024

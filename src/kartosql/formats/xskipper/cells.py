@@ -13,11 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kartosql.formats.arrays import array_of, constant
 from kartosql.formats.xskipper.domain import ColumnType, Key, Outside, Prefixed, Range, Test
 
 _COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
-_SIGN = 0x7FFFFFFFFFFFFFFF
-_NAN = 0x7FF8000000000000
+_TRUE, _FALSE = constant(True, pa.bool_()), constant(False, pa.bool_())
+_ZERO, _INTEGER_ZERO = constant(0.0, pa.float64()), constant(0, pa.int64())
+_SIGN, _NAN = constant(0x7FFFFFFFFFFFFFFF, pa.int64()), constant(0x7FF8000000000000, pa.int64())
 _FEW = 8  # constants that are compared with bounds one by one
 _OLD_DAY, _OLD_TIME = -25_567, -2_208_988_800_000_000  # 1900-01-01
 
@@ -28,7 +30,22 @@ class OddCells(ValueError):
 
 def everything(rows: int) -> pa.BooleanArray:
     """Return True for each of some rows."""
-    return pa.repeat(pa.scalar(True), rows)
+    return _repeated(True, rows)
+
+
+def nothing(rows: int) -> pa.BooleanArray:
+    """Return False for each of some rows."""
+    return _repeated(False, rows)
+
+
+def _repeated(value: bool, rows: int) -> pa.BooleanArray:
+    data = (b"\xff" if value else b"\0") * (rows // 8 + 1)
+    return pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(data)])
+
+
+def filled(flags: pa.BooleanArray, value: bool) -> pa.BooleanArray:
+    """Return flags with a value in place of NULL."""
+    return pc.coalesce(flags, _TRUE if value else _FALSE) if flags.null_count else flags
 
 
 def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
@@ -70,20 +87,21 @@ def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
 
 def _order_keys(array: pa.Array) -> pa.Array:
     """Return floating-point numbers as integers of the same order: NaN is greatest, and both zeros are one."""
-    array = pc.if_else(pc.equal(array, 0.0), 0.0, array)
+    array = pc.if_else(pc.equal(array, _ZERO), _ZERO, array)
     bits = pc.if_else(pc.is_nan(array), _NAN, array.view(pa.int64()))
-    return pc.if_else(pc.less(bits, 0), pc.bit_wise_xor(bits, _SIGN), bits)
+    return pc.if_else(pc.less(bits, _INTEGER_ZERO), pc.bit_wise_xor(bits, _SIGN), bits)
 
 
 def is_old(keys: pa.Array, type_: ColumnType) -> pa.Array | None:
     """Return which dates and times lie before 1900, None for other types."""
     if type_.family not in ("date", "timestamp"):
         return None
-    return pc.less(keys, _OLD_DAY if type_.family == "date" else _OLD_TIME).fill_null(False)
+    limit = constant(_OLD_DAY if type_.family == "date" else _OLD_TIME, pa.int64())
+    return filled(pc.less(keys, limit), False)
 
 
 def _scalar(key: Key, array: pa.Array) -> pa.Scalar:
-    return pa.scalar(key, type=array.type)
+    return constant(key, array.type)
 
 
 def _after(prefix: bytes) -> bytes | None:
@@ -123,19 +141,19 @@ class Bounds:
 
     def _compare(self, op: str, key: Key) -> pa.BooleanArray:
         side = self.low if op.startswith("<") else self.high
-        return _COMPARE[op](side, _scalar(key, side)).fill_null(True)
+        return filled(_COMPARE[op](side, _scalar(key, side)), True)
 
     def _outside(self, keys: Iterable[Key]) -> pa.BooleanArray:
-        known = pa.array(list(keys), self.low.type)
+        known = array_of(list(keys), self.low.type)
         if not len(known):
             return everything(len(self.low))
         one = pc.and_(pc.equal(self.low, self.high), pc.is_in(self.low, value_set=known))
-        return pc.invert(one.fill_null(False))
+        return pc.invert(filled(one, False))
 
     def _among(self, keys: Sequence[Any]) -> pa.BooleanArray:
         if len(keys) > _FEW:
-            return pa.array(self._among_many(keys), pa.bool_())
-        passes = pa.repeat(pa.scalar(False), len(self.low))
+            return array_of(self._among_many(keys), pa.bool_())
+        passes = nothing(len(self.low))
         for key in keys:
             passes = pc.or_(passes, pc.and_(self._compare(">=", key), self._compare("<=", key)))
         return passes
@@ -174,7 +192,7 @@ def bounds_of(low: pa.Array, high: pa.Array, type_: ColumnType, *, is_legacy: bo
 
 
 def _without(keys: pa.Array, unusable: pa.BooleanArray) -> pa.Array:
-    return pc.if_else(unusable.fill_null(False), pa.scalar(None, keys.type), keys)
+    return pc.if_else(filled(unusable, False), pa.nulls(1, keys.type)[0], keys)
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -198,11 +216,11 @@ class Values:
         elif isinstance(test, Prefixed):
             passes = pc.starts_with(self.keys, test.prefix) if test.prefix else pc.is_valid(self.keys)
         else:
-            known = pa.array(list(test.keys), self.keys.type)
+            known = array_of(list(test.keys), self.keys.type)
             passes = pc.is_in(self.keys, value_set=known)
             if isinstance(test, Outside):
                 passes = pc.and_(pc.invert(passes), pc.is_valid(self.keys))
-        rows = self.rows.filter(passes.fill_null(False))
+        rows = self.rows.filter(filled(passes, False))
         return pc.or_(flags(rows, len(self.unknown)), self.unknown)
 
 
@@ -211,7 +229,7 @@ def flags(rows: pa.Array, count: int) -> pa.BooleanArray:
     found = bytearray(count)
     for row in rows.unique().to_pylist():
         found[row] = 1
-    return pa.array(found, pa.uint8()).cast(pa.bool_()) if count else pa.array([], pa.bool_())
+    return pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(bytes(found))]).cast(pa.bool_())
 
 
 def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
@@ -220,7 +238,7 @@ def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
         raise OddCells(f"cells of type {lists.type} where lists are expected")
     keys = keys_of(lists.flatten(), type_)
     rows = pc.list_parent_indices(lists)
-    unknown = pa.repeat(pa.scalar(False), len(lists))
+    unknown = nothing(len(lists))
     old = is_old(keys, type_) if is_legacy else None
     if old is not None:
         unknown = flags(rows.filter(old), len(lists))
@@ -229,5 +247,5 @@ def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
 
 def single_values(array: pa.Array, type_: ColumnType) -> Values:
     """Return the values of a column that has one for each file; raises OddCells."""
-    rows = pa.array(range(len(array)), pa.int64())
-    return Values(keys_of(array, type_), rows, pa.repeat(pa.scalar(False), len(array)))
+    rows = array_of(range(len(array)), pa.int64())
+    return Values(keys_of(array, type_), rows, nothing(len(array)))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.formats.xskipper.cells import OddCells, everything
+from kartosql.formats.arrays import array_of
+from kartosql.formats.xskipper.cells import OddCells, everything, nothing
 from kartosql.formats.xskipper.conditions import (
     Compare,
     Condition,
@@ -72,7 +73,7 @@ class Clauses:
     def _may_hold(self, condition: Condition, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
         """Return which rows may stand for files with a match, None for all of them."""
         if isinstance(condition, Constant):
-            return None if condition.holds else pc.invert(self._everything)
+            return None if condition.holds else nothing(self._segment.rows)
         if isinstance(condition, Unknown):
             return None
         if not isinstance(condition, Group):
@@ -155,7 +156,7 @@ class Clauses:
         passes = _any(bounds.may_pass, tests, self._segment.rows)
         if type_.family in ("float", "double") and not self._segment.schema.bounds_are_exact:
             # Footers of Parquet files know nothing of NaN: such bounds prove nothing. Other formats have none.
-            passes = pc.or_(passes, pa.array([not _has_no_footer(i) for i in self._segment.ids()], pa.bool_()))
+            passes = pc.or_(passes, array_of([not _has_no_footer(i) for i in self._segment.ids()], pa.bool_()))
         return passes
 
     def _by_values(self, index: Index, leaf: Leaf) -> pa.BooleanArray | None:
@@ -185,7 +186,7 @@ class Clauses:
         except OddCells as e:
             self._segment.report(f"{self._segment.source}: the column {index.column} is not used: {e}")
             return None
-        return pa.array(found, pa.bool_())
+        return array_of(found, pa.bool_())
 
     def _hashed(self, index: Index, leaf: Leaf) -> list[int | str] | None:
         """Return the values of which a file must hold one, None if they are not certain."""
@@ -220,7 +221,7 @@ def _any(may_pass: Callable[[Test], pa.BooleanArray], tests: Sequence[Test], row
     for test in tests:
         found = may_pass(test)
         result = found if result is None else pc.or_(result, found)
-    return pc.invert(everything(rows)) if result is None else result
+    return nothing(rows) if result is None else result
 
 
 def _agree(known: ColumnType, indexed: ColumnType) -> bool:

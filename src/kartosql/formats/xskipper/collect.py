@@ -109,8 +109,8 @@ def collect(
     """Yield metadata rows of files, in the columns of ``layout.arrow_schema``.
 
     A file of which a column cannot be read, or not in the type of its index, gets no row: it
-    stays unindexed, which is always right. With ``read_footer``, bounds that footers tell exactly are
-    not read from rows.
+    stays unindexed, which is always right. With ``read_footer``, and where all indexes are MinMax,
+    bounds that footers tell exactly are not read from rows.
     """
     if not files:
         return
@@ -129,14 +129,14 @@ def collect(
 
 def _footer_cells(file: DataFile, layout: Layout, read_footer: ReadFooter | None) -> dict[int, Any]:
     """Return the cells that the footer of a file tells, by the number of their index."""
-    if read_footer is None or all(spec.name != MINMAX for spec, _ in layout.indexes):
-        return {}
+    if read_footer is None or any(spec.name != MINMAX for spec, _ in layout.indexes):
+        return {}  # the files are scanned anyway, and a column more takes less time than a footer
     footer = read_footer(file.key)
     if footer is None:
         return {}
     found = {}
     for at, (spec, type_) in enumerate(layout.indexes):
-        if spec.name == MINMAX and (bounds := footer.bounds(spec.column, type_)) is not None:
+        if (bounds := footer.bounds(spec.column, type_)) is not None:
             found[at] = {"min": bounds[0], "max": bounds[1]}
     return found
 
@@ -191,7 +191,8 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
     if pa.types.is_dictionary(values.type):
         # Values in the dictionary that no row has are left out.
         used = pc.unique(values.indices).drop_null()
-        values = values.dictionary.take(used)
+        full = len(used) == len(values.dictionary)
+        values = values.dictionary if full else values.dictionary.take(used)
     if values.type == type_:
         return values
     if not any(is_a(values.type) and is_a(type_) for is_a in _FAMILIES):

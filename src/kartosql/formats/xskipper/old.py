@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, bounds_of, keys_of
 from kartosql.formats.xskipper.domain import MAX_DIGITS, ColumnType
 from kartosql.formats.xskipper.java import JavaArray, JavaObject, JavaStreamError, parse
@@ -133,8 +134,8 @@ def _typed(pairs: list[tuple[str, Any]]) -> tuple[ColumnType, pa.DataType]:
 
 def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
     try:
-        return pa.array(values, type_)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
+        return array_of(values, type_)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError) as e:
         raise OddCells(str(e)) from None
 
 
@@ -155,7 +156,7 @@ def old_bounds(cells: Sequence[bytes | None]) -> tuple[Bounds, ColumnType]:
         highs.append(None if ends[1] is None else ends[1][1])
     type_, arrow = _typed(pairs)
     made = bounds_of(_array(lows, arrow), _array(highs, arrow), type_, is_legacy=True)
-    empty = pa.array([e and not u for e, u in zip(made.empty.to_pylist(), unknown, strict=True)], pa.bool_())
+    empty = array_of([e and not u for e, u in zip(made.empty.to_pylist(), unknown, strict=True)], pa.bool_())
     return Bounds(made.low, made.high, empty), type_
 
 
@@ -174,4 +175,4 @@ def old_values(cells: Sequence[bytes | None]) -> tuple[Values, ColumnType]:
         rows += [row] * len(items or [])
     type_, arrow = _typed(pairs)
     keys = keys_of(_array([v for _, v in pairs], arrow), type_)
-    return Values(keys, pa.array(rows, pa.int64()), pa.array(unknown, pa.bool_())), type_
+    return Values(keys, array_of(rows, pa.int64()), array_of(unknown, pa.bool_())), type_

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -13,16 +16,21 @@ from kartosql.formats.xskipper.collect import Scan
 from kartosql.store import Store
 
 _BATCH = 1 << 17
+THREADS = min(4, os.cpu_count() or 1)
 
 
 def parquet_scan(store: Store) -> Scan:
     """Return a scan of the Parquet files of a store; files that cannot be read yield nothing, or not all rows twice."""
 
     def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        for number, key in enumerate(keys):
-            batches = _batches(store, key, columns)
-            if batches is not None:
-                yield from ((number, batch) for batch in batches)
+        with ThreadPoolExecutor(THREADS) as pool:
+            ahead: deque[Future[list[pa.RecordBatch] | None]] = deque()
+            for number in range(len(keys)):
+                while len(ahead) <= THREADS and number + len(ahead) < len(keys):
+                    ahead.append(pool.submit(_batches, store, keys[number + len(ahead)], columns))
+                batches = ahead.popleft().result()
+                if batches is not None:
+                    yield from ((number, batch) for batch in batches)
 
     return scan
 
@@ -31,7 +39,7 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> list[pa.RecordBa
     """Return the columns of a file, or None; a file of which a part cannot be read has no rows at all."""
     try:
         source = store.local_path(key) if store.is_local else pa.BufferReader(store.read(key))
-        with pq.ParquetFile(source, coerce_int96_timestamp_unit="us", memory_map=store.is_local) as file:
+        with _opened(source, columns) as file:
             schema = file.schema_arrow
             paths = [_path(schema, c) for c in columns]
             if any(p is None for p in paths):
@@ -43,6 +51,16 @@ def _batches(store: Store, key: str, columns: Sequence[str]) -> list[pa.RecordBa
         return None
     # Nothing of a file without rows can match, and that is known.
     return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
+
+
+def _opened(source: Any, columns: Sequence[str]) -> pq.ParquetFile:
+    local = isinstance(source, str)
+    options = {"coerce_int96_timestamp_unit": "us", "memory_map": local, "pre_buffer": not local}
+    try:
+        # Distinct values are then known by their numbers.
+        return pq.ParquetFile(source, read_dictionary=[c for c in columns if "." not in c], **options)
+    except KeyError:  # a name in another case
+        return pq.ParquetFile(source, **options)
 
 
 def _path(schema: pa.Schema, column: str) -> list[str] | None:

@@ -289,6 +289,7 @@ def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> byte
         sink,
         layout.arrow_schema,
         compression="zstd",  # filters are large, and mostly zeros
+        compression_level=1,
         store_schema=False,
         use_dictionary=[n for n in layout.arrow_schema.names if n not in filters],
         write_statistics=False,
