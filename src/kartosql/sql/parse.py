@@ -322,13 +322,14 @@ class _Cursor:
         return Set(self.text, name[-1], self.value())
 
     def value(self) -> Any:
-        if self.at >= len(self.tokens):
+        sign = -1 if self.take("-") else 1
+        token = self.tokens[self.at] if self.at < len(self.tokens) else None
+        if token is None or (sign < 0 and token.token_type != TokenType.NUMBER):
             raise self.fail("Expected a value.")
-        token = self.tokens[self.at]
         self.at += 1
         self.end()
         if token.token_type == TokenType.NUMBER:
-            return float(token.text) if "." in token.text else int(token.text)
+            return sign * (float(token.text) if "." in token.text else int(token.text))
         if token.token_type == TokenType.NULL or token.text.upper() == "DEFAULT":
             return None
         return token.text
