@@ -76,7 +76,7 @@ def differ(given: pa.Table, wanted: pa.Table, stmt: Statement) -> str | None:
     return "\n".join(lines + [f"extra {n} x {row}" for row, n in list(extra.items())[:5]])
 
 
-def _is_undetermined(world: World, stmt: Statement, wanted: pa.Table) -> bool:
+def is_undetermined(world: World, stmt: Statement, wanted: pa.Table) -> bool:
     """Return whether the reference itself answers otherwise, or fails, when its rows stand in another order."""
     for shuffle, optimizers in enumerate(OPTIMIZERS):
         other = duckdb.connect(":memory:", config={"threads": "2"})
@@ -102,7 +102,7 @@ class Checker:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._connection = self.connect()
+        self.connection = self.connect()
 
     def connect(self) -> Any:
         connection = kartosql.connect(self.world.store.url, **self.world.settings)
@@ -110,7 +110,7 @@ class Checker:
         return connection
 
     def end(self) -> None:
-        self._connection.close()
+        self.connection.close()
         self.world.plain.close()
 
     def check(self, number: int, *, cold: bool = False, unpruned: bool = False, again: bool = False) -> Outcome:
@@ -164,14 +164,14 @@ class Checker:
     def _failed(self, number: int, stmt: Statement, wanted: pa.Table, problem: str) -> Outcome:
         # Which rows a cast meets depends on the plan; the generator writes few that can fail.
         latent = "latent error" in stmt.tags and ": invalid-value" in problem
-        if latent or _is_undetermined(self.world, stmt, wanted):
+        if latent or is_undetermined(self.world, stmt, wanted):
             return Outcome("undetermined", stmt)
         raise Mismatch(self._describe(number, stmt, problem))
 
     def _ask(self, stmt: Statement, wanted: pa.Table, *, cold: bool) -> tuple[str | None, tuple[bool, ...]]:
         try:
             if not cold:
-                return self._answer(self._connection, stmt, wanted)
+                return self._answer(self.connection, stmt, wanted)
             with self.connect() as connection:
                 return self._answer(connection, stmt, wanted)
         except KartosqlError as e:
