@@ -265,8 +265,13 @@ def stats(source: TableSource, store: Files) -> pa.Table:
     """
     from kartosql.write.stats import collect_stats
 
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for part in source.parts:
+        if not part.table.has_footers:  # text files do not tell how many rows they have
+            size = sum(n or 0 for n in store.sizes(part.table.files).values())
+            count = len(set(part.table.partitions.part_of_file))
+            rows.append((part.name, count, len(part.table.files), None, size, None))
+            continue
         found = collect_stats(store, part.table)
         rows.append((part.name, found.partitions, found.files, found.rows, found.bytes, _created(part.table)))
     return _table(

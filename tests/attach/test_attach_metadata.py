@@ -169,6 +169,35 @@ def test_options_that_do_not_fit_are_refused(con, tmp_path, options):
     assert e.value.code == "invalid-option"
 
 
+@pytest.fixture
+def lists(con, tmp_path, monkeypatch) -> dict[str, Any]:
+    """A folder ``t`` with value lists of texts."""
+    golden.require()
+    found = next(s for s in SAMPLES if s["name"] == "repo_v4_t1")
+    attached(con, found, copied(found, tmp_path / "data"), monkeypatch)
+    return found
+
+
+def test_texts_under_a_collation_are_not_compared_with_metadata(con, lists, tmp_path, monkeypatch):
+    case = lists["cases"][0]
+    assert case["predicate"] == "address = 'Telaviv'"
+    sql = "SELECT count(*) FROM t WHERE address = 'TELAVIV'"
+    assert con.sql(sql).rows() == [(0,)]
+    assert scan_of(con, sql)["files"] == []
+    with kartosql.connect(tmp_path / "store", default_collation="nocase") as other:
+        attached(other, lists, tmp_path / "data", monkeypatch)
+        assert set(case["must_keep"]) <= set(scan_of(other, sql)["files"])
+        assert (
+            other.sql(sql).rows() == con.sql("SELECT count(*) FROM t WHERE lower(address) = 'telaviv'").rows() != [(0,)]
+        )
+
+
+def test_conditions_on_other_tables_say_nothing(con, lists):
+    con.register("r", pa.table({"address": ["nowhere"]}))
+    sql = "SELECT count(*) FROM t, r WHERE r.address = 'nowhere' OR t.address = 'none'"
+    assert con.sql(sql).rows() == con.sql("SELECT count(*) FROM t").rows() != [(0,)]
+
+
 def test_parameters_joins_and_members_of_structs_are_understood(con, tmp_path, monkeypatch):
     nested = next(s for s in SAMPLES if s["name"] == "built_nested_minmax")
     attached(con, nested, copied(nested, tmp_path / "data"), monkeypatch)

@@ -215,6 +215,23 @@ def test_states_follow_from_records_whatever_is_pruned(con, tmp_path, monkeypatc
     assert pruned
 
 
+def test_a_later_record_counts_though_a_condition_does_not_hold_for_it(con, tmp_path, monkeypatch):
+    monkeypatch.setattr(footers, "MIN_FILES", 1)
+    monkeypatch.setattr(evaluate, "MIN_FOR_STATISTICS", 1)
+    data = Dataset(tmp_path / "d", key=["k"])
+    types = {"k": pa.int64(), "v": pa.int64()}
+    data.schema(**types)
+    for k, v in [(1, 2), (1, 3), (2, 5)]:
+        data.append([0], types, [{"k": k, "v": v}])
+    con.attach(tmp_path / "d", "t", type="odf")
+    for _ in range(5):  # statistics are read once they were asked for repeatedly
+        assert con.sql("SELECT k FROM t WHERE v = 2").rows() == []
+        assert con.sql("SELECT k FROM t$log WHERE v = 2").rows() == [(1,)]
+        query = con.sql("SELECT v FROM t WHERE k = 1")
+        assert query.rows() == [(3,)]
+    assert query.report.files_selected == 2
+
+
 def test_equal_rows_count_as_often_as_they_were_added(con, tmp_path):
     data = Dataset(tmp_path / "d")
     types = {"s": pa.string(), "l": pa.list_(pa.int64())}

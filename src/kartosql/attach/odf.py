@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from kartosql.attach.registry import Place
 
 LOG = "$log"
-EAGER_BYTES = 16 << 20  # of data that are checked when a dataset is attached; others when they are read
+# Data that are checked when a dataset is attached; others are when they are read.
+EAGER_FILES, EAGER_BYTES = 1_000, 16 << 20
 MAX_BLOCK = 64 << 20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
@@ -52,7 +53,7 @@ class OdfDataset:
         try:
             chain = self.chain()
             self.sources(chain, None)
-            if sum(s.size for s in chain.slices) <= EAGER_BYTES:
+            if len(chain.slices) <= EAGER_FILES and sum(s.size for s in chain.slices) <= EAGER_BYTES:
                 self._admit([s.key for s in chain.slices])  # so that what is damaged is refused at once
         except BaseException:
             self.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import stat
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError, StoreError
@@ -40,7 +42,7 @@ def list_files(store: Store, only: str | None = None) -> list[ListedFile]:
         return _one(store, only)
     store.counter.add("lists")
     found = _local(store) if store.is_local else _remote(store)
-    return sorted(found)
+    return sorted(found, key=itemgetter(0))
 
 
 def _one(store: Store, name: str) -> list[ListedFile]:
@@ -72,25 +74,27 @@ def _local(store: Store) -> Iterator[ListedFile]:
             continue  # it went away meanwhile
         with entries:
             for entry in entries:
-                if is_hidden(entry.name):
+                name = entry.name
+                # Looked at closer only then, as folders may be large.
+                if (name[0] in "._" or name[-1] == "_") and is_hidden(name):
                     continue
-                name = below + entry.name
-                if entry.is_symlink():
+                name = below + name
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(f"{name}/")
+                    continue
+                try:
+                    info = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISLNK(info.st_mode):
                     raise FormatError(
                         f"{store.url}/{name}: it is a link",
                         code="unsafe-key",
                         hint="Links in a folder that is attached are not followed; replace it by what it points to.",
                     )
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(f"{name}/")
-                elif entry.is_file(follow_symlinks=False):
-                    try:
-                        info = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    if info.st_size:
-                        state = (info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
-                        yield ListedFile(name, info.st_size, info.st_mtime_ns // 1_000_000, state)
+                if stat.S_ISREG(info.st_mode) and info.st_size:
+                    time = info.st_mtime_ns
+                    yield ListedFile(name, info.st_size, time // 1_000_000, (time, info.st_ctime_ns, info.st_ino))
 
 
 def _remote(store: Store) -> Iterator[ListedFile]:

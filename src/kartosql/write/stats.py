@@ -50,10 +50,10 @@ def read_footer(store: Files, key: str) -> tuple[pq.FileMetaData, int]:
         tail = store.read(key, start=max(0, size - 8), end=size)
         length = int.from_bytes(tail[:4], "little") + 8
         if tail[4:] != b"PAR1" or length > size:
-            raise FormatError(f"{key}: it is no Parquet file", code="corrupt-file")
+            raise FormatError(f"{store.shown(key)}: it is no Parquet file", code="corrupt-file")
         data = store.read(key, start=size - length, end=size)
         return pq.read_metadata(pa.BufferReader(data)), size
     except KeyError:
-        raise FormatError(f"The file {key!r} is missing.", code="missing-file") from None
+        raise FormatError(f"The file {store.shown(key)!r} is missing.", code="missing-file") from None
     except (pa.ArrowException, OSError) as e:
-        raise FormatError(f"{key}: {e}", code="corrupt-file") from None
+        raise FormatError(f"{store.shown(key)}: {e}", code="corrupt-file") from None
