@@ -205,6 +205,22 @@ class SparkStatement:
         if self._spark is not None:
             self._spark.interruptTag(self._tag)
 
+    def fraction(self) -> float | None:
+        """Return the share of the tasks of active stages that is done, from any thread; None if nobody knows.
+
+        Stages of other statements in the session count as well: a session of our own has none.
+        """
+        if self._spark is None:
+            return None
+        try:
+            tracker = self._spark.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except Exception:  # noqa: BLE001 - whatever comes out of the JVM; a statement goes on without its progress
+            return None
+        tasks = sum(stage.numTasks for stage in stages if stage is not None)
+        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        return done / tasks if tasks else None
+
     def measured(self) -> Nothing:
         """Return what the run read; Spark does not tell."""
         return Nothing()
