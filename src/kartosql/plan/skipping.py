@@ -7,7 +7,7 @@ then no file is skipped for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -48,26 +48,37 @@ Columns = Callable[[exp.Expression], Path | None]
 
 
 def condition_of(
-    where: str | exp.Expression, parameters: Mapping[str, Value] | None = None, columns: Columns | None = None
+    where: str | exp.Expression,
+    parameters: Mapping[str, Value] | None = None,
+    columns: Columns | None = None,
+    *,
+    dialects: Sequence[str] = ("duckdb", "spark"),
 ) -> Condition:
     """Return what a predicate says about the columns in it.
 
-    ``where`` is a tree, or text in DuckDB's or else in Spark's dialect. ``parameters`` are the
-    values of parameters by their names, and ``columns`` tells which column, with members of
-    structs, an expression is; without it, names stand for themselves. Raises ``syntax-error``.
+    ``where`` is a tree, or text in the first of the ``dialects`` in which it can be read.
+    ``parameters`` are the values of parameters by their names, and ``columns`` tells which column,
+    with members of structs, an expression is; without it, names stand for themselves. Raises
+    ``syntax-error``.
     """
-    tree = _parsed(where) if isinstance(where, str) else where
+    if isinstance(where, str):
+        tree, dialect = _parsed(where, dialects)
+        # The escapes in texts of Spark are none in those of DuckDB, for which the predicate may be meant.
+        if dialect != "duckdb" and "\\" in where:
+            return UNKNOWN
+    else:
+        tree = where
     try:
         return _Translator(parameters or {}, columns or path_of).read(tree, False, 0)
     except RecursionError:
         return UNKNOWN
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
     if len(text) > MAX_TEXT:
         raise SqlError(f"The predicate has {len(text):,} characters, the limit is {MAX_TEXT:,}.", code="syntax-error")
     problem: Exception | None = None
-    for dialect in ("duckdb", "spark"):
+    for dialect in dialects:
         try:
             tree: Any = sqlglot.parse_one(text, dialect=dialect)
         except (ParseError, TokenError, RecursionError, ValueError, AttributeError, TypeError, IndexError) as e:
@@ -75,7 +86,7 @@ def _parsed(text: str) -> Any:
             continue
         # DuckDB's dialect takes the letter in 1.5D for a name.
         if isinstance(tree, exp.Condition) and not isinstance(tree, exp.Alias | exp.Query):
-            return tree
+            return tree, dialect
     reason = str(problem).strip().splitlines()[0][:200] if problem and str(problem).strip() else "it is no expression"
     raise SqlError(f"Cannot read the predicate: {reason}", code="syntax-error")
 

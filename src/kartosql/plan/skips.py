@@ -109,7 +109,7 @@ def in_metadata_terms(
         return (name.lower(), *found[1:]) if name else None
 
     try:
-        return condition_of(text, _values(parameters), path)
+        return condition_of(text, _values(parameters), path, dialects=("duckdb",))
     except SqlError:
         return xs.UNKNOWN
 

@@ -23,11 +23,12 @@ def parquet_scan(store: Store) -> Scan:
     """Return a scan of the Parquet files of a store; files that cannot be read yield nothing, or not all rows twice."""
 
     def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        paths_of = _Paths(columns)
         with ThreadPoolExecutor(THREADS) as pool:
             ahead: deque[Future[list[pa.RecordBatch] | None]] = deque()
             for number in range(len(keys)):
                 while len(ahead) <= THREADS and number + len(ahead) < len(keys):
-                    ahead.append(pool.submit(_batches, store, keys[number + len(ahead)], columns))
+                    ahead.append(pool.submit(_batches, store, keys[number + len(ahead)], columns, paths_of))
                 batches = ahead.popleft().result()
                 if batches is not None:
                     yield from ((number, batch) for batch in batches)
@@ -35,16 +36,32 @@ def parquet_scan(store: Store) -> Scan:
     return scan
 
 
-def _batches(store: Store, key: str, columns: Sequence[str]) -> list[pa.RecordBatch] | None:
+class _Paths:
+    """Where columns are in schemas; most files have the same one as the file before."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._last: tuple[pa.Schema, list[list[str]] | None] | None = None
+
+    def __call__(self, schema: pa.Schema) -> list[list[str]] | None:
+        last = self._last
+        if last is not None and last[0].equals(schema):
+            return last[1]
+        paths = [_path(schema, c) for c in self._columns]
+        known = [p for p in paths if p is not None]
+        self._last = schema, (known if len(known) == len(paths) else None)
+        return self._last[1]
+
+
+def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -> list[pa.RecordBatch] | None:
     """Return the columns of a file, or None; a file of which a part cannot be read has no rows at all."""
     try:
         source = store.local_path(key) if store.is_local else pa.BufferReader(store.read(key))
         with _opened(source, columns) as file:
             schema = file.schema_arrow
-            paths = [_path(schema, c) for c in columns]
-            if any(p is None for p in paths):
+            known = paths_of(schema)
+            if known is None:
                 return None
-            known = [p for p in paths if p is not None]
             names = sorted({".".join(p) for p in known})
             found = [_flat(b, known, columns) for b in file.iter_batches(_BATCH, columns=names, use_threads=False)]
     except (pa.ArrowException, OSError, KeyError, ValueError):

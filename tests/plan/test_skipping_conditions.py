@@ -126,6 +126,15 @@ def test_parameters_and_columns_may_be_given():
     assert condition_of(sqlglot.parse_one("x = $q", dialect="duckdb")) == UNKNOWN
 
 
+def test_texts_with_escapes_of_another_dialect_are_unknown():
+    # sqlglot reads X'01' in the dialect of Spark only, where a backslash is the beginning of an escape.
+    assert condition_of("x = X'01'") != UNKNOWN
+    assert condition_of(r"y = 'a\nb' AND x = X'01'") == UNKNOWN
+    assert condition_of(r"y = 'a\nb' AND x = 1") == Compare(X, "=", ONE)
+    with pytest.raises(SqlError):
+        condition_of("x = 7.0D", dialects=("duckdb",))
+
+
 @pytest.mark.parametrize("text", ["", "x =", "SELECT 1", "x = 1; DROP TABLE t", "'", "x = 1 AS y", "x" * 2_000_000])
 def test_what_is_no_predicate_is_an_error(text):
     with pytest.raises(SqlError) as caught:
