@@ -332,6 +332,26 @@ def test_histories_of_attached_datasets_are_those_of_the_manifest(con):
     assert seen
 
 
+def test_tables_of_several_and_of_attached_stores_have_histories_of_their_own(con, tmp_path):
+    con.create_dataset("m", {"one": pa.table({"a": [1]}), "two": pa.table({"b": ["x"], "c": [1]})})
+    assert [r["change"] for r in rows(con, 'SHOW SCHEMA HISTORY FROM m."two"')] == ["the first, of 2 columns"]
+    assert con.sql("DESCRIBE m.one VERSION 1").rows() == [("a", "int64")]
+    con.sql(f"EXPORT SCHEMA HISTORY OF m.two TO '{tmp_path / 'two'}'").rows()
+    assert read_chain(reader_of(tmp_path / "two")).schemas[0].arrow.names == ["b", "c"]
+    assert [r["table"] for r in rows(con, "RECORD SCHEMA FOR m")] == ["one", "two"]
+    with kartosql.connect(tmp_path / "two") as other:
+        other.attach(con.store.url, "k", type="kartothek")
+        assert rows(other, "SHOW SCHEMA HISTORY FROM k.d") == rows(con, "SHOW SCHEMA HISTORY FROM d")
+
+
+def test_datasets_of_cubes_are_recorded_and_exported_by_either_name(con, tmp_path):
+    for number, name in enumerate(("c.e", '"c++e"', "C.E")):
+        target = tmp_path / f"out-{number}"
+        con.sql(f"EXPORT SCHEMA HISTORY OF {name} TO '{target}'").rows()
+        assert read_chain(reader_of(target)).head == rows(con, "SHOW SCHEMA HISTORY FROM c.e")[0]["block"]
+        assert [r["recorded"] for r in rows(con, f"RECORD SCHEMA FOR {name}")] == [False]
+
+
 def test_an_export_is_the_same_rows_when_attached(con, tmp_path):
     con.sql(f"EXPORT (SELECT a, b, p FROM d) TO '{tmp_path / 'o'}' (TYPE odf, PRIMARY_KEY a)").rows()
     con.attach(tmp_path / "o", "o", type="odf")

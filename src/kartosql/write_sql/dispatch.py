@@ -245,14 +245,13 @@ class WriteStatements:
             event_time = next(iter(resolved(event, names, "The query", statement.text)), None)
             found = operations.export_odf(rows, statement.url, primary_key=key, event_time=event_time)
             return results.exported(statement.url, found)
-        name = cube_name(self._snapshot, statement.target, statement.text)
         if isinstance(statement, ws.RecordSchema):
-            return results.recorded(operations.record_schema(name or need_uuid(*self._named(statement))))
-        uuid = need_uuid(*self._named(statement))
-        return results.exported(statement.url, operations.export_schema_history(uuid, statement.url))
-
-    def _named(self, statement: ws.RecordSchema | ws.ExportHistory) -> tuple[Any, ws.Named, str]:
-        return self._snapshot, statement.target, statement.text
+            cube = cube_name(self._snapshot, statement.target, statement.text)
+            uuid = cube or need_uuid(self._snapshot, statement.target, statement.text)
+            return results.recorded(operations.record_schema(uuid))
+        self._tables.find(statement.target.parts, statement.target.span, statement.text)
+        name = ".".join(statement.target.parts)
+        return results.exported(statement.url, operations.export_schema_history(name, statement.url))
 
     # -- removing ----------------------------------------------------------------------------
 

@@ -177,6 +177,16 @@ def test_long_histories_are_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
     assert written(text).sealed_schemas == {"table": schemas[-1]}
 
 
+def test_histories_that_unpack_to_too_much_are_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = text_of(ONE, TWO)
+    monkeypatch.setattr(history, "MAX_BYTES", 100)
+    with pytest.raises(FormatError, match="more than 100 bytes"):
+        chain_of(text)
+    monkeypatch.setattr(history, "MAX_CHUNK_BYTES", 100)
+    with pytest.raises(FormatError, match="cut off"):
+        _ = written(text).sealed_schemas
+
+
 def test_ten_versions_of_five_hundred_columns_take_little() -> None:
     types = [pa.int64(), pa.float64(), pa.string(), pa.timestamp("us"), pa.bool_(), pa.date32(), pa.null()]
     pick = random.Random(1)

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import random
 from typing import Any
 
 import pytest
 
 from kartosql.errors import FormatError
+from kartosql.formats import odf
 from kartosql.formats.odf import hashes
-from kartosql.formats.odf.blocks import Block
+from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.manifest import DatasetSnapshot, from_manifest, parse_text, to_json, to_yaml
 from odf_data import SCHEMA, SEED, TIME
 
@@ -186,6 +190,52 @@ def test_nothing_nested_too_deeply_is_read() -> None:
     content = {"systemTime": "2026-01-02T03:04:05Z", "sequenceNumber": 0, "event": event}
     with pytest.raises(FormatError, match="levels deep"):
         from_manifest({"kind": "MetadataBlock", "version": 3, "content": content})
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in inner for found in paths(item, (*path, key)))]
+
+
+STRANGE: list[Any] = [
+    *(None, 0, -1, 1 << 70, 1.5, float("nan"), "", "x", "f1620", "\ud800", [], {}, [[]], [None], {"kind": "x"}, True),
+    *(b"x", {1: 2}, {"kind": None}, "AAAA", "2020-01-01T00:00:00Z", {"kind": "String"}),
+]
+
+
+def test_strange_manifests_give_a_block_or_an_error_of_ours() -> None:
+    field = {"name": "a", "type": {"kind": "Option", "inner": "Int8"}, "extra": {"a/b": [1]}}
+    schema = {"kind": "SetDataSchema", "schema": {"fields": [field]}}
+    hash_ = "f1620" + "00" * 32
+    slice_ = {"logicalHash": hash_, "physicalHash": hash_, "offsetInterval": {"start": 0, "end": 1}, "size": 5}
+    data = {"kind": "AddData", "newData": slice_, "newWatermark": "2026-01-01T00:00:00Z"}
+    merge = {"kind": "Ledger", "primaryKey": ["a"]}
+    source = {"kind": "AddPushSource", "sourceName": "s", "read": {"kind": "Csv", "header": True}, "merge": merge}
+    pick = random.Random(5)
+    read = 0
+    for _ in range(5_000):
+        content = {"systemTime": "2026-01-02T03:04:05Z", "sequenceNumber": 1, "prevBlockHash": hash_}
+        event = copy.deepcopy(pick.choice([schema, data, source]))
+        manifest: Any = {"kind": "MetadataBlock", "version": 3, "content": {**content, "event": event}}
+        *parents, last = pick.choice(paths(manifest)[1:])
+        place = functools.reduce(lambda found, key: found[key], parents, manifest)
+        place[last] = copy.deepcopy(pick.choice(STRANGE))
+        try:
+            block = from_manifest(manifest)
+        except FormatError as e:
+            assert e.code == "odf-invalid-manifest"  # noqa: PT017
+            continue
+        assert isinstance(block, Block)
+        assert read_block(write_block(block)) == block
+        assert parse_text(to_json(block)) == block
+        read += 1
+    assert read > 100
+
+
+def test_names_of_the_package_are_there() -> None:
+    assert all(callable(getattr(odf, name)) for name in odf.__all__)
+    with pytest.raises(AttributeError):
+        _ = odf.nothing
 
 
 def test_seeds_have_ids() -> None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 DAMAGED = "kartosql_schema_history_damaged"  # where a broken history goes when a new one begins
 FORMAT = 1
 CHUNK_BYTES = 1 << 20  # of blocks that are packed together, and again with each new one
-MAX_CHUNK_BYTES = 64 << 20
+MAX_CHUNK_BYTES = 16 << 20
+MAX_BYTES = 256 << 20  # of all blocks of a table
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 2, "pb": 2, "dict_size": 1 << 22}]
 
 
@@ -61,8 +62,8 @@ class TableHistory:
         """The whole chain, checked; raises FormatError."""
         from kartosql.formats.odf.chain import read_chain  # not at the top: most statements need the newest only
 
-        blocks = [block for chunk in self.chunks for block in _unpack(chunk, self.where)]
-        files = {f"blocks/{hashes.to_text(hashes.hash_of(b))}": b for b in blocks}
+        blocks = self.blocks
+        files = {f"blocks/{text}": data for text, data in blocks.items()}
         chain = read_chain(files.__getitem__, self.where, head=self.head)
         if len(chain.links) != len(blocks):
             raise _broken(self.where, "it holds blocks that do not belong to the chain")
@@ -70,9 +71,16 @@ class TableHistory:
 
     @property
     def blocks(self) -> dict[str, bytes]:
-        """The blocks by the text of their hash, as they are stored."""
-        found = [block for chunk in self.chunks for block in _unpack(chunk, self.where)]
-        return {hashes.to_text(hashes.hash_of(b)): b for b in found}
+        """The blocks by the text of their hash, as they are stored; raises FormatError."""
+        found: dict[str, bytes] = {}
+        size = 0
+        for chunk in self.chunks:
+            for data in _unpack(chunk, self.where):
+                found[hashes.to_text(hashes.hash_of(data))] = data
+                size += len(data)
+            if size > MAX_BYTES:
+                raise _broken(self.where, f"it has more than {MAX_BYTES} bytes")
+        return found
 
 
 @dataclass(frozen=True, eq=False)

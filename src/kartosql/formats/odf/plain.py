@@ -131,6 +131,8 @@ def _one_from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
         return _json(value, where, depth)
     if not isinstance(value, str):
         raise invalid(where, f"text is needed, not {_shown(value)}")
+    if not _is_unicode(value):
+        raise invalid(where, f"{_shown(value)} is no valid Unicode")
     if field.kind == "string":
         return value
     try:
@@ -187,14 +189,26 @@ def _json(value: Any, where: str, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise invalid(where, f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
-        if not all(isinstance(k, str) for k in value):
+        if not all(isinstance(k, str) and _is_unicode(k) for k in value):
             raise invalid(where, "a key is no text")
         return {k: _json(v, f"{where}.{k}", depth + 1) for k, v in value.items()}
     if isinstance(value, list):
         return [_json(v, where, depth + 1) for v in value]
-    if value is None or isinstance(value, (str, bool, int)) or (isinstance(value, float) and value - value == 0):
+    if isinstance(value, str):
+        if not _is_unicode(value):
+            raise invalid(where, f"{_shown(value)} is no valid Unicode")
+        return value
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and value - value == 0):
         return value
     raise invalid(where, f"{_shown(value)} is no JSON")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def invalid(where: str, problem: str) -> FormatError:

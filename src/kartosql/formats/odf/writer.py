@@ -9,7 +9,7 @@ front, with vtables that are shared.
 from __future__ import annotations
 
 import json
-from struct import Struct, pack
+from struct import Struct, error, pack
 from typing import Any
 
 from kartosql.formats.odf import hashes
@@ -102,7 +102,10 @@ def write_root(table: str, value: dict[str, Any], *, time_alignment: int = 4) ->
     ``odf-invalid-schema`` for values that the table cannot hold.
     """
     builder = Builder(time_alignment)
-    return builder.finish(_write(builder, TABLES[table], value))
+    try:
+        return builder.finish(_write(builder, TABLES[table], value))
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, error) as e:
+        raise invalid_schema(f"{table} cannot hold what is given: {str(e)[:200]}") from None
 
 
 def _write(builder: Builder, layout: Layout, value: dict[str, Any]) -> int:
