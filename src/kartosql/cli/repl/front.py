@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -140,8 +139,10 @@ class Front:
         name = "" if self._behind.place == NOWHERE else self._behind.place.rstrip("/").rsplit("/", 1)[-1]
         return [("class:command", f"{escaped(name)[:20] or 'kartosql'}> ")]
 
-    def _continuation(self, width: int, line: int, wrapped: Any) -> StyleAndTextTuples:
-        return [("class:note", "." * max(0, width - 2) + "> " if width >= 2 else "")]
+    def _continuation(self, width: int, line: int, wrapped: int) -> StyleAndTextTuples:
+        # A line that goes on because the terminal ends is no new line of the statement.
+        mark = " " * width if wrapped else "." * max(0, width - 2) + "> "[:width]
+        return [("class:note", mark)]
 
     def _toolbar(self) -> StyleAndTextTuples:
         behind = self._behind

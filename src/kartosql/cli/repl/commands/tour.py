@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
+from itertools import takewhile
 
 from kartosql.cli import resources
 from kartosql.cli.repl.registry import arguments, command
@@ -50,8 +52,10 @@ def _number(text: str, most: int) -> int:
 
 
 def _title(name: str) -> str:
+    """Return the first sentence of what an example says about itself."""
     lines = resources.text(f"{EXAMPLES}/{name}.sql").splitlines()
-    return next((line.removeprefix("-- ") for line in lines if line.startswith("-- ")), name)
+    comment = " ".join(line.removeprefix("-- ") for line in takewhile(lambda line: line.startswith("-- "), lines))
+    return re.split(r"(?<=[.:]) ", comment)[0] or name
 
 
 def _play(shell: Shell, name: str, number: int, count: int) -> None:
