@@ -37,7 +37,9 @@ def test_an_installed_package_has_them_too(tmp_path):
         "print(len(resources.text('docs/errors.md')), len(resources.names('sql_examples')))"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=True
+    )
     package, page, counts = found.stdout.splitlines()
     assert package.startswith(str(tmp_path))
     assert page.startswith(str(tmp_path))
