@@ -70,8 +70,18 @@ class Dataset:
         raw = arrow_schema.to_bytes(pa.schema([*system.items(), *columns.items()]))
         self.add({"kind": "SetDataSchema", "rawArrowSchema": raw})
 
-    def append(self, ops: Sequence[int], types: Mapping[str, pa.DataType], rows: Iterable[Mapping[str, Any]]) -> str:
-        """Add a slice; rows hold the event time as ``event``, in milliseconds, and data columns. Returns the file."""
+    def append(
+        self,
+        ops: Sequence[int],
+        types: Mapping[str, pa.DataType],
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        without: str | None = None,
+    ) -> str:
+        """Add a slice, perhaps without one of the system columns, and return its file.
+
+        Rows hold the event time as ``event``, in milliseconds, and data columns.
+        """
         rows, names = list(rows), self.names
         start = len(self.records)
         columns = {
@@ -81,6 +91,7 @@ class Dataset:
             names["event"]: pa.array([r.get("event", 0) for r in rows], MOMENT),
             **{name: pa.array([r.get(name) for r in rows], type_) for name, type_ in types.items()},
         }
+        columns.pop(self.names[without] if without else "", None)
         table = pa.table(columns)
         sink = io.BytesIO()
         pq.write_table(table, sink, version="1.0", store_schema=False)

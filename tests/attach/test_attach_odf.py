@@ -246,6 +246,16 @@ def test_equal_rows_count_as_often_as_they_were_added(con, tmp_path):
         assert sorted(other.sql("SELECT s FROM t").rows()) == [("A",), ("A",), ("a",)]
 
 
+def test_files_without_operations_only_add(con, tmp_path):
+    for name, key in (("keyed", ["n"]), ("plain", None)):
+        data = Dataset(tmp_path / name, key=key)
+        data.schema(n=pa.int64())
+        data.append([0, 0], {"n": pa.int64()}, [{"n": 1}, {"n": 2}], without="op")
+        data.append([1], {"n": pa.int64()}, [{"n": 1}])
+        con.attach(tmp_path / name, name, type="odf")
+        assert con.sql(f"SELECT n FROM {name}").rows() == [(2,)]
+
+
 def test_operations_that_do_not_exist_are_errors(con, tmp_path):
     data = Dataset(tmp_path / "d", key=["n"])
     data.schema(n=pa.int64())

@@ -81,6 +81,11 @@ class MovedTable(DatasetTable):
         """Partition values of all files."""
         return self.origin.partitions
 
+    @property
+    def skipping(self) -> Any:
+        """Data-skipping metadata of the files."""
+        return self.origin.skipping
+
     def shown(self, file: int) -> str:
         """Return the key of a file in its own store."""
         return self.origin.files[file]

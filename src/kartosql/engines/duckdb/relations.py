@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kartosql.engines.duckdb.changelog import record_names, state
 from kartosql.engines.duckdb.shared import shared_partitions
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.engines.duckdb.widen import converted
@@ -22,8 +23,6 @@ from kartosql.plan.tables import Changelog, TableSource
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
-# Columns of records that say what each of them does.
-OFFSET, OP = "__kartosql_offset", "__kartosql_op"
 MAX_LISTED = 256  # files whose partition values stand in a list
 MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
 
@@ -255,32 +254,10 @@ class Relations:
         """Return the query over the rows that hold after all records of some files."""
         table = scan.part.table
         columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
-        needed = log.key or log.compared
-        names = {c: shown.get(c, c) for c in table.schema.names if c in columns or c in needed}
-        names |= {log.offset: OFFSET, log.op: OP}
+        names = record_names(log, columns, shown, table.schema.names)
         queries = [self.rows_of(table, variant.files, names, variant=variant) for variant in table.variants(scan.files)]
-        records = " UNION ALL ".join(queries)
-        outer = [quote(names[c]) for c in columns]
-        if log.key:
-            cell = ", ".join(self._exactly(quote(names[c]), table, c) for c in log.key)
-            return (
-                f"SELECT {', '.join(outer) or 'NULL AS nothing'} FROM ({records}) QUALIFY row_number() OVER "
-                f"(PARTITION BY {cell} ORDER BY {OFFSET} DESC) = 1 AND {_count_of(table.types[log.op])} > 0"
-            )
-        # Texts that differ are different records, whatever the collation says.
-        collated = self._session.instance.settings.get("default_collation")
-        texts = {c for c in needed if collated and pa.types.is_string(table.types[c])}
-        groups = ", ".join(f"encode({quote(names[c])})" if c in texts else quote(names[c]) for c in needed)
-        given = [
-            f"any_value({quote(names[c])}) AS {quote(names[c])}" if c in texts else quote(names[c]) for c in columns
-        ]
-        count = f"sum({_count_of(table.types[log.op])}) AS {OP}"
-        sums = f"SELECT {', '.join([*given, count])} FROM ({records}) GROUP BY {groups}"
-        repeated = f"unnest(range(CAST({OP} AS BIGINT)))"
-        return (
-            f"SELECT {', '.join(outer) or 'NULL AS nothing'} FROM "
-            f"(SELECT {', '.join([*outer, repeated])} FROM ({sums}) WHERE {OP} > 0)"
-        )
+        collated = bool(self._session.instance.settings.get("default_collation"))
+        return state(log, columns, names, table.types, " UNION ALL ".join(queries), collated=collated)
 
     def rows_of(
         self,
@@ -389,14 +366,6 @@ class Relations:
         self._tables.append(name)
         self._session.register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
         return values, f" JOIN {name} k ON k.i = r.file_index"
-
-
-def _count_of(op: pa.DataType) -> str:
-    """Return what a record adds to the number of rows like it."""
-    return (
-        f"CASE WHEN {OP} IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 "
-        f"ELSE CAST(error('A record has the operation ' || coalesce(CAST({OP} AS VARCHAR), 'NULL')) AS INTEGER) END"
-    )
 
 
 def _empty(source: TableSource, columns: Sequence[str]) -> str:

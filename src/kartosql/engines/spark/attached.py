@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.engines.duckdb.changelog import OFFSET, OP
 from kartosql.engines.spark.listing import FileColumn
 from kartosql.engines.spark.paths import Location, location
 from kartosql.engines.spark.types import quote, spark_type, stored_type
@@ -15,7 +16,6 @@ from kartosql.plan.tables import Changelog
 from kartosql.store import Files, Store
 from kartosql.store.mounts import Mounts
 
-OFFSET, OP = "__kartosql_offset", "__kartosql_op"
 _VALID = "__kartosql_valid_"
 
 
@@ -89,9 +89,8 @@ def state(
     """Return the query over the rows that hold after some records; ``names`` are those of their columns."""
     outer = ", ".join(quote(names[c]) for c in columns) or "NULL AS nothing"
     count = (
-        f"CASE WHEN {OP} IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 ELSE "
-        f"CAST(raise_error(concat('A record has the operation ', "
-        f"coalesce(CAST({OP} AS STRING), 'NULL'))) AS INT) END"
+        f"CASE WHEN coalesce({OP}, 0) IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 ELSE "
+        f"CAST(raise_error(concat('A record has the operation ', CAST({OP} AS STRING))) AS INT) END"
     )
     if log.key:
         cell = ", ".join(quote(names[c]) for c in log.key)

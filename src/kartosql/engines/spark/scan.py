@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kartosql.engines.duckdb.changelog import record_names
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.shared import shared_partitions
-from kartosql.engines.spark.attached import OFFSET, OP, Places, converted, state, with_validity
+from kartosql.engines.spark.attached import Places, converted, state, with_validity
 from kartosql.engines.spark.listing import FileColumn, moved, relation
 from kartosql.engines.spark.rows import ROW, decoder
 from kartosql.engines.spark.session import is_connect, isolated
@@ -200,9 +201,7 @@ class Views:
         """Return the query over the rows that hold after all records of some files."""
         table = scan.part.table
         columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
-        needed = log.key or log.compared
-        names = {c: shown.get(c, c) for c in table.schema.names if c in columns or c in needed}
-        names |= {log.offset: OFFSET, log.op: OP}
+        names = record_names(log, columns, shown, table.schema.names)
         records = " UNION ALL ".join(self._rows(table, scan.files, names, {}, {}))
         return state(log, columns, names, table.types, records)
 

@@ -1,0 +1,87 @@
+"""What is attached on object stores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from odf_folder import Dataset
+
+import kartosql
+from kartosql.store import Store
+from kartosql.store.listing import list_files
+from s3_server import BUCKET, S3Server, serve
+
+
+@pytest.fixture
+def server() -> Iterator[S3Server]:
+    with serve() as server:
+        yield server
+
+
+def uploaded(server: S3Server, folder: Path, prefix: str) -> str:
+    """Copy a folder into the bucket and return its URL."""
+    store = Store(f"s3://{BUCKET}/{prefix}", server.storage_options)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            store.fs.pipe_file(store.path(str(path.relative_to(folder))), path.read_bytes())
+    return store.url
+
+
+def folder_of(tmp_path: Path) -> Path:
+    for p in (1, 2):
+        path = tmp_path / "f" / f"p={p}" / "x.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [p, p + 10]}), path)
+    (tmp_path / "f" / "_SUCCESS").write_bytes(b"")
+    return tmp_path / "f"
+
+
+def test_folders_and_datasets_in_a_bucket_join_local_ones(server, tmp_path):
+    url = uploaded(server, folder_of(tmp_path), "data/f")
+    data = Dataset(tmp_path / "d", key=["a"])
+    data.schema(a=pa.int64())
+    data.append([0, 0], {"a": pa.int64()}, [{"a": 1}, {"a": 12}])
+    odf = uploaded(server, tmp_path / "d", "data/odf")
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        con.create_dataset("local", pa.table({"a": [1, 2, 12]}))
+        con.attach(url, "t", storage_options=server.storage_options)
+        con.attach(odf, "x", type="odf", storage_options=server.storage_options)
+        sql = "SELECT a, p FROM t JOIN x USING (a) JOIN local USING (a) ORDER BY a"
+        assert con.sql(sql).rows() == [(1, 1), (12, 2)]
+        scan = con.explain("SELECT a FROM t WHERE p = 2").to_dict()["scans"][0]["datasets"][0]
+        assert scan["files"] == ["p=2/x.parquet"]
+        con.attach(f"{url}/p=1/x.parquet", "one", storage_options=server.storage_options)
+        assert con.sql("FROM one ORDER BY a").rows() == [(1,), (11,)]
+
+
+def test_options_of_the_store_are_those_of_what_is_attached(server, tmp_path):
+    url = uploaded(server, folder_of(tmp_path), "data/f")
+    with kartosql.connect(f"s3://{BUCKET}/store", storage_options=server.storage_options) as con:
+        con.sql(f"ATTACH '{url}' AS t (TYPE parquet)")
+        assert con.sql("SELECT count(*) FROM t").rows() == [(4,)]
+
+
+def test_times_are_those_of_the_objects(server, tmp_path):
+    before = int(time.time()) * 1000
+    url = uploaded(server, folder_of(tmp_path), "data/f")
+    listed = list_files(Store(url, server.storage_options))
+    assert [f.name for f in listed] == ["p=1/x.parquet", "p=2/x.parquet"]
+    for file in listed:
+        assert file.time is not None
+        assert before <= file.time <= time.time() * 1000
+    assert list_files(Store(url, server.storage_options), "p=2/x.parquet")[0][:3] == listed[1][:3]
+
+
+def test_urls_of_local_files_are_local(tmp_path):
+    folder = folder_of(tmp_path)
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        con.attach(f"file://{folder}", "t")
+        con.attach(f"file://{folder}/p=1/x.parquet", "one")
+        assert con.sql("SELECT count(*) FROM t, one").rows() == [(8,)]
