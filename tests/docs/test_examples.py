@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import fences
 import pytest
@@ -91,3 +92,13 @@ def test_a_wrong_output_in_a_page_is_found(demo_folder: Path) -> None:
     with pytest.raises(AssertionError, match="expected"):
         fences.run_console(shown)
     fences.run_console(shown.replace("2\n", "1\n"))
+
+
+@pytest.mark.slow
+def test_the_spark_page_does_what_it_says(spark: Any, demo_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (text,) = fences.blocks(fences.CHECKOUT / "docs" / "spark.md", "pyspark")
+    exec(text.replace('"kartosql-demo"', repr(str(demo_folder))), {"spark": spark})
+    shown = capsys.readouterr().out
+    assert "|    1|27004|" in shown
+    assert "delay" in shown
+    assert not spark.catalog.listTables()

@@ -1,0 +1,145 @@
+"""Figures of the Spark engine: views over many files, scans through them, and point queries by index.
+
+    python -m benchmarks.spark --data FOLDER [--scale 1] [--runs 7]
+
+takes the data of ``benchmarks.scan`` and prints a table; it ends with exit code 1 if a figure is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import kartosql
+import kartosql.spark
+from benchmarks.lineitem import MONTH, Data, prepare
+from kartosql.engines.spark.session import session
+
+TABLE = "lineitem_many"
+COLUMNS = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate", "l_comment")
+SCANS = {
+    "count and sum of one column": "SELECT count(*), sum(l_quantity) FROM {}",
+    "four columns": "SELECT max(l_orderkey), sum(l_extendedprice), max(l_shipmode), max(l_comment) FROM {}",
+}
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def cpu_seconds(spark: Any) -> float:
+    """Return the CPU time that this process and the JVM of the session have taken."""
+    with open(f"/proc/{spark._sc._gateway.proc.pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    return own.ru_utime + own.ru_stime + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def planned(spark: Any, text: str) -> None:
+    spark.sql(text)._jdf.queryExecution().executedPlan()
+
+
+def register_and_plan(spark: Any, data: Data, month: str) -> None:
+    views = kartosql.spark.register(spark, data.root, [TABLE])
+    planned(spark, f"SELECT count(*), sum(l_quantity) FROM {TABLE} WHERE {MONTH} >= '{month}'")
+    views.close()
+
+
+def own_view(spark: Any, data: Data) -> None:
+    """Let Spark read the same files by their explicit list, as fast as it can."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    files = data.files[TABLE]
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "1000000")
+    frame = spark.read.schema(from_arrow_schema(pq.read_schema(files[0]))).parquet(*[f"file://{f}" for f in files])
+    frame.createOrReplaceTempView("own")
+
+
+def compared(ours: Callable[[], Any], other: Callable[[], Any], runs: int) -> tuple[float, float, float]:
+    """Return the medians of both in turns, and the median of the ratios."""
+    ours(), other()
+    pairs = [(seconds(ours), seconds(other)) for _ in range(runs)]
+    return (
+        statistics.median(a for a, _ in pairs),
+        statistics.median(b for _, b in pairs),
+        statistics.median(a / b for a, b in pairs),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--runs", type=int, default=5)
+    given = parser.parse_args()
+    data = prepare(given.data, given.scale)
+    started = time.perf_counter()
+    spark = session(master="local[2]", memory="1g")
+    spark.range(10).count()
+    print(f"session up, first job done: {time.perf_counter() - started:.1f} s")
+    missed = False
+
+    def told(what: str, found: str, at_most: str, good: bool) -> None:
+        nonlocal missed
+        missed |= not good
+        print(f"| {what} | {found} | {at_most} |{'' if good else ' missed'}", flush=True)
+
+    count = len(data.files[TABLE])
+    for name in ("first time", "the same again"):
+        before = cpu_seconds(spark)
+        took = seconds(lambda: register_and_plan(spark, data, "1997-06"))
+        used = cpu_seconds(spark) - before
+        told(
+            f"register a view of {count:,} files and plan a query, {name}",
+            f"{took:.2f} s, of CPU {used:.2f} s",
+            "2 s",
+            took <= 2,
+        )
+
+    views = kartosql.spark.register(spark, data.root, [TABLE])
+    own_view(spark, data)
+    for name, text in SCANS.items():
+        ours, own, ratio = compared(
+            lambda text=text: spark.sql(text.format(TABLE)).collect(),  # type: ignore[misc]
+            lambda text=text: spark.sql(text.format("own")).collect(),  # type: ignore[misc]
+            given.runs,
+        )
+        told(f"full scan, {name}", f"{ours:.2f} s to {own:.2f} s: {ratio:.2f} x", "1.10 x", ratio <= 1.10)
+    views.close()
+
+    with kartosql.connect(data.root) as con:
+        ((key,),) = con.sql(
+            f"SELECT max(l_orderkey) FROM {TABLE} WHERE {MONTH} = (SELECT min({MONTH}) FROM {TABLE})"
+        ).rows()
+        point = f"SELECT * FROM {TABLE} WHERE l_orderkey = {key}"
+
+        def folder() -> Any:
+            frame = spark.read.parquet(f"{data.root}/{TABLE}/table")
+            return frame.where(f"l_orderkey = {key}").collect()
+
+        rows = len(folder())
+        assert len(kartosql.spark.sql(spark, data.root, point).collect()) == rows > 0
+        runs = max(3, given.runs // 2)
+        for name, url in (("with an open connection", con), ("from the URL", data.root)):
+            ours, own, ratio = compared(lambda url=url: kartosql.spark.sql(spark, url, point).collect(), folder, runs)  # type: ignore[misc]
+            told(
+                f"point query by index, {name}",
+                f"{ours:.2f} s to {own:.2f} s: 1/{1 / ratio:.0f} x",
+                "1/20 x",
+                ratio <= 0.05,
+            )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
