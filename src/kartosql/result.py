@@ -13,8 +13,8 @@ import pyarrow as pa
 from kartosql.errors import UsageError
 from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
+from kartosql.text import markup
 from kartosql.text.escape import escaped
-from kartosql.text.markup import document
 
 if TYPE_CHECKING:
     import pandas
@@ -94,12 +94,25 @@ class Query:
     def __repr__(self) -> str:
         from kartosql.render import tables
 
-        return tables.preview(self.head(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+        rows = self.head(PREVIEW_ROWS + 1)
+        return "\n".join(filter(None, [tables.preview(rows, PREVIEW_ROWS), self._summary(rows)]))
 
     def _repr_html_(self) -> str:
         from kartosql.render import html
 
-        return html.table(self.head(PREVIEW_ROWS + 1), PREVIEW_ROWS)
+        rows = self.head(PREVIEW_ROWS + 1)
+        line = self._summary(rows)
+        return html.table(rows, PREVIEW_ROWS) + (f"\n<p>{markup.text(line)}</p>" if line else "")
+
+    def _summary(self, head: pa.Table) -> str | None:
+        """Return the line on what the query took; None unless it ran to its end."""
+        from kartosql.render.summary import summary
+
+        stats = self.stats
+        if stats is None or (self._table is None and head.num_rows > PREVIEW_ROWS):
+            return None
+        rows = head.num_rows if self._table is None else self._table.num_rows
+        return str(summary(rows, stats["seconds"], stats, self.report))
 
     def head(self, rows: int) -> pa.Table:
         """Return the first rows; a query that did not run yet is stopped behind them."""
@@ -232,7 +245,7 @@ def _lines(content: Content, format: str) -> list[str]:  # noqa: A002
     if format == "json":
         return [json.dumps(content.to_dict(), ensure_ascii=False, indent=1)]
     if format == "html":
-        return [document("kartosql", content.html())]
+        return [markup.document("kartosql", content.html())]
     return str(content if format == "text" else getattr(content, format)()).splitlines()
 
 

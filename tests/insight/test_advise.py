@@ -40,9 +40,8 @@ def parts(con):
     """A dataset of ten partitions, in each of which ``k`` has a range of its own, and ``m`` all its values."""
     n = 2_000
     i = np.arange(n)
-    table = pa.table(
-        {"q": i // 200, "k": i // 200 * 10 + i % 3, "m": i % 5, "s": [f"s{j % 7}" for j in i], "w": i * 1.5}
-    )
+    day = np.datetime64("2020-01-01") + i // 200
+    table = pa.table({"q": i // 200, "k": i // 200 * 10 + i % 3, "m": i % 5, "w": i * 1.5, "day": day})
     con.create_dataset("d", table, partition_on=["q"])
     return con
 
@@ -114,6 +113,39 @@ def test_of_many_files_some_are_looked_into_and_the_advice_says_so(con):
     (advice,) = _advice(con, "SELECT * FROM many WHERE k < 40", "index")
     assert advice.measured == "estimated from 32 of 80 files"
     assert abs(advice.files_saved - 40) <= 5
+
+
+# -- skipping index --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "parameters"),
+    [
+        ("k = 31", None),
+        ("k BETWEEN 40 AND 52", None),
+        ("k = ?", [31]),
+        ("k < 25", None),
+        ("k >= 80", None),
+        ("day < DATE '2020-01-04'", None),
+        ("day BETWEEN DATE '2020-01-04' AND DATE '2020-01-05'", None),
+    ],
+)
+def test_a_skipping_index_leaves_out_the_files_that_were_promised(parts, where, parameters):
+    sql = f"SELECT w FROM d WHERE {where}"
+    before, wanted = _dataset(parts, sql, "table", parameters), _run(parts, sql, parameters)[0]
+    (advice,) = _advice(parts, sql, "skipping index", parameters)
+    parts.sql(advice.statement)
+    after = _dataset(parts, sql, "table", parameters)
+    assert after["steps"][-1]["by"] == "minmax"
+    assert before["files_selected"] - after["files_selected"] == advice.files_saved > 0
+    assert before["bytes_selected"] - after["bytes_selected"] == advice.bytes_saved > 0
+    assert _run(parts, sql, parameters)[0] == wanted
+    assert _advice(parts, sql, "skipping index", parameters) == []
+
+
+@pytest.mark.parametrize("where", ["m = 3", "k <> 31", "w < 3", "k = m", "k IS NULL", "k + 1 = 3", "k < 1000"])
+def test_no_skipping_index_is_advised_that_could_not_help(parts, where):
+    assert _advice(parts, f"SELECT w FROM d WHERE {where}", "skipping index") == []
 
 
 # -- useless index ---------------------------------------------------------------------------------
@@ -365,7 +397,7 @@ def test_names_of_strangers_are_quoted_in_statements_and_escaped_in_texts(con):
     quoted = '"' + name.replace('"', '""') + '"'
     sql = f"SELECT q FROM d WHERE {quoted} = 3"
     query = con.sql(f"ADVISE {sql}")
-    (advice,) = query.content.advice
+    advice = next(a for a in query.content.advice if a.kind == "index")
     for text in (repr(query), query._repr_html_(), str(query.content)):
         assert "\x1b" not in text
         assert "\u202e" not in text

@@ -25,6 +25,8 @@ from kartosql.write.split import is_index_type
 LEAST_SHARE = 0.1  # of the files or bytes that have to be saved
 USELESS = 0.9  # the share of files in which a value of a useless index stands
 SMALL_BYTES = 8_000_000  # files below are merged
+# Of plain constants only, so that the AND is that of BETWEEN.
+_BETWEEN = re.compile(r"BETWEEN\s+([^\s()]+|DATE '[^']*')\s+AND\s+([^\s()]+|DATE '[^']*')", re.IGNORECASE)
 _COMPARISON = re.compile(r"\s*(=|<|>|IN\b|BETWEEN\b)", re.IGNORECASE)
 
 
@@ -138,6 +140,73 @@ def _looked(found: Matches) -> str:
     if of.is_all:
         return f"counted in all {counted_files(of.of)}"
     return f"estimated from {len(of.files):,} of {of.of:,} files"
+
+
+def skipping_indices(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
+    """Yield the MINMAX indexes that would leave out files, by the extremes in their footers."""
+    for part in scan.parts:
+        table = part.part.table
+        if len(part.files) < 2 or part.summary is not None or not _is_ours(part):
+            continue
+        for condition in _unused(scan):
+            column = _alone(scan, part, condition)
+            if column is None or not (pa.types.is_signed_integer(table.types[column]) or _is_date(table.types[column])):
+                continue
+            within = _within(condition)
+            if within is not None:
+                yield from _skipping(session, scan, part, condition, column, within, measure)
+
+
+def _skipping(
+    session: Session,
+    scan: OccurrenceScan,
+    part: PartScan,
+    condition: Condition,
+    column: str,
+    within: str,
+    measure: Measure,
+) -> Iterator[Advice]:
+    found = sample(session.store, part.part.table.files, part.files)
+    left = measure.in_range(found, part.part.table, column, within)
+    missing = [size for size, kept in zip(found.sizes, left or (), strict=False) if not kept]
+    saved = found.scaled(len(missing))
+    if saved < max(1, LEAST_SHARE * len(part.files)):
+        return
+    target = _target(scan, part)
+    yield Advice(
+        "skipping index",
+        f"a skipping index with the bounds of {column} of {target}",
+        f"the bounds of {column} rule out {condition.text} in {counted_files(saved)}, "
+        "but their footers tell that only when they are opened",
+        f"CREATE SKIPPING INDEX ON {target} (MINMAX({quote_if_needed(column)}))",
+        len(part.files),
+        saved,
+        _sizes(session, part)[0],
+        found.scaled(sum(missing)),
+        f"by the footers of {counted_files(len(found.files))}",
+        "smaller and quicker to keep up to date than an index of all values",
+    )
+
+
+def _is_date(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_date32(type_))
+
+
+def _within(condition: Condition) -> str | None:
+    """Return a comparison with constants as what it asks of the bounds ``low`` and ``high``, None for others."""
+    if not _compares(condition):
+        return None
+    assert isinstance(condition, Atom)
+    text = Atom(tuple("" if isinstance(p, tuple) else p for p in condition.pieces), negated=False, text="").render(str)
+    text = text[1:-1].strip()
+    for operator, bound in (("<=", "low"), (">=", "high"), ("<>", None), ("<", "low"), (">", "high")):
+        if text.startswith(operator):
+            return None if bound is None else f"{bound} {text}"
+    if text.startswith("="):
+        value = text.lstrip("=")
+        return f"low <= ({value}) AND high >= ({value})"
+    between = _BETWEEN.fullmatch(text)
+    return f"high >= ({between[1]}) AND low <= ({between[2]})" if between else None
 
 
 def useless_indices(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:

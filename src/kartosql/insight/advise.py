@@ -59,6 +59,9 @@ class Advised:
         found = markup.table(("advice", "why", "saves", "do", "note"), rows) if rows else "<p>nothing would help</p>"
         return markup.fragment(facts, found)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return self.html()
 
@@ -97,6 +100,7 @@ def _worth(advice: advices.Advice) -> tuple[int, int]:
 def _all(session: Session, report: ScanReport, measure: Measure) -> Iterator[advices.Advice]:
     for scan in report.scan.occurrences:
         yield from advices.indices(session, scan, measure)
+        yield from advices.skipping_indices(session, scan, measure)
         yield from advices.useless_indices(session, scan)
         yield from advices.compaction(session, scan)
         yield from advices.bare_columns(session, scan, report.sql)

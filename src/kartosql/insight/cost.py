@@ -123,6 +123,9 @@ class Cost:
         rows = [[markup.text(cell) for cell in row] for row in self._rows()]
         return markup.fragment(first, markup.table(_HEAD, rows, right=range(1, 6)), *others)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return self.html()
 

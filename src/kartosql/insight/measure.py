@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.insight.footers import Sample, column_bytes, sample
 from kartosql.insight.inspect import Session
-from kartosql.plan.conditions import Condition, parameters_for
+from kartosql.plan.conditions import Condition
 from kartosql.plan.scan import PartScan
 from kartosql.plan.tables import Tables, TableSource, dataset_source, quote_identifier, registered_source
 from kartosql.query import SelectQuery
@@ -72,21 +72,45 @@ class Measure:
         source = registered_source("measured", pa.table(row))
         return self._count("measured", condition, {"measured": source}) > 0
 
+    def in_range(self, found: Sample, table: DatasetTable, column: str, predicate: str) -> list[bool] | None:
+        """Return for each file of a sample whether a predicate over ``low`` and ``high`` holds for its extremes.
+
+        None, if a file does not tell its extremes.
+        """
+        bounds = []
+        for footer in found.footers:
+            groups = [_extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
+            known = [g for g in groups if g is not None]
+            if len(known) < len(groups) or not known:
+                return None
+            bounds.append((min(g[0] for g in known), max(g[1] for g in known)))
+        type_ = table.types[column]
+        low, high = (pa.array([b[i] for b in bounds], type_) for i in (0, 1))
+        rows = pa.table({"n": pa.array(range(len(bounds)), pa.int64()), "low": low, "high": high})
+        answer = self._ask(
+            "SELECT n FROM measured WHERE ", predicate, {"measured": registered_source("measured", rows)}
+        )
+        kept = {n for (n,) in answer.rows()}
+        return [n in kept for n in range(len(bounds))]
+
     def _count(self, name: str, condition: Condition, tables: Mapping[str, TableSource]) -> int:
         predicate = condition.render(lambda ref: quote_identifier(ref[1]))
-        given: dict[str, Any] = {}
-        for planned, value in sorted(parameters_for(condition, self._parameters).items(), reverse=True):
-            # Names that the planner gives to parameters cannot be handed over.
-            given[f"advise_{len(given)}"] = value
-            predicate = predicate.replace(f"${planned}", f"$advise_{len(given) - 1}")
-        statement = parse(f"SELECT count(*) AS n FROM {name} WHERE {predicate}")
-        assert isinstance(statement, Select)
-        known = Tables(self._session.tables().snapshot, tables)
-        query = SelectQuery(
-            statement, known, self._session.runtime, self._session.settings, given or None, pruned=False
-        )
-        ((count,),) = query.rows()
+        ((count,),) = self._ask(f"SELECT count(*) AS n FROM {name} WHERE ", predicate, tables).rows()
         return int(count)
+
+    def _ask(self, head: str, predicate: str, tables: Mapping[str, TableSource]) -> SelectQuery:
+        given: dict[str, Any] = {}
+        for planned, value in sorted(self._parameters.items(), reverse=True):
+            # Names that the planner gives to parameters cannot be handed over.
+            if f"${planned}" in predicate:
+                name = f"advise_{len(given)}"
+                given[name] = value
+                predicate = predicate.replace(f"${planned}", f"${name}")
+        statement = parse(head + predicate)
+        assert isinstance(statement, Select)
+        session = self._session
+        known = Tables(session.tables().snapshot, tables)
+        return SelectQuery(statement, known, session.runtime, session.settings, given or None, pruned=False)
 
 
 def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:

@@ -119,6 +119,9 @@ class Certificate:
             verdict, markup.table(("", ""), facts), markup.table(_HEAD, rows, right=(1, 3, 4, 5)), listed
         )
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return self.html()
 

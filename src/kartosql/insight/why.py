@@ -73,6 +73,9 @@ class Why:
             pieces.append("<ul>" + "".join(f"<li>{markup.text(r)}</li>" for r in [*reasons, *v.because]) + "</ul>")
         return markup.fragment(*pieces)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return self.html()
 

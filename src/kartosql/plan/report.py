@@ -204,6 +204,9 @@ class ScanReport:
             total += size
         return total
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
         for scan in self.scan.occurrences:

@@ -57,6 +57,20 @@ class Cube:
             if clash:
                 raise UsageError(f"Cube {self.uuid_prefix!r}: {sorted(clash)[0]!r} is {what}.", code="invalid-cube")
 
+    def _repr_html_(self) -> str:
+        """Return the specification as a piece of HTML, for notebooks; names are escaped."""
+        from kartosql.text import markup
+
+        rows = [
+            ("dimension columns", self.dimension_columns),
+            ("partition columns", self.partition_columns),
+            ("index columns", sorted(self.index_columns)),
+            ("no index on", sorted(self.suppress_index_on)),
+            ("seed dataset", (self.seed_dataset,)),
+        ]
+        cells = [(what, ", ".join(map(markup.code, names))) for what, names in rows if names]
+        return markup.fragment(f"<p><b>{markup.text(self.uuid_prefix)}</b>, a cube</p>", markup.table(("", ""), cells))
+
     def uuid(self, dataset: str) -> str:
         """Return the uuid of the member ``dataset``."""
         return f"{self.uuid_prefix}{naming.CUBE_SEPARATOR}{dataset}"
