@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import os
 import time
 import uuid
@@ -13,6 +14,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_folder import Dataset
 
 import kartosql
 from kartosql.errors import KartosqlError
@@ -312,6 +314,27 @@ def test_names_can_be_replaced_kept_and_freed(con, tmp_path):
     assert con.sql("DETACH t").rows() == [("t", True)]
     assert con.sql("DETACH IF EXISTS t").rows() == [("t", False)]
     assert failure(con, "FROM t").code == "unknown-table"
+
+
+def test_queries_that_were_made_outlive_what_they_read(con, tmp_path):
+    write(tmp_path / "f" / "p=1" / "x.parquet", a=[1])
+    Dataset(tmp_path / "d").schema(n=pa.int64())
+    con.attach(tmp_path / "f", "t")
+    con.attach(tmp_path / "d", "x", type="odf")
+    query, other = con.sql("SELECT a, p FROM t"), con.sql("SELECT n FROM x")
+    con.detach("t")
+    con.detach("x")
+    gc.collect()
+    assert query.rows() == [(1, 1)]
+    assert other.rows() == []
+    mounts = con._mounts
+    assert len(mounts._mounted) == 2
+    con._plans = None
+    con._runtime.forget()
+    del query, other
+    gc.collect()
+    assert not mounts._mounted
+    assert not mounts._admit
 
 
 def test_statements_attach_nothing_where_the_program_says_so(tmp_path):

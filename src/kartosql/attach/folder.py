@@ -115,8 +115,7 @@ class Folder:
         return [((self._place.name,), f"{self._reader.kind} files")]
 
     def close(self) -> None:
-        """Forget the files."""
-        self._place.mounts.unmount(self._prefix)
+        """Forget the files; statements that were made may still read them."""
         self._reader.close()
 
     def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
@@ -181,6 +180,7 @@ class Folder:
             sizes=tuple(f.size for f in listed),
             kind=self._reader.kind,
             url=self._store.url,
+            keeper=self._store,
         )
         return folder_source(self._place.name, table, self._reader.kind)
 

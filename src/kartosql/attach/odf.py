@@ -70,8 +70,7 @@ class OdfDataset:
         return [((name,), "ODF dataset"), ((name + LOG,), "log of an ODF dataset")]
 
     def close(self) -> None:
-        """Forget the files."""
-        self._place.mounts.unmount(self._prefix)
+        """Do nothing: statements that were made may still read the files."""
 
     def verify(self) -> list[Check]:
         """Check blocks, files and records by their hashes; raises what ``read_chain`` raises."""
@@ -168,6 +167,7 @@ class OdfDataset:
             sizes=tuple(f.size for f in listed),
             kind="odf",
             url=self.store.url,
+            keeper=self,
         )
         return table, columns
 

@@ -71,11 +71,11 @@ class Attachments:
 
     def now(self) -> dict[str, Attached]:
         """Return what is attached by name, for one statement."""
-        return {name: found for e in self.entries.values() for name, found in e.attachment.now().items()}
+        return {name: found for e in list(self.entries.values()) for name, found in e.attachment.now().items()}
 
     def tables(self) -> list[tuple[Name, str]]:
         """Return names and kinds of all tables that are attached."""
-        return [found for e in self.entries.values() for found in e.attachment.tables()]
+        return [found for e in list(self.entries.values()) for found in e.attachment.tables()]
 
     def attach(
         self,
@@ -128,7 +128,7 @@ class Attachments:
 
     def find(self, name: Name) -> Attachment | None:
         """Return the attachment to which a table belongs."""
-        for entry in self.entries.values():
+        for entry in list(self.entries.values()):
             if any(n.lower() == name[0].lower() for n in entry.attachment.now()):
                 return entry.attachment
         return None

@@ -44,8 +44,7 @@ class AttachedStore:
         return [*found, *(((name, uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members)]
 
     def close(self) -> None:
-        """Forget the files."""
-        self._place.mounts.unmount(self._prefix)
+        """Do nothing: statements that were made may still read the files."""
 
 
 class _Seen:
@@ -67,7 +66,7 @@ class _Seen:
                 code="unknown-table",
                 hint=f"Write {self._name}.{known[0]}, for instance." if known else "The store holds no datasets.",
             )
-        return moved(self._tables.find(rest), self._name, self._prefix)
+        return moved(self._tables.find(rest), self._name, self._prefix, self._tables.snapshot.store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +74,7 @@ class MovedTable(DatasetTable):
     """A table of an attached store, whose keys begin with where that is mounted."""
 
     origin: DatasetTable
+    keeper: Store
 
     @cached_property
     def partitions(self) -> PartitionTable:
@@ -91,18 +91,18 @@ class MovedTable(DatasetTable):
         return self.origin.files[file]
 
 
-def moved(source: TableSource, name: str, prefix: str) -> TableSource:
+def moved(source: TableSource, name: str, prefix: str, store: Store) -> TableSource:
     """Return a table of another store, the same one for the same table."""
     kept: dict[str, Any] = vars(source)
     found = kept.get(f"_moved_{prefix}_{name}")
     if not isinstance(found, TableSource):
-        parts = tuple(replace(p, table=_moved(p, prefix)) for p in source.parts)
+        parts = tuple(replace(p, table=_moved(p, prefix, store)) for p in source.parts)
         found = replace(source, name=f"{name}.{source.name}", parts=parts, attached="kartothek")
         kept[f"_moved_{prefix}_{name}"] = found
     return found
 
 
-def _moved(part: Part, prefix: str) -> MovedTable:
+def _moved(part: Part, prefix: str, store: Store) -> MovedTable:
     table = part.table
     indices = {
         column: index if index.key is None else replace(index, key=prefix + index.key)
@@ -118,4 +118,5 @@ def _moved(part: Part, prefix: str) -> MovedTable:
         indices=indices,
         metadata=table.metadata,
         origin=table,
+        keeper=store,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
+from weakref import WeakMethod, WeakValueDictionary
 
 from kartosql.store.store import Store, StoreCounter
 
@@ -50,14 +51,15 @@ class Files(Protocol):
 class Mounts:
     """A store, and others that are mounted beside it: their keys begin with ``@<number>/``.
 
-    A number is used once, so what is remembered of a key is never taken for another file's.
+    A number is used once, so what is remembered of a key is never taken for another file's. A
+    store stays mounted as long as somebody holds it: an attachment, or a table of a statement.
     """
 
     def __init__(self, main: Store) -> None:
         self.main = main
         self.counter = main.counter
-        self._mounted: dict[str, Store] = {}
-        self._admit: dict[str, Callable[[Sequence[str]], None]] = {}
+        self._mounted: WeakValueDictionary[str, Store] = WeakValueDictionary()
+        self._admit: dict[str, WeakMethod[Callable[[Sequence[str]], None]]] = {}
         self._count = 0
 
     def mount(self, store: Store, admit: Callable[[Sequence[str]], None] | None = None) -> str:
@@ -67,13 +69,8 @@ class Mounts:
         store.counter = self.counter
         self._mounted[prefix] = store
         if admit is not None:
-            self._admit[prefix] = admit
+            self._admit[prefix] = WeakMethod(admit, lambda _: self._admit.pop(prefix, None))
         return f"{prefix}/"
-
-    def unmount(self, prefix: str) -> None:
-        """Forget a mounted store."""
-        self._mounted.pop(prefix.rstrip("/"), None)
-        self._admit.pop(prefix.rstrip("/"), None)
 
     def place(self, key: str) -> tuple[Store, str]:
         """Return the store of a key, and the key in it; KeyError for one that is mounted no more."""
@@ -85,7 +82,7 @@ class Mounts:
     @property
     def is_local(self) -> bool:
         """Whether all files are on local disks."""
-        return self.main.is_local and all(s.is_local for s in self._mounted.values())
+        return self.main.is_local and all(s.is_local for s in list(self._mounted.values()))
 
     def is_on_disk(self, key: str) -> bool:
         """Return whether a file is on a local disk."""
@@ -135,10 +132,10 @@ class Mounts:
 
     def admit(self, keys: Sequence[str]) -> None:
         """Raise what speaks against reading files that are about to be opened."""
-        for prefix, admit in list(self._admit.items()):
-            begin = f"{prefix}/"
+        for prefix, found in list(self._admit.items()):
+            begin, admit = f"{prefix}/", found()
             own = [key[len(begin) :] for key in keys if key.startswith(begin)]
-            if own:
+            if own and admit is not None:
                 admit(own)
 
     def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:

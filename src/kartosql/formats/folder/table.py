@@ -34,6 +34,7 @@ class FolderTable(DatasetTable):
     sizes: tuple[int, ...]
     kind: str
     url: str
+    keeper: Any  # what the files are reached by, as long as a statement may read them
     metadata_of_files: Any = None
 
     @property
