@@ -208,6 +208,14 @@ def test_what_cannot_be_is_refused(con, sql, code, tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
+def test_folders_have_no_history(con, tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "f.parquet")
+    con.attach(tmp_path / "f.parquet", "f", type="parquet")
+    for sql in ("SHOW SCHEMA HISTORY FROM f", "DESCRIBE f VERSION 1", "EXPORT SCHEMA HISTORY OF f TO 'x'"):
+        assert failure(con, sql).code == "no-schema-history"
+    assert failure(con, "RECORD SCHEMA FOR f").code == "unknown-table"
+
+
 def test_nothing_is_recorded_or_exported_over_a_read_only_connection(con, tmp_path):
     reader = kartosql.connect(tmp_path, read_only=True)
     for sql in ("RECORD SCHEMA FOR d", "EXPORT SCHEMA HISTORY OF d TO 'x'", "EXPORT (SELECT 1 AS a) TO 'x' (TYPE odf)"):

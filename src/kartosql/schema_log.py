@@ -37,8 +37,7 @@ def history_table(source: TableSource, snapshot: Snapshot) -> pa.Table:
     """
     if source.chain is not None:
         return _table([*_recorded(source.chain)], {})
-    if source.registered is not None or not source.parts:
-        raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history")
+    _check_dataset(source)
     is_cube = len(source.parts) > 1
     rows = [((part.name, *row) if is_cube else row) for part in source.parts for row in _of_table(part.table, snapshot)]
     return _table(rows, {"dataset": pa.string()} if is_cube else {})
@@ -93,12 +92,16 @@ def _chain_of(table: DatasetTable, snapshot: Snapshot) -> tuple[Chain | None, bo
     return history.tables[table.table].chain, histories.is_sealed(history, document)
 
 
+def _check_dataset(source: TableSource) -> None:
+    if source.registered is not None or source.attached not in (None, "kartothek"):
+        raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history")
+
+
 def single(source: TableSource) -> Part | None:
     """Return the dataset that a table is, None for an ODF dataset; raises for cubes and registered data."""
     if source.chain is not None:
         return None
-    if source.registered is not None or not source.parts:
-        raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history")
+    _check_dataset(source)
     if len(source.parts) > 1:
         listed = ", ".join(f"{source.name}.{p.name}" for p in source.parts)
         raise SqlError(
