@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted by Ctrl-C",
 }
 DEBUG = "KARTOSQL_DEBUG"
+BEHIND = "kartosql-behind"  # the thread that looks at the store unasked; nobody wants its warnings
 
 
 def say(text: str) -> None:
@@ -84,7 +86,8 @@ def warnings_on_stderr() -> Iterator[None]:
     """Show Python's warnings as one line each."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        say("warning: " + " ".join(str(message).split()))
+        if threading.current_thread().name != BEHIND:
+            say("warning: " + " ".join(str(message).split()))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", KartosqlWarning)

@@ -181,6 +181,15 @@ def test_the_last_result_has_columns_for_a_chart(at, shell):
     assert texts(at(".chart label va|")) == ["value"]
 
 
+def test_files_of_the_last_statement_are_completed(at, shell, sales):
+    assert texts(at(".why |")) == []
+    shell("select count(amount) as n from sales where day > 0;")
+    found = texts(at(".why sales++seed|"))
+    assert len(found) == 3
+    assert all(key.endswith(".parquet") for key in found)
+    assert "error" not in shell(f".why {found[0]}")
+
+
 def test_every_command_option_and_setting_is_completed(at):
     registry.load()
     for command in registry.COMMANDS.values():

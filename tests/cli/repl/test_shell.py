@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import warnings
 
 import pytest
 
+from kartosql.cli.report import BEHIND
 from kartosql.connection import connect
+from kartosql.errors import KartosqlWarning
 
 
 def test_a_statement_runs_at_its_semicolon_and_not_before(shell):
@@ -286,3 +290,13 @@ def test_no_line_of_a_result_is_wider_than_the_terminal(shell_over, columns):
     lines = session("select country, product from sales;").splitlines()[:-1]
     assert lines
     assert all(len(line) <= columns for line in lines)
+
+
+def test_warnings_of_a_statement_are_told_and_those_of_the_background_are_not(shell):
+    def warned() -> None:
+        warnings.warn("something was left out", KartosqlWarning, stacklevel=1)
+
+    shell.shell._guarded(lambda text: warned(), "")
+    behind = threading.Thread(target=warned, name=BEHIND)
+    shell.shell._guarded(lambda text: (behind.start(), behind.join()), "")
+    assert shell.out.getvalue() == "warning: something was left out\n"

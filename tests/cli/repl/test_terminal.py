@@ -276,3 +276,12 @@ def test_hanging_up_ends_the_shell(opened):
     os.kill(terminal.process.pid, signal.SIGHUP)
     terminal.ended()
     assert not terminal.process.isalive()
+
+
+def test_bytes_that_are_no_text_are_calm(opened):
+    terminal = opened().ready()
+    terminal.process.send(b"select '\xff\xfe' as a;\r")
+    terminal.until(lambda: "in 0." in terminal.text or "error[" in terminal.text)
+    terminal.process.send(b"\x00\x7f\x03")
+    terminal.until(lambda: terminal.text.count("sales0>") >= 2)
+    terminal.run("select 41 + 1 as answer;", "│      42 │")

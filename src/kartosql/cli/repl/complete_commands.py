@@ -104,6 +104,10 @@ def _words(kind: str, shell: Shell) -> Iterable[str]:
         from kartosql.cli.repl.commands.tour import examples
 
         return ["list", *(str(n) for n in range(1, len(examples()) + 1))]
+    if kind == "data file":
+        report = shell.last.report if shell.last is not None else None
+        scans = report.scan.occurrences if report is not None else ()
+        return (key for scan in scans for part in scan.parts for key in part.part.table.files)
     if kind == "result column":
         return list(shell.last.schema.names) if shell.last is not None and shell.last.schema is not None else ()
     return ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from functools import cached_property
 
 from kartosql import catalog
 from kartosql.connection import Connection
-from kartosql.errors import KartosqlError, KartosqlWarning
+from kartosql.errors import KartosqlError
 from kartosql.plan.tables import TableSource, quote_if_needed
 
 
@@ -124,17 +123,15 @@ NOTHING = Known()
 
 def load(connection: Connection) -> Known:
     """Return what the store of a connection holds; what is damaged is left out."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", KartosqlWarning)
-        tables = connection.tables()
-        listed = connection.sql("SHOW TABLES").arrow()
-        found = []
-        for name, kind in zip(listed["table"].to_pylist(), listed["kind"].to_pylist(), strict=True):
-            try:
-                source = tables.find(_parts(name))
-            except KartosqlError:
-                continue
-            found.append(KnownTable(name, kind, source))
+    tables = connection.tables()
+    listed = connection.sql("SHOW TABLES").arrow()
+    found = []
+    for name, kind in zip(listed["table"].to_pylist(), listed["kind"].to_pylist(), strict=True):
+        try:
+            source = tables.find(_parts(name))
+        except KartosqlError:
+            continue
+        found.append(KnownTable(name, kind, source))
     return Known(tuple(found))
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
 from kartosql.errors import KartosqlError
+from kartosql.plan.report import ScanReport
 from kartosql.query import SelectQuery
 from kartosql.render.summary import Summary, summary
 from kartosql.render.terminal import Look, box, vertical
@@ -32,6 +33,7 @@ class Result:
     kept: int = 0
     is_complete: bool = False
     summary: Summary | None = None
+    report: ScanReport | None = None
     _bytes: int = 0
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -70,6 +72,7 @@ def gather(query: Query, result: Result, write: Callable[[pa.RecordBatchReader],
     finally:
         reader.close()
         result.summary = account(query, result.rows, time.perf_counter() - started)
+        result.report = query.report if query.stats else None
 
 
 def _taken(reader: pa.RecordBatchReader, result: Result) -> Iterator[pa.RecordBatch]:

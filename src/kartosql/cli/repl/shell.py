@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import traceback
 import warnings
@@ -21,7 +22,7 @@ from kartosql.cli.repl.screen import Bytes, Screen
 from kartosql.cli.repl.target import Target
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.cli.repl.values import Values
-from kartosql.cli.report import DEBUG, described
+from kartosql.cli.report import BEHIND, DEBUG, described
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.query import SelectQuery
@@ -88,13 +89,15 @@ class Shell:
     def _guarded(self, run: Callable[[str], None], text: str) -> bool:
         """Run something, and tell about its warnings and errors."""
         try:
-            with warnings.catch_warnings(record=True) as caught:
+            with warnings.catch_warnings():
                 warnings.simplefilter("always", KartosqlWarning)
+                caught: list[str] = []
+                warnings.showwarning = partial(_note, caught)
                 try:
                     run(text)
                 finally:
                     for warning in caught:
-                        self.screen.say("warning: " + " ".join(str(warning.message).split()), "hint")
+                        self.screen.say(f"warning: {warning}", "hint")
             return True
         except Cancelled:
             pass  # which was told
@@ -270,6 +273,11 @@ class Shell:
             return quote_if_needed(found[0])
         what = "cube" if cube else "table"
         raise UsageError(f"Name a {what}.", hint=f".{'cubes' if cube else 'tables'} lists what the store holds.")
+
+
+def _note(caught: list[str], message: Warning | str, *_: Any, **__: Any) -> None:
+    if threading.current_thread().name != BEHIND:
+        caught.append(" ".join(str(message).split()))
 
 
 class Cancelled(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from kartosql.cli.options import Options
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.theme import chosen
-from kartosql.errors import KartosqlError, KartosqlWarning, StoreError, UsageError
+from kartosql.cli.report import BEHIND
+from kartosql.errors import KartosqlError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.known import Known
@@ -107,7 +107,7 @@ class Behind:
 
     def start(self) -> None:
         """Begin."""
-        threading.Thread(target=self._work, name="kartosql-behind", daemon=True).start()
+        threading.Thread(target=self._work, name=BEHIND, daemon=True).start()
 
     def shell(self) -> Shell:
         """Return the shell as soon as it is there; raises what opening the store raised."""
@@ -171,14 +171,12 @@ class Behind:
 
         given = {**profile.settings, **self._given.settings}
         settings: Mapping[str, Any] = {find(name).name: value for name, value in given.items()}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", KartosqlWarning)
-            return connect(
-                profile.url,
-                storage_options={**profile.storage_options, **self._given.storage_options} or None,
-                read_only=not (profile.write or self._given.write),
-                **settings,
-            )
+        return connect(
+            profile.url,
+            storage_options={**profile.storage_options, **self._given.storage_options} or None,
+            read_only=not (profile.write or self._given.write),
+            **settings,
+        )
 
     def _open(self, place: str) -> Connection:
         profile = config.resolve(place)
