@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -34,12 +34,13 @@ class Look:
     types: bool = True
 
 
-@dataclass(frozen=True)
-class Cell:
-    """The text of a value, safe to print, and whether it stands for NULL."""
+class _Null(str):
+    """The text of NULL, which no value is, whatever its text."""
 
-    text: str
-    is_null: bool = False
+    __slots__ = ()
+
+
+NULL_CELL = _Null(NULL)
 
 
 def box(table: pa.Table, types: Sequence[str], look: Look) -> list[str] | None:
@@ -52,7 +53,7 @@ def box(table: pa.Table, types: Sequence[str], look: Look) -> list[str] | None:
     columns = _cells(table, look)
     right = [is_number(type_) for type_ in table.schema.types]
     widths = [
-        max([width(name), width(kind), *(width(cell.text) for cell in column)])
+        max([width(name), width(kind), *map(width, column)])
         for name, kind, column in zip(names, kinds, columns, strict=True)
     ]
     if look.columns is not None and sum(widths) + 3 * len(widths) + 1 > look.columns:
@@ -61,26 +62,28 @@ def box(table: pa.Table, types: Sequence[str], look: Look) -> list[str] | None:
 
 
 def _box_lines(
-    names: list[str], kinds: list[str], columns: list[list[Cell]], widths: list[int], right: list[bool], look: Look
+    names: list[str], kinds: list[str], columns: list[list[str]], widths: list[int], right: list[bool], look: Look
 ) -> Iterator[str]:
     paint = look.paint
+    bar = paint("line", "│")
 
     def rule(left: str, middle: str, end: str) -> str:
         return paint("line", left + middle.join("─" * (w + 2) for w in widths) + end)
 
-    def row(cells: Sequence[Cell], styles: Sequence[str]) -> str:
-        bar = paint("line", "│")
+    def row(cells: Sequence[str], styles: Sequence[str]) -> str:
         padded = []
         for cell, style, full, to_right in zip(cells, styles, widths, right, strict=True):
-            space = " " * (full - width(cell.text))
-            shown = paint("null", cell.text) if cell.is_null else paint(style, cell.text) if style else cell.text
+            space = " " * (full - width(cell))
+            if cell is NULL_CELL:
+                style = "null"
+            shown = paint(style, cell) if style else cell
             padded.append(f" {space}{shown} " if to_right else f" {shown}{space} ")
         return f"{bar}{bar.join(padded)}{bar}"
 
     yield rule("┌", "┬", "┐")
-    yield row([Cell(name) for name in names], ["name"] * len(names))
+    yield row(names, ["name"] * len(names))
     if look.types:
-        yield row([Cell(kind) for kind in kinds], ["type"] * len(kinds))
+        yield row(kinds, ["type"] * len(kinds))
     yield rule("├", "┼", "┤")
     styles = ["number" if number else "" for number in right]
     for cells in zip(*columns, strict=True):
@@ -96,7 +99,7 @@ def vertical(table: pa.Table, look: Look, first: int = 1) -> Iterator[str]:
     for number, cells in enumerate(zip(*_cells(table, look), strict=True), first):
         yield look.paint("line", f"── row {number:,} ──")
         for name, cell in zip(names, cells, strict=True):
-            shown = look.paint("null", cell.text) if cell.is_null else cell.text
+            shown = look.paint("null", cell) if cell is NULL_CELL else cell
             yield f"{look.paint('name', name)}{' ' * (widest - width(name))} {bar} {shown}"
 
 
@@ -123,27 +126,24 @@ def bars(labels: Sequence[str], values: Sequence[float], shown: Sequence[str], l
 
 def grouped(text: str) -> str:
     """Return the text of a number with its digits in groups of three, from five digits on."""
+    if len(text) < 5:
+        return text
     match = _GROUPED.fullmatch(text)
     return f"{match[1]}{int(match[2]):,}{match[3] or ''}" if match and match[2][0] != "0" else text
 
 
-def _cells(table: pa.Table, look: Look) -> list[list[Cell]]:
+def _cells(table: pa.Table, look: Look) -> list[list[str]]:
     return [_column(column, look) for column in table.columns]
 
 
-def _column(column: pa.ChunkedArray, look: Look) -> list[Cell]:
-    number = is_number(column.type) and look.grouped
-    found = []
-    for chunk in column.chunks:
-        for text in texts(chunk):
-            if text is None:
-                found.append(Cell(NULL, True))
-            elif number:
-                found.append(Cell(grouped(text)))
-            else:
-                # In quotes, as it stands there without colours, too.
-                found.append(Cell("'NULL'" if text == NULL else _bounded(text)))
-    return found
+def _column(column: pa.ChunkedArray, look: Look) -> list[str]:
+    """Return the text of each value, safe to print; NULL_CELL for NULL."""
+    found: Iterable[str | None] = (text for chunk in column.chunks for text in texts(chunk))
+    if is_number(column.type):
+        shown = grouped if look.grouped else str
+        return [NULL_CELL if text is None else shown(text) for text in found]
+    # A text NULL stands in quotes, so that it differs without colours, too.
+    return [NULL_CELL if text is None else "'NULL'" if text == NULL else _bounded(text) for text in found]
 
 
 def _bounded(text: str) -> str:

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kartosql.render.terminal import MAX_CELL, Look, bars, box, grouped, vertical
+from kartosql.text.escape import width
+
+
+def plain_box(table: pa.Table, **look) -> list[str]:
+    found = box(table, [str(t) for t in table.schema.types], Look(**look))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1234", "1234"),
+        ("12345", "12,345"),
+        ("-12345.678901", "-12,345.678901"),
+        ("1234567890123456789012345678901234567", "1,234,567,890,123,456,789,012,345,678,901,234,567"),
+        ("1e+300", "1e+300"),
+        ("nan", "nan"),
+        ("00012", "00012"),
+        ("0.000012345", "0.000012345"),
+    ],
+)
+def test_digits_are_grouped_from_five_on(text, shown):
+    assert grouped(text) == shown
+
+
+def test_lines_of_a_box_are_of_one_width_whatever_the_script():
+    table = pa.table({"名前": ["東京", "e\u0301", "\u200d", None], "n": [1, 22, 12345, None]})
+    assert len({width(line) for line in plain_box(table)}) == 1
+
+
+def test_names_types_and_values_are_escaped():
+    table = pa.table({"a\x1b[2J": ["\u202eb\n"], "c": ["\r"]})
+    text = "\n".join([*plain_box(table), *vertical(table, Look())])
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\r" not in text
+    assert "a\\x1b[2J" in text
+    assert "\\u202eb\\n" in text
+
+
+def test_null_differs_from_every_text():
+    painted = Look(paint=lambda style, text: f"<{style}>{text}" if style == "null" else text)
+    table = pa.table({"v": ["NULL", None, "null", "'NULL'"]})
+    found = box(table, ["varchar"], painted)
+    assert found is not None
+    cells = [line.strip("│ ") for line in found[4:-1]]
+    assert cells == ["'NULL'", "<null>NULL", "null", "'NULL'"]
+
+
+def test_a_box_that_is_too_wide_is_none_at_all():
+    table = pa.table({"a": ["x" * 10]})
+    assert box(table, ["varchar"], Look(columns=14)) is not None
+    assert box(table, ["varchar"], Look(columns=13)) is None
+
+
+def test_a_long_value_is_cut_and_says_so():
+    (line,) = list(vertical(pa.table({"v": ["x" * (MAX_CELL + 1)]}), Look()))[1:]
+    assert line.endswith("x… (10,001 characters)")
+
+
+def test_a_table_without_rows_or_columns_has_lines():
+    assert len(plain_box(pa.table({"a": pa.array([], pa.int64())}))) == 5
+    assert list(vertical(pa.table({"a": pa.array([], pa.int64())}), Look())) == []
+    assert plain_box(pa.table({})) != []
+
+
+def test_bars_are_as_long_as_their_values():
+    found = bars(["a", "b", "c", "d"], [8.0, 4.0, -8.0, float("nan")], ["8", "4", "-8", "NULL"], Look(columns=25))
+    assert [line.count("█") for line in found] == [16, 8, 0, 0]
+    assert found[2].count("░") == 16
+    assert bars(["a"], [0.0], ["0"], Look()) == ["a 0"]
+    assert bars([], [], [], Look()) == []
+    assert "\x1b" not in bars(["\x1b"], [1.0], ["1"], Look())[0]
