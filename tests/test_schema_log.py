@@ -315,6 +315,20 @@ def test_rows_that_the_format_cannot_hold_are_refused(con, tmp_path, query, opti
     assert not (tmp_path / "o" / "refs").exists()
 
 
+def test_a_query_that_fails_on_the_way_leaves_no_dataset(con, tmp_path):
+    query = "SELECT CASE WHEN a > 2 THEN CAST(p || '!' AS INT) ELSE a END AS x FROM d"
+    error = failure(con, f"EXPORT ({query}) TO '{tmp_path / 'o'}' (TYPE odf)")
+    assert error.code == "invalid-value"
+    assert not (tmp_path / "o" / "refs").exists()
+
+
+@pytest.mark.parametrize("data", [5, "x", [1], None, {"a": [1]}], ids=str)
+def test_what_is_no_arrow_data_is_refused(con, tmp_path, data):
+    with pytest.raises(KartosqlError) as caught:
+        con.export_odf(data, tmp_path / "o")
+    assert caught.value.code == "invalid-data"
+
+
 def test_exports_go_to_any_store(con):
     store = Store("memory://odf-export")
     done = con.export_odf(con.sql("SELECT a FROM d"), store, primary_key="a")

@@ -106,7 +106,15 @@ class Histories:
 
         self._check_writing()
         keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-        rows = pa.RecordBatchReader.from_stream(data)
+        try:
+            # Through the reader of our own results errors keep their codes.
+            rows = data.reader() if isinstance(data, Query) else pa.RecordBatchReader.from_stream(data)
+        except (TypeError, ValueError, pa.ArrowException) as e:
+            raise UsageError(
+                f"{type(data).__name__} is no Arrow data: {str(e)[:200]}",
+                code="invalid-data",
+                hint="Hand over anything with __arrow_c_stream__: pyarrow, pandas, polars, a result.",
+            ) from None
         for name in [*keys, *([event_time] if event_time is not None else [])]:
             if name not in rows.schema.names:
                 raise UsageError(f"The rows have no column {name!r}.", code="unknown-column")

@@ -178,14 +178,14 @@ def _iterable(data: Iterable[Any], name: str) -> _Part:
 
     def tables() -> Iterator[pa.Table]:
         yield table
-        for item in _guarded(items, name):
+        for item in guarded(items, name):
             yield arrow_table(item, name)
 
     return _Part(table.schema, stream=tables)
 
 
 def _tables(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.Table]:
-    return _gathered(_guarded(batches, name))
+    return _gathered(guarded(batches, name))
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -201,7 +201,8 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             pending, size = [], 0
 
 
-def _guarded(items: Iterator[Any], name: str) -> Iterator[Any]:
+def guarded(items: Iterator[Any], name: str) -> Iterator[Any]:
+    """Yield items; what goes wrong in reading one is ``invalid-data``."""
     while True:
         with reading(name):
             try:

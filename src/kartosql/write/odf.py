@@ -22,6 +22,7 @@ from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_has
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store
 from kartosql.write.evolve import nanoseconds
+from kartosql.write.inputs import guarded
 
 _UTC_MS = pa.timestamp("ms", "UTC")
 _CHUNK = 4 << 20
@@ -173,7 +174,7 @@ def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, pr
     keys: list[pa.RecordBatch] = []
     options = {"compression": "snappy", "version": "1.0", "store_schema": False, "data_page_version": "1.0"}
     with pq.ParquetWriter(file, layout.schema, **options) as writer:
-        for given in rows:
+        for given in guarded(iter(rows), "the export"):
             batch = layout.batch(given, count)
             writer.write_batch(batch)
             count += batch.num_rows
