@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,20 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, layout_for, refresh
+from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Session, Sources, layout_for, refresh
 from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.naming import column_name
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.plan.skipping import condition_of
+from kartosql.plan.skips import column_types
 from kartosql.store import Store
 
 TABLE = "/data/lake/t"
 NAN, INF = float("nan"), float("inf")
 LETTERS = ["a", "b", "B", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f600", " ", "'", "%", "z"]
-MIDNIGHT = dt.datetime(2020, 1, 1)
+MIDNIGHT = dt.datetime(2020, 3, 29)  # clocks change in Berlin
+ZONES = ("UTC", "UTC", "Europe/Berlin", "America/New_York")
 
 STRUCT = pa.struct([pa.field("a", pa.int32()), pa.field("B", pa.string())])
 COLUMNS: dict[str, pa.DataType] = {
@@ -163,11 +166,20 @@ class World:
     engine: Any
     specs: list[IndexSpec]
     version: int
-    seen: dict[str, int] = field(default_factory=dict)
+    zone: str
 
     @property
     def listing(self) -> list[tuple[str, int]]:
         return [(f.path, f.modified_ms) for f in self.files]
+
+    def read(self, where: str) -> set[str]:
+        """Return the paths of the files that are read: without types in UTC, else as the planner asks."""
+        if self.zone == "UTC":
+            return set(self.store.select(where, self.listing))
+        types = column_types({**COLUMNS, "st": STRUCT, "p": pa.int32()}, texts=True)
+        session = Session(self.zone, types)
+        kept = self.store.select_files([condition_of(where)], self.listing, session).kept
+        return {self.files[i].path for i in kept}
 
     def matching(self, where: str) -> set[str] | None:
         """Return the paths of the files with a row for which a predicate is TRUE, None if it fails."""
@@ -186,7 +198,8 @@ def world(rng: random.Random, folder: Path) -> World:
         kinds = ["minmax", "valuelist"] + ([] if column in NO_FILTER else ["bloomfilter"])
         specs += [IndexSpec(k, column, fpp=0.05, ndv=30) for k in kinds if rng.random() < 0.45]
     engine = duckdb.connect()
-    engine.execute("SET TimeZone = 'UTC'")
+    zone = rng.choice(ZONES)
+    engine.execute(f"SET TimeZone = '{zone}'")
     files = []
     for number in range(rng.choice([2, 4, 8])):
         table = rows(rng, number * 10)
@@ -209,7 +222,7 @@ def world(rng: random.Random, folder: Path) -> World:
     if version < 4:
         for part in sorted((folder / "meta").glob("*.parquet")) if specs else ():
             downgrade(part, version)
-    return World(files, MetadataStore.below(base, "meta"), engine, specs, version)
+    return World(files, MetadataStore.below(base, "meta"), engine, specs, version, zone)
 
 
 def downgrade(part: Path, version: int) -> None:
@@ -247,4 +260,4 @@ def cases(seed: int, folder: Path, count: int) -> Iterator[tuple[World, str, set
         where = predicate(rng)
         matching = made.matching(where)
         if matching is not None:
-            yield made, where, matching, set(made.store.select(where, made.listing))
+            yield made, where, matching, made.read(where)

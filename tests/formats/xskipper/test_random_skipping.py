@@ -22,7 +22,9 @@ def test_no_skipped_file_holds_a_match(tmp_path: Path):
     asked = files = skipped = possible = 0
     for seed in range(_cases() // PER_WORLD):
         for world, where, matching, read in skipping_data.cases(seed, tmp_path / str(seed), PER_WORLD):
-            assert matching <= read, f"seed {seed}, version {world.version}: {where} loses {matching - read}"
+            assert matching <= read, (
+                f"seed {seed}, version {world.version}, {world.zone}: {where} loses {matching - read}"
+            )
             assert world.store.problems == []
             asked += 1
             files += len(world.files)
