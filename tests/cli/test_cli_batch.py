@@ -228,8 +228,16 @@ def test_a_bug_of_ours_is_one_line(run, cube, monkeypatch):
     assert found.code == 70
     assert found.err.startswith("error[internal]: ZeroDivisionError: so sorry (")
     assert found.err.count("\n") == 1
+    assert "--debug" in found.err
+    assert "Traceback" in run(cube, "-c", "SELECT 1", "--debug").err
+    assert "Traceback" not in run(cube, "-c", "SELECT 1").err
     monkeypatch.setenv("KARTOSQL_DEBUG", "1")
     assert "Traceback" in run(cube, "-c", "SELECT 1").err
+
+
+def test_tracebacks_of_errors_are_shown_for_debugging_only(run, cube):
+    assert "Traceback" not in run(cube, "-c", "SELECT nope FROM c").err
+    assert "Traceback" in run(cube, "--debug", "-c", "SELECT nope FROM c").err
 
 
 def test_warnings_are_one_line_on_stderr(run, cube, monkeypatch):

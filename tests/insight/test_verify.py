@@ -209,11 +209,17 @@ def test_what_cannot_be_read_in_another_way_is_not_asked(con, monkeypatch):
     assert (found.answers[2].verdict, found.answers[2].note) == ("not asked", "there is more than 1 GiB of it")
 
 
-def test_spark_is_asked_and_what_it_does_not_answer_is_no_fault(con, monkeypatch):
-    found = con.sql("VERIFY SELECT 1 AS a").content
+def test_spark_is_asked_and_has_to_agree(con, spark):
+    found = con.sql("VERIFY SELECT x, v2 FROM c WHERE p > 1").content
     assert [a.by for a in found.answers][-1] == "spark"
-    spark = found.answers[-1]
-    assert spark.verdict == "not asked" or spark.verdict.startswith("equal"), spark
+    answer = found.answers[-1]
+    assert (answer.verdict, answer.digest) == ("equal", found.answers[0].digest), answer
+
+
+def test_what_spark_does_not_answer_in_the_same_way_is_no_fault(con, spark):
+    found = con.sql("VERIFY SELECT list_transform([x], lambda y: y + 1) AS a FROM c").content
+    assert found.verdict == "verified"
+    assert found.answers[-1].verdict in ("not asked", "equal")
 
 
 def test_an_error_of_one_way_is_a_failure(con, monkeypatch):

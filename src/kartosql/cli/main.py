@@ -23,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is imported stays, so there is little to find for the collector of cycles.
         gc.set_threshold(200_000, 20, 20)
     given = sys.argv[1:] if arguments is None else list(arguments)
+    report.debug("--debug" in given)
     with report.warnings_on_stderr():
         try:
             _run(given)

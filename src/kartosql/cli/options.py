@@ -132,6 +132,7 @@ def command_parser() -> _Parser:
     add("--timeout", metavar="SECONDS", help="stop statements that run longer")
     add("--max-bytes", metavar="SIZE", help="refuse scans of more bytes, e.g. 2GiB")
     add("--write", action="store_true", help="allow statements that write")
+    add("--debug", action="store_true", help="show tracebacks of errors, as KARTOSQL_DEBUG=1 does")
     add("--storage-option", metavar="K=V", action="append", default=[], help="option of the filesystem; V may be JSON")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting, e.g. memory_limit=4GB")
     add(

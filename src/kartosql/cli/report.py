@@ -34,6 +34,20 @@ DEBUG = "KARTOSQL_DEBUG"
 BEHIND = "kartosql-behind"  # the thread that looks at the store unasked; nobody wants its warnings
 
 
+_asked = False  # for tracebacks, by the option of the command line that runs
+
+
+def debug(asked: bool) -> None:
+    """Show tracebacks from now on, or only if the environment asks for them."""
+    global _asked
+    _asked = asked
+
+
+def is_debugging() -> bool:
+    """Return whether tracebacks are shown."""
+    return _asked or bool(os.environ.get(DEBUG))
+
+
 def say(text: str) -> None:
     """Write a line to stderr, whatever its encoding, and even if nobody listens."""
     from kartosql.text.escape import escaped_lines
@@ -44,7 +58,7 @@ def say(text: str) -> None:
 
 def report(error: KartosqlError) -> int:
     """Tell about an error and return the exit code."""
-    if os.environ.get(DEBUG):
+    if is_debugging():
         say("".join(traceback.format_exception(error)).rstrip())
     say("\n".join(described(error)))
     return exit_code(error)
@@ -63,10 +77,10 @@ def described(error: KartosqlError) -> list[str]:
 
 def report_bug(error: Exception) -> int:
     """Tell about an exception that should not have come here."""
-    if os.environ.get(DEBUG):
+    if is_debugging():
         say("".join(traceback.format_exception(error)).rstrip())
     what = " ".join(f"{type(error).__name__}: {error}".split())
-    say(f"error[internal]: {what} (a bug of kartosql: please report it with what {DEBUG}=1 shows)")
+    say(f"error[internal]: {what} (a bug of kartosql: please report it with what --debug shows)")
     return BUG
 
 

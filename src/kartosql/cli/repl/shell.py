@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import traceback
@@ -22,7 +21,7 @@ from kartosql.cli.repl.screen import Bytes, Screen
 from kartosql.cli.repl.target import Target
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.cli.repl.values import Values
-from kartosql.cli.report import BEHIND, DEBUG, described
+from kartosql.cli.report import BEHIND, described, is_debugging
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.query import SelectQuery
@@ -108,7 +107,7 @@ class Shell:
         except BrokenPipeError:
             raise SystemExit(0) from None
         except Exception as e:  # noqa: BLE001
-            if os.environ.get(DEBUG):
+            if is_debugging():
                 self.screen.say("".join(traceback.format_exception(e)).rstrip())
             what = " ".join(f"{type(e).__name__}: {e}".split())
             self.screen.say(f"error[internal]: {what} (a bug of kartosql: please report it)", "error")
@@ -116,7 +115,7 @@ class Shell:
 
     def tell(self, error: KartosqlError) -> None:
         """Tell about an error."""
-        if os.environ.get(DEBUG):
+        if is_debugging():
             self.screen.say("".join(traceback.format_exception(error)).rstrip())
         first, *others = described(error)
         self.screen.say(first, "error")

@@ -66,6 +66,8 @@ def translate(
             f"{key}: {message}", code=code, hint="The file is damaged, or not one that the dataset's writer wrote."
         )
     if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
+        if isinstance(error, duckdb.ConversionException) and hint is None:
+            hint = "TRY_CAST gives NULL where a value does not fit."
         return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=_place(raw, sql, edits))
     return ExecutionError(message or type(error).__name__, hint=hint)
 
