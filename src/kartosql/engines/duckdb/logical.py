@@ -44,6 +44,17 @@ class LogicalPlan:
         return _origin(self.edits, first), max(_origin(self.edits, last), _origin(self.edits, first) + 1)
 
 
+def _volatile(statement: Statement) -> frozenset[str]:
+    """Return the names of functions that give another value at each call; those of one DuckDB are always the same."""
+    if not _functions:
+        rows = statement.rows("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'")
+        _functions.append(frozenset(name for (name,) in rows))
+    return _functions[0]
+
+
+_functions: list[frozenset[str]] = []
+
+
 def _origin(edits: Sequence[tuple[Span, str]], place: int) -> int:
     """Return the place in a text before edits."""
     moved = 0
@@ -77,9 +88,6 @@ class Logical:
             ((document,),) = statement.rows(
                 "SELECT json_serialize_plan(?, skip_default := true, optimize := false)", [text]
             )
-            volatile = statement.rows(
-                "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'"
-            )
         try:
             found = json.loads(document)
         except RecursionError:
@@ -87,9 +95,7 @@ class Logical:
         if found.get("error") or len(found.get("plans", ())) != 1:
             message = str(found.get("error_message") or "it is not one query").split("\n")[0]
             raise NotPortable(f"DuckDB has no plan of the statement that Spark could follow: {message}")
-        return LogicalPlan(
-            found["plans"][0], shown, occurrences, frozenset(name for (name,) in volatile), query, tuple(edits)
-        )
+        return LogicalPlan(found["plans"][0], shown, occurrences, _volatile(statement), query, tuple(edits))
 
     def _without_parameters(self, query: BoundQuery) -> list[tuple[Span, str]]:
         """Return the edits of a query with the values of parameters in their places."""
@@ -115,8 +121,18 @@ class Logical:
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Evaluate constant expressions; what fails has its exception in place of a value."""
         try:
-            return self._statement.values(expressions)
+            # An error would end the transaction, and with it the statement's clock.
+            values = self._statement.values([f"TRY({e})" for e in expressions])
+        except (duckdb.Error, pa.ArrowException, ValueError, OverflowError):
+            return [self._alone(e) for e in expressions]
+        return [self._alone(e) if v is None else v for e, v in zip(expressions, values, strict=True)]
+
+    def _alone(self, expression: str) -> Any:
+        """Return the value of an expression, or the exception that it ends with."""
+        connection = self._statement.instance.cursor()
+        try:
+            return connection.sql(f"SELECT {expression}").to_arrow_table().column(0)[0].as_py()
         except (duckdb.Error, pa.ArrowException, ValueError, OverflowError) as e:
-            if len(expressions) == 1:
-                return [e]
-            return [value for expression in expressions for value in self.fold([expression])]
+            return e
+        finally:
+            connection.close()

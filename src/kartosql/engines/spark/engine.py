@@ -136,12 +136,12 @@ class SparkStatement:
         self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
         store = self._files.store
         self._views = Views(self._spark, store, shapes_of(store))
-        made = self._views.create(scan)
+        for found in scan.occurrences:
+            self._views.frame(found).createOrReplaceTempView(_view(found.occurrence.id))
         for occurrence in query.occurrences:
             if occurrence.source.registered is not None:
-                made[occurrence.id] = self._views.create_registered(occurrence.source)
-        for id_, name in made.items():
-            self._spark.table(name).createOrReplaceTempView(_view(id_))
+                name = self._views.create_registered(occurrence.source)
+                self._spark.table(name).createOrReplaceTempView(_view(occurrence.id))
 
     def stream(
         self, query: BoundQuery, *, ordered: bool = True

@@ -138,7 +138,7 @@ class Translator:
         return self._builder.query(query, [Column(alias, BIGINT)])
 
     def _dummy(self, node: Node) -> Relation:
-        return Relation(None, ())
+        return Relation(None, (Column("CAST(NULL AS INT)", Type("INTEGER")),))
 
     def _empty(self, node: Node) -> Relation:
         columns = [Column(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
@@ -160,14 +160,14 @@ class Translator:
         child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self._builder.item(self.relation(below))
         if len(node["expressions"]) != 1:
             raise NotPortable("Spark does not unnest several lists at once as DuckDB does.")
-        columns = child.columns if child is not None else ()
+        columns = child.columns if child is not None else self._dummy(below).columns
         values = self._expressions.render(node["expressions"][0]["child"], columns)
         if values.type.kind != "l":
             raise NotPortable(f"Spark does not unnest {values.type.sql()} as DuckDB does.")
         alias = self._builder.fresh()
         element = Column(alias, values.type.element)
         if child is None:
-            return self._builder.query(f"SELECT explode({values.sql}) AS {alias}", [element])
+            return self._builder.query(f"SELECT explode({values.sql}) AS {alias}", [*columns, element])
         view = f"LATERAL VIEW explode({values.sql}) {self._builder.fresh('t')} AS {alias}"
         return Relation(f"{child.source} {view}", (*columns, element), simple=False)
 
