@@ -70,6 +70,11 @@ class BoundQuery:
         """Whether the output columns depend on the data."""
         return self.select.tree is None or self.select.tree.find(exp.Pivot) is not None
 
+    @property
+    def is_pivot(self) -> bool:
+        """Whether it is a PIVOT as a statement, which the engine carries out in several steps."""
+        return isinstance(self.select.tree, exp.Pivot)
+
     def restore(self, name: str) -> str:
         """Return an output column's name as the user knows it."""
         for source in self.sources:

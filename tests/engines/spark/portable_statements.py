@@ -183,6 +183,7 @@ SELECT now() IS NOT NULL, current_date IS NOT NULL, now() = now()
 SELECT max(n) - min(n), max(dt) - min(dt) FROM t
 SELECT sum(n) / count(*), sum(d) / count(*), round(avg(r), 2) FROM t
 SELECT 1 WHERE false
+SELECT * FROM u PIVOT (sum(y) FOR p IN (1, 2))
 SELECT NULL
 SELECT count(*) FROM (SELECT 1 WHERE false)
 SELECT EXISTS (SELECT 1 FROM u WHERE p = 1), (SELECT count(*) FROM u)

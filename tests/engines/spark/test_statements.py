@@ -33,6 +33,8 @@ SELECT * FROM u LIMIT (SELECT 2)
 SELECT p FROM u ORDER BY [p, y]
 SELECT (p, y) NOT IN (SELECT p, w FROM v) FROM u
 PIVOT u ON p USING sum(y)
+SUMMARIZE u
+SELECT * FROM u UNPIVOT (val FOR name IN (y))
 SELECT * FROM t ORDER BY st
 SELECT max(l) FROM t
 SELECT x FROM u, unnest([1, 2]) AS z(x)

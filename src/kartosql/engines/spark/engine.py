@@ -269,7 +269,13 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_tables(query: BoundQuery) -> None:
-    """Raise ``not-portable`` for tables whose files are texts: readers of CSV differ."""
+    """Raise ``not-portable`` for tables whose files are texts: readers of CSV differ; and where data decide on columns."""
+    if query.is_pivot:
+        raise NotPortable(
+            "Spark does not answer PIVOT as DuckDB does unless it lists the values.",
+            sql=query.select.text,
+            hint="Write SELECT * FROM t PIVOT (... FOR column IN (...)), or use engine='duckdb' or 'auto'.",
+        )
     for occurrence in query.occurrences:
         if not all(part.table.has_footers for part in occurrence.source.parts):
             raise NotPortable(
