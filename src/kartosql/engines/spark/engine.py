@@ -269,7 +269,7 @@ def check_settings(settings: Settings) -> None:
 
 
 def check_tables(query: BoundQuery) -> None:
-    """Raise ``not-portable`` for tables whose files are texts: readers of CSV differ; and where data decide on columns."""
+    """Raise ``not-portable`` for tables whose files are texts, as readers of CSV differ, and for PIVOT statements."""
     if query.is_pivot:
         raise NotPortable(
             "Spark does not answer PIVOT as DuckDB does unless it lists the values.",
