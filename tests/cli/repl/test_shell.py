@@ -4,6 +4,8 @@ import os
 import threading
 import warnings
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kartosql.cli.report import BEHIND
@@ -300,3 +302,14 @@ def test_warnings_of_a_statement_are_told_and_those_of_the_background_are_not(sh
     behind = threading.Thread(target=warned, name=BEHIND)
     shell.shell._guarded(lambda text: (behind.start(), behind.join()), "")
     assert shell.out.getvalue() == "warning: something was left out\n"
+
+
+def test_a_folder_is_attached_listed_and_let_go(shell_over, tmp_path):
+    session = shell_over()
+    pq.write_table(pa.table({"shop": [1, 2], "size": [10, 20]}), tmp_path / "sizes.parquet")
+    session(f".timing off\n.attach '{tmp_path}' sizes")
+    assert "sizes" in session(".attach")
+    assert "│     10 │" in session("select size from sizes join shops using (shop) where name like 'a%';")
+    session(".detach sizes")
+    assert "error[unknown-table]" in session("select size from sizes;")
+    assert "error[invalid-argument]" in session(".attach x")

@@ -92,6 +92,8 @@ def _words(kind: str, shell: Shell) -> Iterable[str]:
         return OPTIONS[kind].choices
     if kind == "engine":
         return engines()
+    if kind == "attach type":
+        return ("parquet", "csv", "odf", "kartothek")
     if kind == "onoff":
         return ("on", "off")
     if kind == "command":

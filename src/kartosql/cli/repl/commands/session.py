@@ -11,6 +11,7 @@ from kartosql.cli.repl.registry import COMMANDS, GROUPS, arguments, command, fin
 from kartosql.cli.repl.shell import Shell
 from kartosql.cli.repl.theme import chosen
 from kartosql.errors import StoreError, UsageError
+from kartosql.plan.tables import quote_if_needed
 from kartosql.settings import SETTINGS
 
 _GROUP = "Session"
@@ -40,6 +41,33 @@ def _open(shell: Shell, text: str) -> None:
         raise UsageError("Name a folder, a URL or a profile.", hint=".open s3://bucket/store")
     shell.open(os.path.expanduser(found[0]))
     shell.screen.say(f"store: {shell.connection.store.url}", "note")
+
+
+@command(
+    "attach",
+    r"\a",
+    usage="[URL NAME [TYPE]]",
+    about="attach a folder or another store under a name; without one, list what is attached",
+    group=_GROUP,
+    takes=("store", "", "attach type"),
+)
+def _attach(shell: Shell, text: str) -> None:
+    found = arguments(text, 3)
+    if not found:
+        shell.run_sql("SHOW ATTACHED")
+        return
+    if len(found) < 2:
+        raise UsageError("Name the table or schema, too.", hint=".attach URL NAME [parquet|csv|odf|kartothek]")
+    url = found[0].replace("'", "''")
+    type_ = found[2] if len(found) > 2 else "parquet"
+    shell.run_sql(f"ATTACH '{url}' AS {quote_if_needed(found[1])} (TYPE {quote_if_needed(type_)})")
+
+
+@command("detach", usage="NAME", about="let go of what is attached", group=_GROUP, takes=("table",))
+def _detach(shell: Shell, text: str) -> None:
+    if not text:
+        raise UsageError("Name what is attached.", hint=".attach lists it.")
+    shell.run_sql(f"DETACH {text}")
 
 
 @command(
