@@ -43,6 +43,7 @@ _CLOCKS = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPNTZ)
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _MAX_HUGE = 1 << 127
+_CONVERSIONS = ("date", "timestamp", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 
 Columns = Callable[[exp.Expression], Path | None]
 
@@ -252,7 +253,18 @@ class _Translator:
         if isinstance(node, exp.Cast):  # TRY_CAST is one of them
             inner = self.value(node.this)
             return inner if not isinstance(inner, Value) else _cast(inner, node.to)
-        return None
+        return self.converted(node)
+
+    def converted(self, node: Any) -> Value | None:
+        """Return the constant that a function of Spark with the name of a type makes."""
+        if isinstance(node, exp.Date | exp.Timestamp):
+            name, given = type(node).__name__.lower(), [v for v in node.args.values() if v]
+        elif isinstance(node, exp.Anonymous) and isinstance(node.this, str):
+            name, given = node.this.lower().removeprefix("to_"), node.expressions
+        else:
+            return None
+        inner = self.value(given[0]) if len(given) == 1 and name in _CONVERSIONS else None
+        return _cast(inner, exp.DataType.build(name, dialect="spark")) if isinstance(inner, Value) else None
 
 
 class _Null:
@@ -359,14 +371,15 @@ def _moment(value: Value, target: str) -> Value | None:
     raw = value.value
     if value.kind == "date" and isinstance(raw, int):
         return Value("timestamp", raw * 86_400_000_000)
-    if value.kind in ("timestamp", "instant"):
+    if value.kind in ("timestamp", "shifted", "instant"):
         return value if value.kind == target else None
     found = moment_of(str(raw)) if value.kind == "string" else None
     if found is None:
         return None
     micros, is_utc = found
     if target == "timestamp":
-        return Value("timestamp", micros)
+        # DuckDB takes the offset away and reads the rest as the time of a clock, Spark as an instant.
+        return Value("shifted" if is_utc else "timestamp", micros)
     return Value("instant" if is_utc else "timestamp", micros)
 
 

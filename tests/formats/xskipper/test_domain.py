@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kartosql.formats.xskipper.cells import keys_of
@@ -123,6 +123,8 @@ def test_clocks_of_other_zones_are_known_where_they_are_certain():
     assert _tests("=", "timestamp", moment_of("1900-01-01 00:00:00")[0], TIME, berlin) is None
     assert _tests("=", "timestamp", 0, TIME, "Nowhere/None") is None
     assert _tests("=", "instant", 5, TIME, berlin) == (Among(frozenset({5})),)
+    assert _tests("=", "shifted", 5, TIME, berlin) is None
+    assert _tests("=", "shifted", 5, TIME) == (Among(frozenset({5})),)
     clock = ColumnType("timestamp", clock=True)
     assert _tests("=", "timestamp", 5, clock, berlin) == (Among(frozenset({5})),)
     assert _tests("=", "instant", 5, clock, berlin) is None
@@ -147,6 +149,7 @@ def test_times_are_read_in_one_form_only(text, expected):
     assert date_of("1970-01-02") == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=64), min_size=2, max_size=20))
 def test_keys_order_numbers_as_engines_do(numbers):
     keys = keys_of(pa.array(numbers, pa.float64()), DOUBLE).to_pylist()
@@ -159,6 +162,7 @@ def test_keys_order_numbers_as_engines_do(numbers):
                 assert (left < right, left == right) == (a < b, a == b)
 
 
+@settings(deadline=None)
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_neighbours_have_nothing_between(number):
     above = neighbour(number, 1)

@@ -6,7 +6,7 @@ import contextlib
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kartosql.formats.xskipper import bloom, java
@@ -96,12 +96,14 @@ def test_more_values_than_the_limit_are_refused(monkeypatch):
         parse(java.MAGIC + array + struct.pack(">i", 200) + bytes(800))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_read_or_refused(data):
     with contextlib.suppress(JavaStreamError):
         parse(java.MAGIC + data)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4))
 def test_changed_streams_are_read_or_refused(changes):
     data = bytearray(bloom.cell_of(bloom.Shape(1, 2, 0, 640), bytes(80)))

@@ -18,8 +18,8 @@ class Value:
 
     ``integer`` (int), ``decimal`` (Decimal), ``double`` and ``float`` (float), ``string`` (a bare
     literal, str), ``text`` (of the type VARCHAR, str), ``binary`` (bytes), ``boolean`` (bool), ``date``
-    (days since 1970), ``timestamp`` (microseconds since 1970 on the clock of the session), ``instant``
-    (microseconds since 1970, UTC).
+    (days since 1970), ``timestamp`` (microseconds since 1970 on the clock of the session), ``shifted`` (the same,
+    after an offset was taken away), ``instant`` (microseconds since 1970, UTC).
     """
 
     kind: str

@@ -320,6 +320,10 @@ def _moments(value: Value, type_: ColumnType, zone: str) -> list[Point] | None:
         if moment is None:
             return None
         kind, raw = ("instant" if moment[1] else "timestamp"), moment[0]
+    if kind == "shifted":
+        if not is_utc(zone):
+            return None
+        kind = "timestamp"
     if kind not in ("date", "timestamp", "instant") or not isinstance(raw, int):
         return None
     if type_.family == "date":
