@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import decimal
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +238,72 @@ def test_statistics_of_floats_leave_no_row_out(spark: Any, local: Store, text: s
     assert same(spark, con, "SELECT * FROM t")
     found = sorted(row.i for row in frame.where(text).select("i").collect())
     assert found == sorted(i for (i,) in con.sql(f"SELECT i FROM t WHERE {text}").rows())
+
+
+PARTITION_CONDITIONS = """
+s = 'a/b' | s > 'a' | s LIKE '%é%' | s = '' | s IN ('', 'x', NULL) | upper(s) = 'X' | s IS NULL | NOT (s <=> 'x')
+f > 5 | f = 0 | f <> 1 | f = double('NaN') | f IN (double('NaN'), 0.0) | isnan(f) | f BETWEEN -1 AND 1
+i = -5 | i % 2 = 0 | i > 3 OR s = 'x' | i = x | i > x AND s <> 'x' | coalesce(i, 1) > 2 | cast(i AS string) LIKE '9%'
+d = DATE'2020-01-31' | year(d) = 1969 | d < t | t > TIMESTAMP_NTZ'2020-01-01 00:00:00' | hour(t) = 23
+b | NOT b | b OR i > 0 | CASE WHEN b THEN i > 0 ELSE f > 0 END | i IN (SELECT max(x) FROM rows) | rand(1) < 2 AND i > 0
+"""
+
+
+@pytest.mark.slow
+def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: Any, local: Store) -> None:
+    schema = {
+        "s": pa.string(), "f": pa.float64(), "i": pa.int64(), "d": pa.date32(), "t": pa.timestamp("us"),
+        "b": pa.bool_(), "x": pa.int64(),
+    }  # fmt: skip
+    folders = [
+        "s=a%2Fb/f=nan/i=-5/d=2020-01-31/t=2020-01-31 23%3A59%3A59.000001/b=True",
+        "s=/f=-0.0/i=4/d=1969-12-31/t=1969-12-31 23%3A00%3A00/b=False",
+        "s=x/f=0.0/i=4/d=2020-01-31/t=2020-01-01 00%3A00%3A00/b=True",
+        "s=%C3%A9/f=inf/i=9223372036854775807/d=9999-12-31/t=2020-01-02 00%3A00%3A00/b=False",
+        "s=__HIVE_DEFAULT_PARTITION__/f=1e-300/i=0/d=0001-01-01/t=0001-01-01 00%3A00%3A00/b=True",
+    ]
+    files = {folder: {"x": [at, -5, 4]} for at, folder in enumerate(folders)}
+    put(local, "t", schema, files, partition_keys=list(schema)[:-1])
+    con = kartosql.connect(local.root)
+    frame = Views(spark, con.store).frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    rows = frame.toArrow()
+    assert len(same(spark, con, "SELECT * FROM t")) == 15
+    spark.createDataFrame(rows).createOrReplaceTempView("rows")
+    frame.createOrReplaceTempView("pruned")
+    try:
+        conditions = PARTITION_CONDITIONS.strip().replace("\n", " | ").split(" | ")
+        found = {}
+        for table in ("pruned", "rows"):
+            # One statement, as each job takes its time; every branch has a scan of its own.
+            branches = [f"SELECT {at} AS n, i, x, s FROM {table} WHERE {c}" for at, c in enumerate(conditions)]
+            found[table] = sorted(map(tuple, spark.sql(" UNION ALL ".join(branches)).collect()))
+        different = {conditions[row[0]] for row in set(found["pruned"]) ^ set(found["rows"])}
+        assert not different
+        assert found["pruned"] == found["rows"]
+        assert len({row[0] for row in found["rows"]}) > len(conditions) // 2
+    finally:
+        spark.catalog.dropTempView("rows")
+        spark.catalog.dropTempView("pruned")
+
+
+def test_workers_need_pyarrow_and_nothing_of_ours() -> None:
+    from pyspark import cloudpickle
+
+    from kartosql.engines.spark.rows import decoder
+
+    content = parquet({"x": pa.array([1, 2], pa.uint8()), "y": ["a", "b"]})
+    sent = cloudpickle.dumps(decoder({"x": pa.uint64(), "y": pa.string()}, ["p"]))
+    program = """if True:
+        import pickle, sys
+        sys.modules["kartosql"] = None
+        import pyarrow as pa
+        sent, content = pickle.load(sys.stdin.buffer)
+        batch = pa.RecordBatch.from_pydict({"path": ["f"], "content": [content], "p": ["é"]})
+        (rows,) = pickle.loads(sent)(iter([batch]))
+        print(rows.schema.types, rows.to_pylist() == [
+            {"c0": 1, "c1": "a", "p": "é", "__kartosql_row": 0}, {"c0": 2, "c1": "b", "p": "é", "__kartosql_row": 1}])
+    """
+    ran = subprocess.run([sys.executable, "-c", program], input=pickle.dumps((sent, content)), capture_output=True)
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert "Decimal128Type(decimal128(20, 0))" in ran.stdout.decode()
+    assert ran.stdout.decode().strip().endswith("True")
