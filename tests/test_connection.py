@@ -251,6 +251,20 @@ def test_an_unknown_engine_is_refused(connection):
     assert connection.sql("SELECT 1", engine="duckdb").rows() == [(1,)]
 
 
+def test_a_query_loads_nothing_that_it_does_not_need(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", pa.table({"a": [1], "p": [1]}), partition_on="p")
+    heavy = ("pandas", "polars", "pyspark", "rich", "prompt_toolkit", "pyarrow.compute", "fsspec", "cryptography")
+    rooms = ("kartosql.attach", "kartosql.formats.xskipper.store", "kartosql.formats.odf.chain", "kartosql.plan.skips")
+    code = (
+        f"import sys, kartosql; con = kartosql.connect({str(tmp_path)!r}); "
+        f"con.sql('SELECT a FROM d WHERE p = 1 AND a > 0').rows(); "
+        f"print([m for m in {heavy + rooms} if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
+
+
 def test_the_import_is_light():
     heavy = ("pandas", "polars", "pyspark", "rich", "prompt_toolkit")
     code = f"import sys, kartosql; kartosql.connect; print([m for m in {heavy} if m in sys.modules])"

@@ -167,7 +167,7 @@ def _never_settled(w: World) -> None:
 def _index_of_a_plugin(w: World) -> None:
     from types import SimpleNamespace
 
-    from kartosql.formats.xskipper.refresh import specs_of
+    from kartosql.formats.xskipper.refreshing import specs_of
 
     specs_of([SimpleNamespace(name="geobox", cols=("a", "b"))])
 

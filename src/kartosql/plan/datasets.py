@@ -15,7 +15,6 @@ from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.plan.skips import column_types, in_metadata_terms
 from kartosql.plan.tables import Part
 from kartosql.plan.transfer import Draft, Transfer
 
@@ -108,6 +107,9 @@ class OccurrencePruner:
 
     def _skip(self, draft: Draft, conditions: Sequence[Condition], own: Set[str]) -> None:
         """Narrow a dataset by its data-skipping metadata."""
+        # Imported late, as most tables have none.
+        from kartosql.plan.skips import column_types, in_metadata_terms
+
         table, zone = draft.part.table, self._evaluator.time_zone()
         types = column_types(table.types, texts=not self._evaluator.has_collation())
         for condition in conditions:

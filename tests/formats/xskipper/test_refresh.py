@@ -25,7 +25,7 @@ from kartosql.formats.xskipper import (
     specs_of,
 )
 from kartosql.formats.xskipper.footers import parquet_footers
-from kartosql.formats.xskipper.refresh import MAX_PARTS
+from kartosql.formats.xskipper.refreshing import MAX_PARTS
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.store import Store
 
