@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,14 @@ def code_of(*args: Any, **kwargs: Any) -> str:
     with pytest.raises(KartosqlError) as caught:
         kartosql.spark.register(*args, **kwargs)
     return caught.value.code
+
+
+def test_the_module_is_there_when_it_is_asked_for() -> None:
+    program = (
+        "import sys, kartosql; assert 'kartosql.spark' not in sys.modules; "
+        "assert kartosql.spark.register and kartosql.spark.sql; assert 'pyspark' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def test_cubes_and_their_datasets_become_views(spark: Any, ktk_store: Path) -> None:

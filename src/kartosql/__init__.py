@@ -53,12 +53,14 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
+    if name == "spark":
+        return import_module("kartosql.spark")
     raise AttributeError(f"module 'kartosql' has no attribute {name!r}")
 
 
