@@ -220,7 +220,7 @@ class SelectQuery(Query):
             raise LimitError(
                 f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
                 code="byte-budget",
-                hint="Narrow the conditions, see EXPLAIN, or raise max_bytes.",
+                hint="Narrow the conditions, see EXPLAIN COST, or raise max_bytes.",
             )
 
     def reader(self) -> pa.RecordBatchReader:

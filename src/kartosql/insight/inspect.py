@@ -78,5 +78,5 @@ def _explain(session: Session, statement: Explain) -> ReportQuery:
     elif statement.kind == "why":
         from kartosql.insight.why import why
 
-        content = why(report, statement.file or "")
+        content = why(report, statement.file or "", session.store.shown)
     return ReportQuery(content, "explain", statement.format)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -84,9 +84,10 @@ def _place(verdict: Verdict) -> str:
     return verdict.table if verdict.table == verdict.dataset else f"{verdict.table}, {verdict.dataset}"
 
 
-def why(report: ScanReport, name: str) -> Why:
+def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why:
     """Return why a traced plan reads the files called ``name``: a key, the end of one, or a label.
 
+    ``shown`` makes a name for people of a key.
     Raises ``unknown-file`` where the tables of the query have no such file, and
     ``ambiguous-name`` where they have more than 20.
     """
@@ -101,7 +102,7 @@ def why(report: ScanReport, name: str) -> Why:
                         code="ambiguous-name",
                         hint="Write more of the key.",
                     )
-                verdicts.append(_verdict(scan, part, plans.get(part.name), at))
+                verdicts.append(_verdict(scan, part, plans.get(part.name), at, shown))
     if not verdicts:
         raise SqlError(
             f"The tables of the query have no file {shorten(name)!r}.",
@@ -119,11 +120,16 @@ def _matching(part: Part, name: str) -> Sequence[int]:
     return [i for i, key in enumerate(table.files) if key.endswith(name)]
 
 
-def _verdict(scan: OccurrenceScan, part: Part, plan: PartScan | None, at: int) -> Verdict:
+def _verdict(scan: OccurrenceScan, part: Part, plan: PartScan | None, at: int, shown: Callable[[str], str]) -> Verdict:
     reasons = list(_reasons(scan, plan, at))
     is_read = plan is not None and plan.summary is None and at in plan.files
     return Verdict(
-        scan.occurrence.source.name, part.name, part.table.files[at], _partition(part, at), is_read, tuple(reasons)
+        scan.occurrence.source.name,
+        part.name,
+        shown(part.table.files[at]),
+        _partition(part, at),
+        is_read,
+        tuple(reasons),
     )
 
 
