@@ -184,6 +184,12 @@ def test_metadata_that_cannot_be_read_are_findings(cube, key, data, check):
     assert any(f.dataset == "seed" and f.check == check for f in found)
 
 
+def test_a_schema_file_that_says_something_else_than_the_document_is_a_finding(cube):
+    cube.store.put("c++seed/table/_common_metadata", builders.schema_bytes({"x": pa.int64(), "other": pa.string()}))
+    found = [f for f in cube.check("c") if f.severity == "error"]
+    assert [(f.check, f.key) for f in found] == [("schema", "c++seed/table/_common_metadata")]
+
+
 def test_a_cube_that_is_none_is_a_finding(cube):
     document = builders.read_document(cube.store, "c++seed")
     document["metadata"]["ktk_cube_is_seed"] = False
