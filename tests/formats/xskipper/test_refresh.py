@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -301,3 +303,27 @@ def test_rows_that_disagree_keep_their_file(lake):
     assert lake.read("i = 500") == ["a", "b", "c"]
     assert lake.read("i = 10") == ["b"]
     assert lake.read("i = 999") == []
+
+
+def test_neither_making_nor_using_metadata_imports_pandas(lake):
+    code = f"""
+import sys
+import pyarrow as pa
+from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, layout_for, refresh
+from kartosql.formats.xskipper.footers import parquet_footers
+from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.store import Store
+data, base = Store({str(lake.root / "data")!r}), Store({str(lake.root)!r})
+files = [DataFile(f"/t/{{n}}", 1, f"{{n}}.parquet", {{"p": n}}) for n in "abc"]
+types = {{"i": pa.int64(), "s": pa.string(), "d": pa.float64()}}
+for specs in ([("minmax", "i")], [("minmax", "d"), ("valuelist", "s"), ("bloomfilter", "s"), ("bloomfilter", "i")]):
+    layout = layout_for("/t", [IndexSpec(*s) for s in specs], types, {{"p": pa.string()}})
+    assert refresh(base, "m", files, layout, Sources(parquet_scan(data), parquet_footers(data))).added == 3
+store = MetadataStore.below(base, "m")
+listing = [(f.path, 1) for f in files]
+assert store.select("s = 'v2' AND i IN (2, 5) AND p < 'b'", listing) == ["/t/a"]
+assert store.select("d > 1.5 OR i = 99", listing) == []
+print([m for m in ("pandas", "pyspark", "polars") if m in sys.modules])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

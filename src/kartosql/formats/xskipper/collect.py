@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import cell_of
 from kartosql.formats.xskipper.footers import Footer
 from kartosql.formats.xskipper.hashing import FilterBuilder
@@ -74,7 +75,7 @@ class _Values:
     """The distinct values of a file so far."""
 
     def __init__(self, type_: pa.DataType) -> None:
-        self._found = pa.array([], type_)
+        self._found = pa.nulls(0, type_)
 
     def add(self, values: pa.Array) -> None:
         values = pc.unique(values).drop_null()
@@ -222,6 +223,19 @@ def _rows(
         yield _batch(held, files, layout)
 
 
+def partition_values(files: Sequence[DataFile], name: str, type_: pa.DataType) -> pa.Array:
+    """Return the values that files have of a partition column."""
+    values = [f.partition.get(name) for f in files]
+    return pa.array(values, type_) if pa.types.is_timestamp(type_) else array_of(values, type_)
+
+
+def _ends(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return bounds as an array; dates and times are given as numbers."""
+    if pa.types.is_date32(type_):
+        return array_of(values, pa.int32()).view(type_)
+    return array_of(values, type_)
+
+
 def _size(cell: Any) -> int:
     if isinstance(cell, pa.Array):
         return int(cell.nbytes)
@@ -230,9 +244,9 @@ def _size(cell: Any) -> int:
 
 def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout) -> pa.RecordBatch:
     schema = layout.arrow_schema
-    arrays = [pa.array([files[n].id for n, _ in held], pa.string())]
+    arrays = [array_of([files[n].id for n, _ in held], pa.string())]
     for name in layout.partitions:
-        arrays.append(pa.array([files[n].partition.get(name) for n, _ in held], schema.field(VIRTUAL + name).type))
+        arrays.append(partition_values([files[n] for n, _ in held], name, schema.field(VIRTUAL + name).type))
     for at, (spec, type_) in enumerate(layout.indexes):
         cells = [c[at] for _, c in held]
         cell_type = schema.field(spec.metadata_column).type
@@ -240,9 +254,12 @@ def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile]
             offsets = [0]
             for cell in cells:
                 offsets.append(offsets[-1] + len(cell))
-            values = pa.concat_arrays([pa.array([], type_), *cells])
-            arrays.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=cell_type))
+            values = pa.concat_arrays([pa.nulls(0, type_), *cells])
+            arrays.append(pa.ListArray.from_arrays(array_of(offsets, pa.int32()), values, type=cell_type))
+        elif pa.types.is_struct(cell_type):
+            ends = [_ends([c[name] for c in cells], type_) for name in ("min", "max")]
+            arrays.append(pa.StructArray.from_arrays(ends, fields=list(cell_type)))
         else:
-            arrays.append(pa.array(cells, cell_type))
+            arrays.append(array_of(cells, cell_type))
     assert schema.names[0] == OBJECT_COLUMN
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

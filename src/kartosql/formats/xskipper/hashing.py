@@ -51,7 +51,9 @@ class FilterBuilder:
     def _add_integers(self, values: pa.Array) -> None:
         np = self._numpy
         # Little-endian, so the low half of each number is the first of two.
-        halves = values.cast(pa.int64()).to_numpy(zero_copy_only=False).astype("<i8", copy=False).view("<u4")
+        numbers = values.cast(pa.int64())
+        content = np.frombuffer(numbers.buffers()[1], np.int64)[numbers.offset : numbers.offset + len(numbers)]
+        halves = content.astype("<i8", copy=False).view("<u4")
         self._mark([np.ascontiguousarray(halves[0::2]), np.ascontiguousarray(halves[1::2])], 8)
 
     def _add_texts(self, values: pa.Array) -> None:

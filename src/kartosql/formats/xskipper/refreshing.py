@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from kartosql.errors import FormatError, UsageError
+from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import cell_of, words_of
 from kartosql.formats.xskipper.cells import OddCells
-from kartosql.formats.xskipper.collect import DataFile, ReadFooter, Scan, collect
+from kartosql.formats.xskipper.collect import DataFile, ReadFooter, Scan, collect, partition_values
 from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.schema import BLOOM, FPP, MINMAX, NDV, NEWEST, VALUE_LIST, Index
@@ -150,7 +151,7 @@ def _unchanged(rows: pa.Table, current: Mapping[str, DataFile], sources: Sources
     if sources.still is None:
         return rows
     files = [current[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
-    return rows.filter(pa.array([sources.still(f) == f.modified_ms for f in files], pa.bool_()))
+    return rows.filter(array_of([sources.still(f) == f.modified_ms for f in files], pa.bool_()))
 
 
 class _Parts:
@@ -209,15 +210,15 @@ def _converted(segment: Segment, layout: Layout, current: Mapping[str, DataFile]
             wanted = wanted - {name}
     schema = layout.arrow_schema
     ids = [segment.ids()[p] for p in places]
-    arrays: list[pa.Array] = [pa.array(ids, pa.string())]
+    arrays: list[pa.Array] = [array_of(ids, pa.string())]
     for name in layout.partitions:
-        arrays.append(pa.array([current[i].partition.get(name) for i in ids], schema.field(VIRTUAL + name).type))
+        arrays.append(partition_values([current[i] for i in ids], name, schema.field(VIRTUAL + name).type))
     try:
         for spec, _ in layout.indexes:
             index = _matching(segment, spec, layout)
             if index is None:
                 return None
-            cells = segment.column(index.column).take(pa.array(places, pa.int64()))
+            cells = segment.column(index.column).take(array_of(places, pa.int64()))
             if spec.name == BLOOM:
                 cells = _rewrapped(cells, spec)
             arrays.append(cells.cast(schema.field(spec.metadata_column).type))
@@ -246,4 +247,4 @@ def _rewrapped(cells: pa.Array, spec: IndexSpec) -> pa.Array:
         if shape.version != 1:
             raise JavaStreamError("a filter of another version is made anew")
         found.append(cell_of(shape, words))
-    return pa.array(found, pa.binary())
+    return array_of(found, pa.binary())
