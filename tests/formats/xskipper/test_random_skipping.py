@@ -14,7 +14,7 @@ PER_WORLD = 40
 
 def _cases() -> int:
     named = os.environ.get("KARTOSQL_SKIPPING")
-    return int(named) if named else 4_000 if os.environ.get("CI") else 800
+    return int(named) if named else 2_000 if os.environ.get("CI") else 800
 
 
 @pytest.mark.slow
