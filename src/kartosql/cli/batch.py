@@ -160,7 +160,7 @@ class _Runner:
             raise UsageError(f"{self._format} holds one result, but {results} statements have one.")
         unused = set(self._options.parameters)
         for statement in statements:
-            unused -= _parameter_names(statement, unused)
+            unused -= parameter_names(statement, unused)
         if unused:
             raise UsageError(f"No statement has a parameter {sorted(unused)[0]!r}.", code="invalid-parameters")
 
@@ -197,14 +197,14 @@ class _Runner:
     def _parameters(self, statement: Statement) -> Any:
         given = self._options.parameters
         if self._several:
-            used = _parameter_names(statement, set(given))
+            used = parameter_names(statement, set(given))
             given = {name: value for name, value in given.items() if name in used}
         if given and set(given) == {str(n) for n in range(1, len(given) + 1)}:
             return [given[str(n)] for n in range(1, len(given) + 1)]
         return given or None
 
 
-def _parameter_names(statement: Statement, given: set[str]) -> set[str]:
+def parameter_names(statement: Statement, given: set[str]) -> set[str]:
     """Return the parameters that a statement has; of one that cannot be planned, all that are given."""
     if isinstance(statement, Inspect | Describe | Write):
         statement = getattr(statement, "query", None) or statement

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -11,6 +12,7 @@ import pytest
 from kartosql.cli.repl.progress import ProgressLine, line, stopped
 from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.shell import Shell
+from kartosql.errors import CommitUnknown, KartosqlError
 from kartosql.result import Progress
 
 LONG = "select sum(hash(a.amount, b.range) % 7) as s from sales a, range(2000000000) b;"
@@ -108,3 +110,29 @@ def test_a_watched_statement_runs_until_ctrl_c(shell):
     shown = shell.out.getvalue()
     assert shown.count("│ again   │") >= 2
     assert shown.endswith("No longer watched.\n")
+
+
+def test_what_ended_in_spite_of_ctrl_c_is_shown(shell, monkeypatch):
+    """A commit is not stopped; whoever pressed Ctrl-C must not be told that it was."""
+
+    def too_late(work, stop, tick):
+        work()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kartosql.cli.repl.shell.interruptible", too_late)
+    assert "│      42 │" in shell("select 41 + 1 as answer;")
+
+
+def test_an_error_that_says_more_than_cancelled_is_told(shell, monkeypatch):
+    def unknown(work, stop, tick):
+        with contextlib.suppress(KartosqlError):
+            work()
+        raise KeyboardInterrupt
+
+    def lost() -> None:
+        raise CommitUnknown("The store gave no answer.")
+
+    monkeypatch.setattr("kartosql.cli.repl.shell.interruptible", unknown)
+    shell.shell._guarded(lambda text: shell.shell.run_query(lost, text), "x")
+    assert "error[commit-unknown]" in shell.out.getvalue()
+    assert "Cancelled" not in shell.out.getvalue()

@@ -313,3 +313,11 @@ def test_a_folder_is_attached_listed_and_let_go(shell_over, tmp_path):
     session(".detach sizes")
     assert "error[unknown-table]" in session("select size from sizes;")
     assert "error[invalid-argument]" in session(".attach x")
+
+
+def test_commands_take_up_the_last_statement_of_the_user(shell):
+    shell("select country from sales where country = 'DE';\n.tables\n.files")
+    assert "country = 'DE'" in shell(".explain")
+    assert "country = 'DE'" in shell(".advise") or "error" not in shell(".advise")
+    assert "error" not in shell(".why country=FR")
+    assert "FR" in shell(".coverage sales country")

@@ -81,7 +81,7 @@ class Shell:
     def execute(self, text: str) -> bool:
         """Run the commands and statements of a text; return whether all went well. The first that fails ends it."""
         for unit in units(text):
-            if not self._guarded(self.run_command if unit.kind == "command" else self.run_sql, unit.text):
+            if not self._guarded(self.run_command if unit.kind == "command" else self.run_statement, unit.text):
                 return False
         return True
 
@@ -133,19 +133,22 @@ class Shell:
 
     # -- statements ----------------------------------------------------------------------------------
 
+    def run_statement(self, text: str) -> None:
+        """Run a statement of the user's own, which commands such as ``.explain`` take up."""
+        self.statement = text.strip()
+        self.run_sql(text)
+
     def run_sql(self, text: str, *, parameters: dict[str, Any] | None = None, quiet: bool = False) -> None:
         """Run a statement and show its result; raises KartosqlError. ``quiet`` leaves ``.last`` as it is."""
         statement = parse(text)
         given = self.parameters if parameters is None else parameters
         if isinstance(statement, Select | Inspect | Write) and given:
-            from kartosql.cli.batch import _parameter_names
+            from kartosql.cli.batch import parameter_names
 
-            wanted = _parameter_names(statement, set(given))
+            wanted = parameter_names(statement, set(given))
             given = {name: value for name, value in given.items() if name in wanted}
         else:
             given = {}
-        if not quiet:
-            self.statement = text.strip()
         values: Any = given or None
         if given and set(given) == {str(n) for n in range(1, len(given) + 1)}:
             values = [given[str(n)] for n in range(1, len(given) + 1)]
@@ -177,7 +180,16 @@ class Shell:
         lines: list[str] = []  # of a report, which are no rows
         self._query = None
 
+        failed: list[KartosqlError] = []
+
         def work() -> None:
+            try:
+                run()
+            except KartosqlError as e:
+                failed.append(e)
+                raise
+
+        def run() -> None:
             query = self._query = make()
             lines.extend(getattr(query, "lines", None) or ())
             if out is not None:
@@ -198,8 +210,12 @@ class Shell:
         try:
             interruptible(work, stop, tick)
         except KeyboardInterrupt:
-            self._cancelled(result, progress, time.perf_counter() - started)
-            raise Cancelled from None
+            # A commit that was under way may have come to its end, or to an error that says more.
+            if not result.is_complete:
+                if failed and failed[0].code != "interrupted":
+                    raise failed[0] from None
+                self._cancelled(result, progress, time.perf_counter() - started)
+                raise Cancelled from None
         except KartosqlError as e:
             if e.code == "interrupted":
                 self._cancelled(result, progress, time.perf_counter() - started)

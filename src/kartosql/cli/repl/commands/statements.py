@@ -118,7 +118,9 @@ def _run(shell: Shell, text: str) -> None:
             f"No statement {found[0]!r} is saved.", hint=f"Saved: {', '.join(saved())}." if saved() else ".save NAME"
         )
     given = {k: value(v) for k, v in pairs(".run", found[1:]).items()}
-    shell.run_sql(text_of(_place(found[0])), parameters={**shell.parameters, **given})
+    statement = text_of(_place(found[0]))
+    shell.statement = statement.strip()
+    shell.run_sql(statement, parameters={**shell.parameters, **given})
 
 
 @command("forget", usage="NAME", about="delete a saved statement", group=_GROUP, takes=("saved",))
