@@ -114,7 +114,9 @@ def isolated(spark: SparkSession, settings: Mapping[str, str] | None = None) -> 
     else:
         child = type(spark)(spark._sc, spark._jsparkSession.cloneSession())
     for name, value in wanted.items():
-        child.conf.set(name, value)
+        # To set one that is deprecated is a warning in the user's log, even if nothing changes.
+        if child.conf.get(name) != value:
+            child.conf.set(name, value)
     return child
 
 
