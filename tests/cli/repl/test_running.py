@@ -37,6 +37,7 @@ def test_progress_tells_what_is_known(progress, wanted):
     [
         (None, "Cancelled after 1.5 s"),
         (Progress("plan"), "Cancelled after 1.5 s, while it was planned; no data file was read"),
+        (Progress("read", 40, 4096), "Cancelled after 1.5 s, at the beginning of 40 files, 4.0 KiB"),
         (Progress("read", 40, 4096, 0.25), "Cancelled after 1.5 s, at 25 % of 40 files, 4.0 KiB"),
     ],
 )

@@ -45,7 +45,9 @@ def stopped(progress: Progress | None, seconds: float, share: float) -> str:
         return text
     if progress.phase == "plan":
         return f"{text}, while it was planned; no data file was read"
-    return text + (f", at {100 * share:.0f} %{_totals(progress)}" if progress.fraction is not None else "")
+    if progress.fraction is None:
+        return f"{text}, at the beginning{_totals(progress)}"
+    return f"{text}, at {100 * share:.0f} %{_totals(progress)}"
 
 
 def _totals(progress: Progress) -> str:
