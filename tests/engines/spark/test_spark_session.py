@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,14 @@ def test_workers_are_this_python(spark: Any) -> None:
 
     found = spark.range(1).mapInArrow(version, "v string").collect()
     assert [row.v for row in found] == [sys.executable]
+
+
+def test_a_spark_that_does_not_start_says_why_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code, text = code_of(sessions._start, "local[1]", "1x")
+    assert code == "spark-failed"
+    assert "1x" in text
+    assert os.listdir(tmp_path) == []
+    assert capfd.readouterr() == ("", "")

@@ -181,7 +181,7 @@ def _start(master: str, memory: str | None) -> SparkSession:
             context = SparkContext(conf=conf, gateway=gateway)
             spark = _pyspark().builder.getOrCreate()
     except Exception as e:
-        reason = _last_line(log) or _first_line(e)
+        reason = _reason(log) or _first_line(e)
         shutil.rmtree(folder, ignore_errors=True)
         raise ExecutionError(
             f"Spark does not start: {reason}",
@@ -269,18 +269,16 @@ def check_java() -> None:
         )
 
 
-def _last_line(path: str) -> str:
-    """Return the last line of a log that tells something."""
+def _reason(path: str) -> str:
+    """Return the first line of a log that tells what went wrong."""
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
-            lines = [line.strip() for line in f.read()[-20_000:].splitlines()]
+            lines = [line.strip() for line in f.read(20_000).splitlines()]
     except OSError:
         return ""
-    told = [
-        line for line in lines if line and not line.startswith(("at ", "WARNING:", "Using Spark's", "Setting default"))
-    ]
-    errors = [line for line in told if "rror" in line or "Exception" in line]
-    return (errors or told or [""])[-1]
+    usual = ("at ", "WARNING:", "Using Spark's", "Setting default", "To adjust logging")
+    told = (line for line in lines if line and not line.startswith(usual) and " WARN " not in line)
+    return next(told, "")
 
 
 def _first_line(error: BaseException) -> str:
