@@ -319,5 +319,6 @@ def test_commands_take_up_the_last_statement_of_the_user(shell):
     shell("select country from sales where country = 'DE';\n.tables\n.files")
     assert "country = 'DE'" in shell(".explain")
     assert "country = 'DE'" in shell(".advise") or "error" not in shell(".advise")
-    assert "error" not in shell(".why country=FR")
+    rows = shell.shell.connection.sql("SHOW FILES FROM sales.seed").rows()
+    assert "error" not in shell(f".why {rows[0][2]}")
     assert "FR" in shell(".coverage sales country")
