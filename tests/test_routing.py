@@ -104,6 +104,17 @@ def test_stores_in_memory_are_duckdbs() -> None:
         assert "Spark cannot read the store" in report["engine_reason"]
 
 
+def test_files_without_footers_are_routed_by_their_size(spark: Any, local: Store, tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.csv").write_text("x,y\n1,2\n3,4\n")
+    with kartosql.connect(local.root, spark_threshold=1) as con:
+        con.attach(str(tmp_path / "more"), "more", type="csv")
+        query = con.sql("SELECT sum(x) AS s FROM more")
+        report = query.report.to_dict()  # type: ignore[attr-defined]
+        assert (report["engine"], "Spark does not run it" in report["engine_reason"]) == ("duckdb", True)
+        assert query.rows() == [(4,)]
+
+
 def test_bytes_of_columns_are_those_of_the_footers(local: Store) -> None:
     data = parquet({"a": list(range(1000)), "b": ["text"] * 1000, "c": [{"d": i, "e": 1} for i in range(1000)]})
     local.put("t/table/x.parquet", data)

@@ -211,14 +211,15 @@ def test_what_is_no_frame_is_an_error(spark: Any, ktk_store: Path, text: str, co
 
 
 def test_credentials_are_in_no_plan(spark: Any, ktk_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kartosql.engines.spark import scan
+    from kartosql.engines.spark import attached
     from kartosql.engines.spark.paths import Location
 
-    where = scan.location(Store(str(ktk_store)))
-    monkeypatch.setattr(scan, "location", lambda _: Location(where.root, {"fs.s3a.bucket.b.secret.key": "HUSH"}))
+    where = attached.location(Store(str(ktk_store)))
+    secret = Location(where.root, {"fs.s3a.bucket.b.secret.key": "HUSH"})
+    monkeypatch.setattr(attached, "location", lambda _: secret)
     frame = kartosql.spark.sql(spark, ktk_store, "SELECT SALES FROM retail")
     execution = frame._jdf.queryExecution()
     explained = spark._sc._jvm.PythonSQLUtils.explainString(execution, "extended")
     assert "FileScan parquet" in explained
     assert "HUSH" not in explained + execution.toString()
-    assert "HUSH" not in repr(scan.location(Store(str(ktk_store))))
+    assert "HUSH" not in repr(secret)

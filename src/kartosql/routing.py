@@ -8,12 +8,10 @@ from itertools import chain
 import pyarrow as pa
 
 from kartosql.engines.duckdb import FileAccess
-from kartosql.errors import StoreError
+from kartosql.errors import FormatError, StoreError
 from kartosql.plan.report import ScanReport
 from kartosql.plan.route import Choice, Work, choose, default_limit, refused
 from kartosql.settings import Settings, parse_size
-from kartosql.store import Store
-from kartosql.store.mounts import MARK, Mounts
 
 # Errors of Spark after which DuckDB still has the answer, and auto asks it.
 NOT_SPARK = {
@@ -74,23 +72,18 @@ class Router:
     def _obstacle(self, report: ScanReport, files: FileAccess) -> str | None:
         if self._not_spark is not None:
             return self._not_spark
-        if any(key.startswith(MARK) for key in report.selected):
-            return "Spark does not read what is attached"
-        from kartosql.engines.spark.paths import location
+        from kartosql.engines.spark.attached import Places
         from kartosql.engines.spark.session import obstacle
 
-        store = _main(files)
         try:
-            location(store)
+            places = Places(files.store)
+            for occurrence in report.scan.occurrences:
+                for part in occurrence.parts:
+                    if part.files:
+                        places.of(part.part.table.files[part.files[0]])  # all files of a table are in one store
         except StoreError as e:
             return e.message
         return obstacle()
-
-
-def _main(files: FileAccess) -> Store:
-    store = files.store.main if isinstance(files.store, Mounts) else files.store
-    assert isinstance(store, Store)
-    return store
 
 
 def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
@@ -101,7 +94,7 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
     from kartosql.engines.spark.shapes import Shapes
 
     files.stat(report.selected)
-    shapes, total = Shapes(_main(files)), 0
+    shapes, total = Shapes(files.store), 0
     for occurrence in report.scan.occurrences:
         used = occurrence.occurrence.columns
         for part in occurrence.parts:
@@ -109,7 +102,10 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
                 table = part.part.table
                 sized = [(key, files.sizes[key] or 0) for key in map(table.files.__getitem__, part.files)]
                 columns = None if used is None else used | frozenset(part.part.join_key)
-                total += shapes.bytes_of(sized, columns, enough - total)
+                try:
+                    total += shapes.bytes_of(sized, columns, enough - total)
+                except FormatError:  # no Parquet, or damaged: the engine that reads it will say so
+                    total += sum(size for _, size in sized)
     return total
 
 
