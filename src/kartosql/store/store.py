@@ -76,11 +76,17 @@ class Store(StoreWriting):
     """A folder or bucket prefix that holds datasets.
 
     ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem
-    cannot be made and ``store-not-found`` when a local folder does not exist.
+    cannot be made and ``store-not-found`` when a local folder does not exist. ``without_driver``
+    says that reads and plain writes will do, where the driver of fsspec may not be installed.
     """
 
     def __init__(
-        self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None, *, create: bool = False
+        self,
+        url: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None = None,
+        *,
+        create: bool = False,
+        without_driver: bool = False,
     ) -> None:
         url = os.fspath(url) if isinstance(url, os.PathLike) else url
         if not isinstance(url, str) or not url or "\0" in url:
@@ -88,7 +94,7 @@ class Store(StoreWriting):
         self.url = url
         # They may hold secrets, so nothing prints them.
         self._options = dict(storage_options or {})
-        self.fs, root = _filesystem(url, dict(self._options))
+        self.fs, root = (_plain_filesystem if without_driver else _filesystem)(url, dict(self._options))
         self.root: str = root.rstrip("/")
         self.is_local = isinstance(self.fs, LocalFiles)
         self.counter = StoreCounter()
@@ -329,14 +335,27 @@ def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         if options:
             raise StoreError(f"A local path takes no storage options, but {sorted(options)[0]!r} was given.")
         return LocalFiles(), os.path.abspath(os.path.expanduser(url))
-    from fsspec.core import url_to_fs
-
     try:
+        from fsspec.core import url_to_fs
+
         filesystem, root = url_to_fs(url, **options)
     except Exception as e:
         raise StoreError(f"Cannot open the store {url!r}: {e}", hint=_protocol_hint(url)) from e
     protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
     return (LocalFiles() if "file" in protocols else filesystem), root
+
+
+def _plain_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return what ``_filesystem`` returns, or one of pyarrow where the driver is not installed."""
+    try:
+        return _filesystem(url, options)
+    except StoreError as e:
+        from kartosql.store.arrow_files import arrow_files
+
+        found = arrow_files(url, options) if isinstance(e.__cause__, ImportError) else None
+        if found is None:
+            raise
+        return found
 
 
 def _link_error(key: str) -> FormatError:

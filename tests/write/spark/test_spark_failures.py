@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
+import time
 import uuid
 from typing import Any
 
@@ -97,6 +99,55 @@ def test_types_and_columns_that_do_not_fit(spark, con):
 def test_options_that_are_none(spark, con, what, code):
     build = functools.partial(con.build_cube, CUBE)
     refused(con, build, spark.range(1), "invalid-argument", what, **{what: code})
+
+
+@pytest.mark.parametrize("dimension", ["id", "id + 0.5D", "string(id)"])
+def test_a_cell_that_occurs_twice_in_a_dataset_without_partitions(spark, con, dimension):
+    seed = spark.range(90).selectExpr(f"{dimension} AS x", "'p' AS p", "1 AS v", "'i' AS i")
+    con.build_cube(kartosql.Cube("c", ["x"], ["p"], suppress_index_on=["x"]), seed)
+    rows = spark.range(0, 90, 1, 4).selectExpr(f"{dimension} AS x", "id AS w")
+    extend = functools.partial(con.extend_cube, "c", partition_on={"e": []})
+    twice = rows.union(rows.where("w = 60").selectExpr("x", "-w AS w"))
+    refused(con, extend, {"e": twice}, "duplicate-cells", "again in 1 row, first at x = 60")
+    extend({"e": rows})
+    assert con.sql("SELECT count(*), count(w) FROM c").rows() == [(90, 90)]
+
+
+def test_both_zeros_are_one_partition(spark, con):
+    cube = kartosql.Cube("c", ["x"], ["p"], suppress_index_on=["x"])
+    rows = spark.sql("SELECT explode(array(1, 2)) AS x, 0.0D AS p, 1 AS v")
+    other = spark.sql("SELECT explode(array(2, 3)) AS x, -0.0D AS p, 1 AS v")
+    for repartition in (True, "range", False):
+        build = functools.partial(con.build_cube, cube, repartition=repartition)
+        refused(con, build, rows.union(other), "duplicate-cells", "again in 1 row, first at p = -?0.0, x = 2")
+
+
+def test_an_interrupt_stops_the_job(spark, con, tmp_path):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    slow = spark.range(0, 10**12, 1, 2).selectExpr(
+        "id AS x", "concat('p', id % 3) AS p", "'i' AS i", "sha2(string(id), 512) AS v"
+    )
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 3)
+        with pytest.raises(KeyboardInterrupt):
+            con.build_cube(CUBE, slow, repartition=False)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    started = time.monotonic()
+    while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < started + 30:
+        time.sleep(0.1)
+    assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+    assert con.cubes() == {}
+
+
+def test_a_driver_without_pandas_is_told_what_to_install():
+    with pytest.raises(UsageError, match="lacks a package: pandas") as e, job.spark_errors():
+        raise ImportError("pandas >= 2.2.0 must be installed")
+    assert e.value.code == "missing-extra"
 
 
 def test_a_store_in_memory_is_not_shared(spark):

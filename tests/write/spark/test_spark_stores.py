@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import textwrap
+import venv
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sameness import leftovers
 
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
+from kartosql.store.arrow_files import arrow_files
 from kartosql.write.layout import Layout
 from kartosql.write.spark import job, ship
 from kartosql.write.spark.work import Address, WriteRows
@@ -69,6 +74,7 @@ def write(folder: Path) -> WriteRows:
     return WriteRows(Address(str(folder), {}), "d/.commit/token", "f" * 32, layout, schema, "table", 1000, None)
 
 
+HIDDEN = ("fsspec", "s3fs", "botocore", "msgpack", "zstandard", "duckdb", "sqlglot", "pandas")
 BARE = """
     import importlib.abc, pickle, sys
     import pyarrow as pa
@@ -76,7 +82,7 @@ BARE = """
 
     class Nothing(importlib.abc.MetaPathFinder):
         def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in {"fsspec", "msgpack", "zstandard", "duckdb", "sqlglot", "pandas"}:
+            if name.partition(".")[0] in sys.argv[1:]:
                 raise ModuleNotFoundError(f"{name} is not installed here", name=name)
 
     sys.meta_path.insert(0, Nothing())
@@ -96,13 +102,93 @@ def test_an_executor_needs_nothing_but_pyarrow(tmp_path, monkeypatch):
     work = write(tmp_path)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     # Without -I the folder of the tests would be on the path; packages of the environment are hidden by name.
-    command = [sys.executable, "-I", "-c", textwrap.dedent(BARE)]
+    command = [sys.executable, "-I", "-c", textwrap.dedent(BARE), *HIDDEN]
     done = subprocess.run(
         command, input=cloudpickle.dumps(ship.shipped(work)), capture_output=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     assert b'"rows": 3' in done.stdout
     assert len(list((tmp_path / "d" / "table").rglob("*.parquet"))) == 2
+
+
+DRIVER = """
+    import importlib.util, sys
+
+    sys.path.insert(0, sys.argv[2])
+    import kartosql
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.memory", "700m").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    packages = ("kartosql", "pandas", "fsspec", "msgpack", "duckdb")
+    look = lambda _: [name for name in packages if importlib.util.find_spec(name)]
+    print(spark.sparkContext.parallelize([1], 1).flatMap(look).collect())
+    with kartosql.connect(sys.argv[1]) as con:
+        cube = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+        few = ("id AS x", "concat('p', id % 3) AS p", "concat('i', id % 7) AS i", "id * 0.5D AS v")
+        con.build_cube(cube, spark.range(90).selectExpr(*few), rows_per_file=10)
+        con.append_to_cube("c", spark.range(50, 100).selectExpr(*few), repartition=False)
+        con.create_index("c.seed", "v", spark=spark)
+        con.compact("c", spark=spark)
+        print(con.sql("SELECT count(*), sum(v) FROM c").rows())
+    spark.stop()
+"""
+
+
+@pytest.mark.slow
+def test_workers_whose_python_has_pyarrow_and_nothing_else(spark, tmp_path):
+    """In a process of its own: a session takes one interpreter for its workers."""
+    venv.create(tmp_path / "bare", symlinks=True)
+    packages = tmp_path / "bare" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "pyarrow").symlink_to(Path(pa.__file__).parent)
+    (tmp_path / "store").mkdir()
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["PYSPARK_PYTHON"] = str(tmp_path / "bare" / "bin" / "python")
+    source = str(Path(kartosql.__file__).parents[1])
+    command = [sys.executable, "-c", textwrap.dedent(DRIVER), str(tmp_path / "store"), source]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == ["[]", "[(100, 2475.0)]"]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_executor_with_nothing_but_pyarrow_writes_to_s3(tmp_path, monkeypatch):
+    pytest.importorskip("s3fs")
+    import boto3
+    from moto.server import ThreadedMotoServer
+    from pyspark import cloudpickle
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    try:
+        url, region = f"http://127.0.0.1:{port}", {"region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=url, aws_access_key_id="k", aws_secret_access_key="s", **region)
+        client.create_bucket(Bucket="a-bucket")
+        options = {"endpoint_url": url, "key": "k", "secret": "s", "client_kwargs": region}
+        store = Store("s3://a-bucket/some/prefix", options)
+        store.put("d/.commit/token", b"")
+        monkeypatch.setattr(ship, "_stamp", lambda home: [1, 2, 3])
+        work = replace(write(tmp_path), store=Address(store.url, options))
+        command = [sys.executable, "-I", "-c", textwrap.dedent(BARE), *HIDDEN]
+        data = cloudpickle.dumps(ship.shipped(work))
+        done = subprocess.run(command, input=data, capture_output=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr.decode()[-3000:]
+        answer = json.loads(done.stdout)
+        tables = [pq.read_table(pa.BufferReader(store.read(f"d/table/{label}.parquet"))) for label in answer["labels"]]
+        assert [table["x"].to_pylist() for table in tables] == [[1, 2], [1]]
+        assert pq.read_table(pa.BufferReader(store.read(answer["pairs"]["x"]))).num_rows == 3
+    finally:
+        server.stop()
+
+
+def test_options_that_pyarrow_does_not_have_need_the_driver():
+    assert arrow_files("s3://b/x", {"s3_additional_kwargs": {"ServerSideEncryption": "aws:kms"}}) is None
+    assert arrow_files("s3://b/x", {"client_kwargs": {"verify": False}}) is None
+    assert arrow_files("gs://b/x", {}) is None
 
 
 def test_a_worker_that_served_another_version_gets_this_one(tmp_path, monkeypatch):

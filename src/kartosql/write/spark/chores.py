@@ -20,8 +20,7 @@ from kartosql.write.pairs import Pairs
 from kartosql.write.rows import Written, write_rows
 from kartosql.write.sorting import ordered
 from kartosql.write.spark.sides import put_pairs
-from kartosql.write.spark.work import TASK_MEMORY, CopyFiles, MergeFiles, ReadValues
-from kartosql.write.spill import SpillingSorter
+from kartosql.write.spark.work import TASK_MEMORY, CopyFiles, MergeFiles, ReadValues, task_sorter
 from kartosql.write.stats import footer
 
 
@@ -35,7 +34,7 @@ class _Indexed:
     def add(self, column: str, values: pa.Array) -> None:
         """Take different values of the latest of the labels."""
         if column not in self._pairs:
-            self._pairs[column] = Pairs(values.type, SpillingSorter(), TASK_MEMORY // 8)
+            self._pairs[column] = Pairs(values.type, task_sorter(), TASK_MEMORY // 8)
         self._pairs[column].add(len(self.labels) - 1, values)
 
     def put(self, store: Store, work: ReadValues | MergeFiles) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def read_values(store: Store, work: ReadValues, items: Iterable[Any]) -> dict[st
 
 def merge_files(store: Store, work: MergeFiles, items: Iterable[Any]) -> dict[str, Any]:
     """Return what became of some runs of files."""
-    sorter = SpillingSorter()
+    sorter = task_sorter()
     arrange = partial(ordered, sorter=sorter, memory=TASK_MEMORY)
     found, made = _Indexed(), []
     for number, folders, keys in items:

@@ -47,9 +47,10 @@ def open_frame(data: Any, name: str) -> SparkRows:
 
     Raises ``invalid-data`` for streams, other objects of Spark, and columns that cannot be stored.
     """
-    if hasattr(data, "to_spark"):
+    # Asked of the class: of an instance columns are attributes.
+    if hasattr(type(data), "to_spark"):
         data = data.to_spark()
-    if not hasattr(data, "mapInArrow"):
+    if not hasattr(type(data), "mapInArrow"):
         raise invalid_data(name, f"a {type(data).__name__} of Spark is no DataFrame", "Pass a DataFrame.")
     if data.isStreaming:
         raise invalid_data(name, "it is a stream", "Write each of its batches: writeStream.foreachBatch.")

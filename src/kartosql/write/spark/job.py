@@ -7,13 +7,14 @@ import json
 import re
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from kartosql.errors import ExecutionError, KartosqlError
+from kartosql.errors import ExecutionError, KartosqlError, UsageError
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write.spark import task
@@ -37,20 +38,25 @@ class Job:
         self.id = uuid.uuid4().hex
         self.token = f"{uuid_}/{SIDE_FOLDER}/kartosql-spark-{self.id}"
         self.address = address_of(store)
+        self._tags = _tags_of(session)
 
     def __enter__(self) -> Self:
-        self.store.put(self.token, b"")
-        self.session.addTag(self._tag)
+        self._tags.add(self._tag)
+        try:
+            self.store.put(self.token, b"")
+        except BaseException:
+            self._tags.remove(self._tag)
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(Exception):
-            self.session.removeTag(self._tag)
         if error is not None:
             with contextlib.suppress(Exception):
-                self.session.interruptTag(self._tag)
+                self._tags.cancel(self._tag)
+        with contextlib.suppress(Exception):
+            self._tags.remove(self._tag)
         with contextlib.suppress(Exception):
             # An error may have kept us from hearing what tasks have written.
             folder = self.token.rpartition("/")[0]
@@ -86,6 +92,23 @@ class Job:
         return self.session.createDataFrame(texts).repartition(max(1, tasks))
 
 
+@dataclass(frozen=True)
+class _Tags:
+    """How jobs of this thread get a tag, and those with a tag are stopped."""
+
+    add: Callable[[str], object]
+    remove: Callable[[str], object]
+    cancel: Callable[[str], object]
+
+
+def _tags_of(session: Any) -> _Tags:
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        return _Tags(session.addTag, session.removeTag, session.interruptTag)
+    # Those of a classic session can only be stopped by the thread of the JVM that runs them.
+    context = session.sparkContext
+    return _Tags(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+
+
 def address_of(store: Store) -> Address:
     """Return how executors reach a store; raises ``store-unreachable`` for one that only this process has."""
     protocols = (store.fs.protocol,) if isinstance(store.fs.protocol, str) else tuple(store.fs.protocol)
@@ -101,6 +124,11 @@ def spark_errors() -> Iterator[None]:
         yield
     except KartosqlError:
         raise
+    except ImportError as e:
+        # Of pandas, without which PySpark hands out no Arrow data.
+        raise UsageError(
+            f"Spark lacks a package: {_gist(str(e))}", code="missing-extra", hint="pip install 'kartosql[spark]'"
+        ) from None
     except Exception as e:  # of Spark, py4j or gRPC; none of them is imported here
         text = str(e)
         marked = _MARKED.search(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -68,16 +69,16 @@ def collected(
     for name, type_ in types.items():
         pairs = Pairs(type_, sorter, limit)
         try:
-            for answer in answers:
-                if name in answer["pairs"]:
-                    _add(store, answer["pairs"][name], pairs, [place_of[label] for label in answer["labels"]])
+            here = [answer for answer in answers if name in answer["pairs"]]
+            store.map(partial(_add, store, name, pairs, place_of), here)
             found[name] = pairs.finish(labels)
         finally:
             pairs.close()
     return found
 
 
-def _add(store: Store, key: str, pairs: Pairs, places: Sequence[int]) -> None:
+def _add(store: Store, name: str, pairs: Pairs, place_of: Mapping[str, int], answer: Mapping[str, Any]) -> None:
+    key, places = answer["pairs"][name], [place_of[label] for label in answer["labels"]]
     with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
         for batch in file.iter_batches(PAIRS_PER_ROW_GROUP):
             for place, values in _by_file(batch.column(0), batch.column(1)):

@@ -27,8 +27,8 @@ from kartosql.write.spark.work import (
     Work,
     WriteRows,
     spark_name,
+    task_sorter,
 )
-from kartosql.write.spill import SpillingSorter
 
 ANSWER = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 # In front of an error of ours in the text of one of Spark's.
@@ -68,7 +68,11 @@ def _answer(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, Any] | N
     first = next(found, None)
     if first is None:
         return None
-    store = work.store.open()
+    try:
+        store = work.store.open()
+    except StoreError as e:
+        # A folder of the driver's machine.
+        raise unreachable(work.store.url) if e.code == "store-not-found" else e from None
     if token(store, work.token):
         return {"skipped": True}  # another task has found an error already
     try:
@@ -126,7 +130,7 @@ def _write(store: Store, work: WriteRows, batches: Iterable[pa.RecordBatch]) -> 
         store,
         rows_of(renamed, work.schema, work.layout.name),
         work.layout,
-        sorter=SpillingSorter(),
+        sorter=task_sorter(),
         memory=TASK_MEMORY,
         table=work.table,
         row_group_rows=work.row_group_rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,16 @@ import pyarrow as pa
 from kartosql.store import Store
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge
+from kartosql.write.spill import SpillingSorter
 
 # What one task may take for rows; the processes of executors have little memory beside the JVM.
 TASK_MEMORY = 128_000_000
+
+
+def task_sorter() -> SpillingSorter:
+    """Return what sorts the rows of a task, in a folder that Spark clears away when the executor ends."""
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return SpillingSorter(folder if os.path.isdir(folder) else None)
 
 
 def spark_name(number: int) -> str:
@@ -32,8 +40,8 @@ class Address:
         return f"Address({self.url!r})"
 
     def open(self) -> Store:
-        """Return the store."""
-        return Store(self.url, self.options)
+        """Return the store, as far as a task needs it; raises ``store-failed`` and ``store-not-found``."""
+        return Store(self.url, self.options, without_driver=True)
 
 
 @dataclass(frozen=True)
