@@ -157,11 +157,11 @@ class SparkStatement:
 
     def _batches(self, text: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         with self._errors(), self._limited():
-            self._spark.addTag(self._tag)
+            self._spark.sparkContext.addJobTag(self._tag)
             try:
                 table = self._spark.sql(text).toArrow()
             finally:
-                self._spark.removeTag(self._tag)
+                self._spark.sparkContext.removeJobTag(self._tag)
         yield from fitted(table, schema).to_batches(BATCH_ROWS)
 
     # -- control ---------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class SparkStatement:
 
     def _stop(self) -> None:
         if self._spark is not None:
-            self._spark.interruptTag(self._tag)
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def fraction(self) -> float | None:
         """Return the share of the tasks of active stages that is done, from any thread; None if nobody knows.
