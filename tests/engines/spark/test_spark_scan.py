@@ -204,6 +204,7 @@ def test_registered_data_become_a_view(spark: Any, local: Store) -> None:
     found = spark.table(name).toArrow()
     assert [str(f.type) for f in found.schema] == ["decimal128(20, 0)", "timestamp[us]"]
     assert found.to_pylist()[0]["u"] == 2**64 - 1
+    views.close()
 
 
 def test_closed_views_are_gone_and_frames_of_them_stay(spark: Any, local: Store) -> None:
