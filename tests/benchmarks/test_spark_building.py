@@ -28,7 +28,15 @@ def test_both_ways_are_timed(rows, tmp_path):
 def test_what_the_driver_holds_is_watched(rows, tmp_path):
     figure = spark_building.memory(rows, str(tmp_path))
     assert figure.measured.endswith(" MB")
-    assert spark_building.peak_of(lambda: bytearray(os.urandom(1)) * 400_000_000) >= 300
+
+
+def test_the_peak_is_that_of_the_work():
+    def hold() -> None:
+        data = b"x" * 400_000_000
+        time.sleep(0.5)
+        assert data
+
+    assert spark_building.peak_of(hold) >= 400
 
 
 def test_cpu_time_is_that_of_processes_below_as_well():
