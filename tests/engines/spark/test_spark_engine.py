@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import kartosql
-from kartosql.errors import ExecutionError, KartosqlError, NotPortable
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable
 from sparks import Both, unordered
 
 pytestmark = pytest.mark.slow
@@ -125,6 +125,14 @@ def test_errors_of_values_show_no_java(both):
     assert caught.value.code == "invalid-value"
     assert "org.apache" not in str(caught.value)
     assert "SQLSTATE" not in str(caught.value)
+
+
+def test_a_timeout_stops_the_jobs(spark, url):
+    with kartosql.connect(url, engine="spark", timeout=5) as con:
+        con.register("t", pa.table({"x": list(range(20_000))}))
+        with pytest.raises(LimitError) as caught:
+            con.sql("SELECT count(*) FROM t a, t b, t c WHERE (a.x * b.x + c.x) % 7 = 3").rows()
+        assert caught.value.code == "timeout"
 
 
 def test_nothing_is_left_in_the_users_session(spark, both):
