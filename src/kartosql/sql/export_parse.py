@@ -75,7 +75,10 @@ class _ExportCursor(_Cursor):
     def bracketed(self) -> Select:
         """Parse the query in brackets; every character of it stands where it stands in the statement."""
         if self.word() != "(":
-            raise self.fail("Expected a query in brackets.")
+            error = self.fail("Expected a query in brackets.")
+            if self.word().isalpha():
+                error.code = "not-supported"  # a form of EXPORT that other databases have
+            raise error
         first = self.at
         depth = 0
         while self.at < len(self.tokens):
