@@ -26,6 +26,9 @@ SELECT count(*) FROM t HAVING count(*) > 1000
 SELECT b, n % 2, count(*) FROM t GROUP BY ROLLUP (b, n % 2)
 SELECT b, n % 2 AS m, count(*), grouping(b), grouping(b, n % 2) FROM t GROUP BY CUBE (b, n % 2)
 SELECT b, count(*) FROM t WHERE id < 0 GROUP BY ROLLUP (b)
+SELECT b FROM t WHERE id < 0 GROUP BY ROLLUP (b)
+SELECT b, n % 2 FROM t GROUP BY ROLLUP (b, n % 2)
+SELECT CAST(NULL AS BIGINT) AS k FROM t GROUP BY ROLLUP (CAST(NULL AS BIGINT))
 SELECT b, n % 2, sum(n) FROM t GROUP BY GROUPING SETS ((b), (n % 2), ())
 SELECT string_agg(w, '|' ORDER BY w) FROM t
 SELECT b, string_agg(w, '' ORDER BY w DESC) FROM t GROUP BY b

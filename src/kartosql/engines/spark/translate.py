@@ -307,8 +307,8 @@ class Translator:
             if plain:
                 shown = ", ".join("(" + ", ".join(keys[i].sql for i in s) + ")" for s in plain)
                 parts.append(query(every, lambda k: f"grouping({keys[k].sql})", f" GROUP BY GROUPING SETS ({shown})"))
-            # Over no rows Spark leaves out the set without keys, which has one row.
-            nothing = [f"CAST(NULL AS {k.type.spark()})" for k in keys]
+            # Over no rows Spark leaves out the set without keys, which has one row; so it is one aggregate of all rows.
+            nothing = [f"first(CAST(NULL AS {k.type.spark()}))" for k in keys]
             parts += [query(nothing, lambda k: "1", "")] * (len(sets) - len(plain))
         columns = [Column(n, t) for n, t in zip(names, types, strict=True)]
         return self._builder.query(
