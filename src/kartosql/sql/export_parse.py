@@ -76,8 +76,8 @@ class _ExportCursor(_Cursor):
         """Parse the query in brackets; every character of it stands where it stands in the statement."""
         if self.word() != "(":
             error = self.fail("Expected a query in brackets.")
-            if self.word().isalpha():
-                error.code = "not-supported"  # a form of EXPORT that other databases have
+            if self.word() == "DATABASE":
+                error.code = "not-supported"  # DuckDB has this form
             raise error
         first = self.at
         depth = 0
