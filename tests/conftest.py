@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ import pytest
 import golden
 from kartosql.errors import UsageError
 from kartosql.store import Store
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Let no garbage be collected: finalizers, such as those of py4j, fail at the depth where parsers end."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import gc
 import json
 import sys
 import threading
@@ -21,6 +20,8 @@ import kartosql
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
 from kartosql.store import Store
 from kartosql.write.build import write_dataset
+
+pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 
 ROWS = {"x": [1, 2, 3, 4], "p": [0, 0, 1, 1], "s": ["a", None, "c", "d"]}
 
@@ -408,16 +409,6 @@ def test_a_parameter_the_engine_has_no_type_for_is_refused(connection, value):
         connection.sql("SELECT x = ? FROM d", [value]).rows()
 
 
-@pytest.fixture
-def _no_collection():
-    """Callbacks of the garbage collector, such as those of hypothesis, fail where no frame is left for them."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("_no_collection")
 def test_a_select_that_only_the_engine_can_parse_takes_parameters(connection):
     sql = "SELECT x FROM d WHERE " + "(" * 98 + "x = ?" + ")" * 98
     assert connection.sql(sql, [3]).rows() == [(3,)]

@@ -21,6 +21,8 @@ from kartosql.formats.xskipper.conditions import (
 )
 from kartosql.plan.skipping import condition_of
 
+pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
+
 X = ("x",)
 ONE, TWO = Value("integer", 1), Value("integer", 2)
 

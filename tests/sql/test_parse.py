@@ -9,6 +9,8 @@ from kartosql.errors import KartosqlError, SqlError
 from kartosql.sql import Describe, Explain, Reset, Select, Set, Show, parse, split_statements
 from kartosql.sql.tree import placeholders, span_of
 
+pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
+
 
 def _failure(text: str) -> SqlError:
     with pytest.raises(SqlError) as e:
