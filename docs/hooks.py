@@ -22,7 +22,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made here."""
-    for name, make in (("examples.md", examples), ("reference.md", reference), ("reports.md", reports)):
+    pages = (("examples.md", examples), ("engines.md", engines), ("reference.md", reference), ("reports.md", reports))
+    for name, make in pages:
         files.append(File.generated(config, name, content=make()))
     return files
 
@@ -52,6 +53,41 @@ def reference() -> str:
         f"# Reference\n\n## Options of the command\n\n```text\n{command_parser().format_help().rstrip()}\n```\n\n"
         f"## Settings\n\n[python.md](python.md) tells what they do.\n\n| setting | default | SET |\n|---|---|---|\n"
         f"{settings}\n\n## Error codes\n\n{codes}\n"
+    )
+
+
+# What both engines answer, and what is left to DuckDB; the rest of SQL follows from its functions.
+_MATRIX = (
+    ("cubes, datasets, several tables, joins of them, registered data", True),
+    ("attached Parquet folders, datasets of Open Data Fabric, other stores", True),
+    ("attached CSV files", False),
+    ("WHERE, GROUP BY, ROLLUP, CUBE, GROUPING SETS, HAVING, ORDER BY, LIMIT, DISTINCT, DISTINCT ON", True),
+    ("INNER, LEFT, RIGHT, FULL, SEMI, ANTI and CROSS JOIN, USING, NATURAL", True),
+    ("ASOF and POSITIONAL JOIN", False),
+    ("WITH, derived tables, set operations, EXISTS, IN, correlated subqueries", True),
+    ("WITH RECURSIVE, PIVOT, UNPIVOT", False),
+    ("windows with ROWS frames, and RANGE without an offset; QUALIFY", True),
+    ("RANGE frames with an offset", False),
+    ("parameters, SET TimeZone, now() and current_date", True),
+    ("floating point numbers as text, quantiles, random numbers", False),
+)
+
+
+def engines() -> str:
+    """Return a page with what each engine answers, of functions those that have a rule for Spark."""
+    from kartosql.engines.spark.portable import aggregates, functions, windows
+
+    rows = "\n".join(f"| {what} | yes | {'yes' if both else 'refused'} |" for what, both in _MATRIX)
+    scalars = sorted(n for n in functions.names() if n.isidentifier())
+    operators = sorted(n for n in functions.names() if not n.isidentifier())
+    groups = sorted({name for name, _, _ in aggregates._RULES} | set(aggregates._STATISTICS))
+    over = sorted(k.removeprefix("WINDOW_").lower() for k in (*windows._RANKS, *windows._VALUES))
+    listed = {"Functions": scalars, "Operators": operators, "Aggregates": groups, "Window functions": over}
+    parts = [f"## {head}\n\n{', '.join(f'`` {n} ``' for n in names)}\n" for head, names in listed.items()]
+    return (
+        "# Engines\n\nDuckDB answers everything that [sql.md](sql.md) has. Spark answers what follows, with the same "
+        "rows; what it would answer differently is refused with [`not-portable`](errors.md#not-portable), some functions for "
+        "some types only.\n\n| | DuckDB | Spark |\n|---|---|---|\n" + rows + "\n\n" + "\n".join(parts)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_there(site: Path) -> None:
     made = {path.stem for path in site.glob("*.html")}
     assert {page.stem for page in (fences.CHECKOUT / "docs").glob("*.md")} <= made
-    assert {"examples", "reference", "reports"} <= made
+    assert {"examples", "engines", "reference", "reports"} <= made
 
 
 def test_the_reference_has_every_setting_and_code(site: Path) -> None:
@@ -37,6 +38,15 @@ def test_the_reference_has_every_setting_and_code(site: Path) -> None:
     text = (site / "reference.html").read_text("utf-8")
     assert {name for name in SETTINGS if f"<code>{name}</code>" not in text} == set()
     assert 'href="errors.html#unknown-column"' in text
+
+
+def test_the_matrix_of_engines_names_what_spark_answers(site: Path) -> None:
+    from kartosql.engines.spark.portable import functions
+
+    text = html.unescape((site / "engines.html").read_text("utf-8"))
+    assert {name for name in functions.names() if f"<code>{name}</code>" not in text} == set()
+    assert "<code>sum</code>" in text
+    assert "<code>row_number</code>" in text
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
