@@ -86,8 +86,8 @@ def engines() -> str:
     parts = [f"## {head}\n\n{', '.join(f'`` {n} ``' for n in names)}\n" for head, names in listed.items()]
     return (
         "# Engines\n\nDuckDB answers everything that [sql.md](sql.md) has. Spark answers what follows, with the same "
-        "rows; what it would answer differently is refused with [`not-portable`](errors.md#not-portable), some functions for "
-        "some types only.\n\n| | DuckDB | Spark |\n|---|---|---|\n" + rows + "\n\n" + "\n".join(parts)
+        "rows; what it would answer differently is refused with [`not-portable`](errors.md#not-portable), some "
+        "functions for some types only.\n\n| | DuckDB | Spark |\n|---|---|---|\n" + rows + "\n\n" + "\n".join(parts)
     )
 
 
