@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import importlib.util
-import logging
 import os
 import re
 import shutil
@@ -142,7 +141,10 @@ def keeping_active(spark: SparkSession) -> Iterator[None]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep PySpark from printing errors that are raised as well."""
-    logger = logging.getLogger(_ERROR_LOGGER)
+    from pyspark.logger import PySparkLogger
+
+    # Of PySpark's own class whoever asks first, as PySpark hands it arguments that others do not take.
+    logger = PySparkLogger.getLogger(_ERROR_LOGGER)
     before, logger.disabled = logger.disabled, True
     try:
         yield
