@@ -22,6 +22,8 @@ from kartosql.cli.repl.theme import prompt_styles
 from kartosql.text.escape import escaped
 
 MENU_LINES = 8
+PAUSE = 0.05  # seconds until a completion that could not begin is tried again
+TRIES = 40
 
 
 def run(behind: Behind, told: list[str]) -> None:
@@ -70,13 +72,14 @@ class Front:
         self._behind = behind
         self.draft = ""
         self._theme = ""
+        self._menu = Menu(behind)
         options = behind.options
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             multiline=True,
             prompt_continuation=self._continuation,
             lexer=SqlLexer(),
-            completer=Menu(behind),
+            completer=self._menu,
             complete_while_typing=Condition(lambda: bool(options["completion"])),
             history=History(place(), lambda text: behind.screen.say(text, "hint")),
             auto_suggest=AutoSuggestFromHistory(),
@@ -127,8 +130,24 @@ class Front:
         state = buffer.complete_state
         wanted = bool(self._behind.options["completion"]) or state is not None
         if wanted and buffer.text and (state is None or state.current_completion is None):
-            buffer.start_completion(select_first=False)
+            self._start_completion(TRIES)
         self._session.app.invalidate()
+
+    def _start_completion(self, tries: int) -> None:
+        """Complete what stands there now, also where an older menu is open or still being filled."""
+        app, buffer = self._session.app, self._session.default_buffer
+        # The buffer begins no completion while it has one.
+        buffer.complete_state = None
+        answered = self._menu.answered
+        buffer.start_completion(select_first=False)
+
+        def look() -> None:
+            if self._menu.answered == answered and tries and app.is_running and buffer.complete_state is None:
+                self._start_completion(tries - 1)
+
+        # Nor does it while the one before still runs, which ends as soon as it notices.
+        if app.loop is not None:
+            app.loop.call_later(PAUSE, look)
 
     def _give_up(self) -> None:
         app = self._session.app

@@ -21,13 +21,15 @@ class Choice(Completion):
 
 
 class Menu(Completer):
-    """Completes with what is known at the moment."""
+    """Completes with what is known at the moment; ``answered`` counts how often it was asked."""
 
     def __init__(self, behind: Behind) -> None:
         self._behind = behind
+        self.answered = 0
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Yield the completions at the cursor."""
+        self.answered += 1
         if len(document.text) > MOST or "kartosql.cli.repl.shell" not in sys.modules:
             return
         shell = self._behind.ready_shell
