@@ -11,17 +11,15 @@ from urllib.parse import urlsplit
 
 from kartosql.attach.options import Options
 from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.formats.xskipper import Index, MetadataStore
+from kartosql.formats.xskipper import Index, MetadataStore, Skipped
 from kartosql.formats.xskipper import conditions as xs
-from kartosql.formats.xskipper.clauses import KINDS, PARTITION, Session
+from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
-from kartosql.plan.skips import Skipped
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 
 BASE, EXPLICIT = "EXPLICIT_BASE_PATH_LOCATION", "EXPLICIT_LOCATION"
-_OURS = tuple(kind for kind in KINDS if kind != PARTITION)  # partition values were asked for before
 # Texts that other readers of CSV may take for something else, by their escapes, quotes and spaces.
 _PLAIN_TEXT = re.compile(r"[^\s\"'\\](?:[^\"'\\\r\n]*[^\s\"'\\])?")
 
@@ -131,16 +129,13 @@ class FolderSkipping:
         if isinstance(condition, xs.Unknown):
             return []
         try:
-            session = Session(zone, types, _OURS)
+            session = Session(zone, types, INDEX_KINDS)
             found = self._store.select_files([condition], self._files, session)
         except Exception as e:  # noqa: BLE001 - whatever strangers' metadata make of the reader
             self._metadata.tell(f"{self._store!r}: {e.message if isinstance(e, KartosqlError) else e}")
             return []
         self._metadata.tell(*self._store.problems)
-        return [
-            Skipped(step.by, frozenset(i for i, by in enumerate(found.skipped_by) if by == step.by))
-            for step in found.steps
-        ]
+        return found.skipped
 
 
 def _certain_in_text(condition: xs.Condition) -> xs.Condition:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import SqlError
-from kartosql.formats.xskipper import Index
+from kartosql.formats.xskipper import Index, Skipped
 from kartosql.formats.xskipper import conditions as xs
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.plan.conditions import Atom, Condition, Group, Opaque
@@ -28,14 +27,6 @@ _SIMPLE = (
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_date32, "date"),
 )
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """The files that one kind of index rules out."""
-
-    by: str
-    files: frozenset[int]
 
 
 class Skipping(Protocol):

@@ -9,13 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
-from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.places import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper import (
     DataFile,
-    Index,
     IndexSpec,
     MetadataStore,
     Refreshed,
@@ -60,11 +58,12 @@ def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec])
     if not specs:
         raise UsageError("A skipping index needs at least one column.")
     table = _only_table(find_dataset(operation, name))
-    place = place_in(table.metadata, table.uuid)
-    found = [] if place is None else specs_of(_indexes(operation.store, place))
+    known = place_in(table.metadata, table.uuid)
+    place = known or place_for(operation.store, table.uuid, table.table)
+    existing = MetadataStore.below(operation.store, place.folder)
+    found = specs_of(existing.indexes) if known else []  # others are left of a dataset that is gone
     wanted = {(s.name, s.column.lower()): s for s in [*found, *specs]}
-    place = place or place_for(operation.store, table.uuid, table.table)
-    done = _refresh(operation.store, table, place, list(wanted.values()))
+    done = _refresh(operation.store, table, place, existing, list(wanted.values()))
     if table.metadata.get(POINTER) != place.text():
         operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
     return _report(done, len(wanted))
@@ -74,8 +73,9 @@ def refresh_skipping(operation: Operation, name: str) -> dict[str, Any]:
     """Bring the skipping indexes of a dataset up to date; see Connection.refresh_skipping_index."""
     table = _only_table(find_dataset(operation, name))
     place = _place(table)
-    specs = specs_of(_indexes(operation.store, place))
-    return _report(_refresh(operation.store, table, place, specs), len(specs))
+    existing = MetadataStore.below(operation.store, place.folder)
+    specs = specs_of(existing.indexes)
+    return _report(_refresh(operation.store, table, place, existing, specs), len(specs))
 
 
 def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
@@ -96,7 +96,8 @@ def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot) -> None:
             for table in snapshot.dataset(uuid).tables.values():
                 place = place_in(table.metadata, uuid)
                 if place is not None:
-                    _refresh(store, table, place, specs_of(_indexes(store, place)))
+                    existing = MetadataStore.below(store, place.folder)
+                    _refresh(store, table, place, existing, specs_of(existing.indexes))
         except KartosqlError as e:
             warnings.warn(
                 f"Dataset {uuid!r}: its skipping indexes do not know the new files: {e.message}",
@@ -123,7 +124,7 @@ def drop_forgotten(store: Store, begin: str) -> int:
 
 
 def _only_table(dataset: Dataset) -> DatasetTable:
-    if list(dataset.tables) != [naming.DEFAULT_TABLE] and len(dataset.tables) != 1:
+    if len(dataset.tables) != 1:
         raise UsageError(
             f"Dataset {dataset.uuid!r} has several tables: skipping indexes are for datasets of one.",
             code="unsupported-index",
@@ -142,11 +143,9 @@ def _place(table: DatasetTable) -> Place:
     return place
 
 
-def _indexes(store: Store, place: Place) -> list[Index]:
-    return MetadataStore.below(store, place.folder, table=place.table).indexes
-
-
-def _refresh(store: Store, table: DatasetTable, place: Place, specs: Sequence[IndexSpec]) -> Refreshed:
+def _refresh(
+    store: Store, table: DatasetTable, place: Place, existing: MetadataStore, specs: Sequence[IndexSpec]
+) -> Refreshed:
     keys = set(table.partition_keys)
     types = {name: type_ for name, type_ in table.types.items() if name not in keys}
     layout = layout_for(place.table, specs, dict(_members(types)), {k: table.types[k] for k in table.partition_keys})
@@ -162,7 +161,7 @@ def _refresh(store: Store, table: DatasetTable, place: Place, specs: Sequence[In
             partition = {k: column[row] for k, column in columns.items()}
             files.append(DataFile(f"{place.table}/{key.removeprefix(prefix)}", modified, key, partition))
     sources = Sources(parquet_scan(store), parquet_footers(store))
-    return refresh(store, place.folder, files, layout, sources)
+    return refresh(store, place.folder, files, layout, sources, existing)
 
 
 def _members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:

@@ -5,28 +5,20 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.places import Place
-from kartosql.formats.xskipper.clauses import KINDS, PARTITION, Session
+from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import Index
-from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.store import MetadataStore, Skipped
 from kartosql.store import Store
 
 if TYPE_CHECKING:
     from kartosql.formats.kartothek.dataset import DatasetTable
 
 RECHECK_SECONDS = 1.0  # how often files that are not indexed make us look for newer metadata
-_KINDS = tuple(kind for kind in KINDS if kind != PARTITION)  # partition values were asked for before
-
-
-class Skipped(NamedTuple):
-    """The files, by position, that one kind of index rules out."""
-
-    by: str
-    files: frozenset[int]
 
 
 class DatasetSkipping:
@@ -53,15 +45,12 @@ class DatasetSkipping:
             self._look()
             if self._metadata is None:
                 return []
-            found = self._metadata.select_files([condition], self._files, Session(zone, types, _KINDS))
+            found = self._metadata.select_files([condition], self._files, Session(zone, types, INDEX_KINDS))
         except Exception as e:  # noqa: BLE001 - whatever is wrong with the metadata, the answer is right without them
             self._tell(f"{self._place.folder}: {e.message if isinstance(e, KartosqlError) else e}")
             return []
         self._tell(*self._metadata.problems)
-        return [
-            Skipped(step.by, frozenset(i for i, by in enumerate(found.skipped_by) if by == step.by))
-            for step in found.steps
-        ]
+        return found.skipped
 
     def indexed(self) -> tuple[list[Index], int]:
         """Return the indexes, and how many files of the table they know; raises what is wrong with them."""

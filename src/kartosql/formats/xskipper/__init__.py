@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from kartosql.formats.xskipper.collect import DataFile
     from kartosql.formats.xskipper.refreshing import Refreshed, Sources, drop, refresh, specs_of
     from kartosql.formats.xskipper.schema import Index
-    from kartosql.formats.xskipper.store import MetadataStore, Selection, Step
+    from kartosql.formats.xskipper.store import MetadataStore, Selection, Skipped, Step
     from kartosql.formats.xskipper.writer import IndexSpec, Layout, Secrets, layout_for
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Secrets",
     "Selection",
     "Session",
+    "Skipped",
     "Sources",
     "Step",
     "drop",
@@ -35,7 +36,7 @@ _MODULES = {
     "collect": ("DataFile",),
     "refreshing": ("Refreshed", "Sources", "drop", "refresh", "specs_of"),
     "schema": ("Index",),
-    "store": ("MetadataStore", "Selection", "Step"),
+    "store": ("MetadataStore", "Selection", "Skipped", "Step"),
     "writer": ("IndexSpec", "Layout", "Secrets", "layout_for"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -31,6 +31,7 @@ from kartosql.formats.xskipper.segment import Segment
 PARTITION = "partition key"
 # In the order in which they are asked: a kind is asked only about files that the ones before it leave.
 KINDS = (PARTITION, MINMAX, VALUE_LIST, REGEX, BLOOM)
+INDEX_KINDS = KINDS[1:]  # for planners, which asked for partition values before
 Types = Mapping[Path, ColumnType]
 
 

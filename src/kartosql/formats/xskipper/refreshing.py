@@ -77,16 +77,25 @@ def _number(index: Index, name: str, default: float) -> float:
         ) from None
 
 
-def refresh(store: Store, folder: str, files: Sequence[DataFile], layout: Layout, sources: Sources) -> Refreshed:
+def refresh(
+    store: Store,
+    folder: str,
+    files: Sequence[DataFile],
+    layout: Layout,
+    sources: Sources,
+    existing: MetadataStore | None = None,
+) -> Refreshed:
     """Bring the metadata below ``folder`` up to date: entries for ``files``, with the indexes of ``layout``.
 
     Metadata that do not exist yet are made; those of older versions become version 4. Entries of
     files that did not change are kept as they are. New part files are written first, then old
-    ones removed: a crash leaves entries twice, which does no harm. Raises ``invalid-argument`` for
+    ones removed: a crash leaves entries twice, which does no harm. ``existing`` are the metadata
+    below ``folder``, if they are open already. Raises ``invalid-argument`` for
     metadata of another table, and for encrypted ones without their keys, and
     ``unsupported-version`` for versions that are not known.
     """
-    existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
+    if existing is None:
+        existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
     _check_own(existing, folder, layout)
     current = {f.id: f for f in files}
     writer = _Parts(store, folder, layout)

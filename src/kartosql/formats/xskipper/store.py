@@ -35,6 +35,14 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """The files, by position, that one kind of index rules out."""
+
+    by: str
+    files: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Selection:
     """Which files have to be read.
 
@@ -49,6 +57,15 @@ class Selection:
     def kept(self) -> list[int]:
         """The places of the files to read."""
         return [i for i, by in enumerate(self.skipped_by) if by is None]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The places of the files not to read, by the kind of index that rules them out, in the order of the steps."""
+        found: dict[str, set[int]] = {step.by: set() for step in self.steps}
+        for i, by in enumerate(self.skipped_by):
+            if by is not None:
+                found[by].add(i)
+        return [Skipped(by, frozenset(files)) for by, files in found.items()]
 
 
 class MetadataStore:
