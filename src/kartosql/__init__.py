@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from kartosql.text.version import VERSION
 
 __version__ = VERSION
 
+TYPE_CHECKING = False  # typing takes longer to import than all that is here
 if TYPE_CHECKING:
+    from typing import Any
+
     from kartosql.conditions import C, Condition, Conjunction
     from kartosql.connection import Connection, connect
     from kartosql.errors import KartosqlError, KartosqlWarning

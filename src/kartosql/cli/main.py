@@ -1,74 +1,49 @@
-"""Entry point of the command."""
+"""Entry point of the command: it imports nearly nothing before it knows what Ctrl-C means."""
 
 from __future__ import annotations
 
-import gc
+import os
 import sys
-from collections.abc import Sequence
 
-from kartosql.cli import report
-from kartosql.cli.options import command_parser, parse_demo, parse_options
-from kartosql.cli.signals import Terminated, end_on_signals
-from kartosql.errors import KartosqlError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+INTERRUPTED = 130  # as in cli.report, which takes too long to import
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default the one of the process, and return its exit code.
 
-    Nothing is raised: errors are told on stderr.
+    Nothing is raised: errors are told on stderr. Ctrl-C before anything is done ends the process at once, if it is
+    the one of the command.
     """
-    if arguments is None:
-        # numpy is optional for pyarrow, and takes a third of the time of a small query to import.
-        sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
-        # What is imported stays, so there is little to find for the collector of cycles.
-        gc.set_threshold(200_000, 20, 20)
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    report.debug("--debug" in given)
-    with report.warnings_on_stderr():
-        try:
-            _run(given)
-            sys.stdout.flush()
-            return report.FINE
-        except SystemExit as e:
-            return e.code if isinstance(e.code, int) else report.FINE
-        except Terminated as e:
-            report.say("terminated")
-            return 128 + e.number
-        except KeyboardInterrupt:
-            report.say("interrupted")
-            return report.INTERRUPTED
-        except BrokenPipeError:
-            # Whoever reads, as head does, has enough.
-            from kartosql.cli.output import drop_stdout
-
-            drop_stdout()
-            return report.FINE
-        except KartosqlError as e:
-            return report.report(e)
-        except Exception as e:  # noqa: BLE001
-            return report.report_bug(e)
+    try:
+        if arguments is None:
+            _end_at_once_on_ctrl_c()
+        from kartosql.cli.command import run
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return run(arguments)
 
 
-def _run(arguments: list[str]) -> None:
-    if arguments[:1] == ["--complete"]:
-        from kartosql.cli.completion import lines
+def _end_at_once_on_ctrl_c() -> None:
+    """Let SIGINT end the process while modules are imported, where KeyboardInterrupt is lost or shown as it is.
 
-        print("\n".join(lines(command_parser(), arguments[1:])))
-        return
-    if arguments[:1] == ["demo"]:
-        end_on_signals()
-        folder = parse_demo(arguments[1:])
-        from kartosql.cli.demo import run_demo
+    ``signals.raise_on_ctrl_c`` ends that. Whoever has the signal ignored, as shells do behind ``&``, is not asked.
+    """
+    import signal
 
-        run_demo(folder)
-        return
-    options = parse_options(arguments)
-    if not options.sources and sys.stdin is not None and sys.stdin.isatty():
-        from kartosql.cli.repl.start import run_shell
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
 
-        run_shell(options)
-        return
-    end_on_signals()
-    from kartosql.cli.batch import run_batch
 
-    run_batch(options)
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """End the process as interrupted."""
+    # Nothing is open yet, and nothing of the interpreter can be relied on in the middle of an import.
+    try:
+        os.write(2, b"interrupted\n")
+    finally:
+        os._exit(INTERRUPTED)

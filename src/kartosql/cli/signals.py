@@ -7,6 +7,8 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from kartosql.cli.main import end_at_once
+
 
 class Terminated(KeyboardInterrupt):
     """Ends the command as Ctrl-C does; ``number`` is that of the signal."""
@@ -23,6 +25,12 @@ def end_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _raise)
+
+
+def raise_on_ctrl_c() -> None:
+    """Let SIGINT raise KeyboardInterrupt again, if the entry point has let it end the process."""
+    if signal.getsignal(signal.SIGINT) is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _raise(number: int, frame: FrameType | None) -> NoReturn:
