@@ -120,7 +120,7 @@ def test_what_ended_in_spite_of_ctrl_c_is_shown(shell, monkeypatch):
         work()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kartosql.cli.repl.shell.interruptible", too_late)
+    monkeypatch.setattr("kartosql.cli.repl.running.interruptible", too_late)
     assert "│      42 │" in shell("select 41 + 1 as answer;")
 
 
@@ -133,7 +133,7 @@ def test_an_error_that_says_more_than_cancelled_is_told(shell, monkeypatch):
     def lost() -> None:
         raise CommitUnknown("The store gave no answer.")
 
-    monkeypatch.setattr("kartosql.cli.repl.shell.interruptible", unknown)
+    monkeypatch.setattr("kartosql.cli.repl.running.interruptible", unknown)
     shell.shell._guarded(lambda text: shell.shell.run_query(lost, text), "x")
     assert "error[commit-unknown]" in shell.out.getvalue()
     assert "Cancelled" not in shell.out.getvalue()

@@ -12,8 +12,9 @@ from kartosql.errors import UsageError
 def test_without_prompt_toolkit_the_shell_says_how_to_get_it(sales, monkeypatch):
     for name in [n for n in sys.modules if n.startswith(("prompt_toolkit", "kartosql.cli.repl.front"))]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("keys", "looks", "menu", "history"):
+    for name in ("front", "keys", "looks", "menu", "history"):
         monkeypatch.delitem(sys.modules, f"kartosql.cli.repl.{name}", raising=False)
+        monkeypatch.delattr(f"kartosql.cli.repl.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "prompt_toolkit", None)
     monkeypatch.setattr(start, "wants_plain", lambda screen: False)
     with pytest.raises(UsageError) as e:

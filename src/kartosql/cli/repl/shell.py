@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import pyarrow as pa
-
-from kartosql.cli.output import interruptible
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import ShellOptions
-from kartosql.cli.repl.progress import ProgressLine, stopped
-from kartosql.cli.repl.results import Result, account, footer, gather, look_of, table_lines
-from kartosql.cli.repl.screen import Bytes, Screen
+from kartosql.cli.repl.results import Result, footer, look_of, table_lines
+from kartosql.cli.repl.running import Cancelled, Running
+from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.target import Target
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.cli.repl.values import Values
 from kartosql.cli.report import BEHIND, described, is_debugging
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
-from kartosql.query import SelectQuery
-from kartosql.render.formats import write_stream
 from kartosql.result import Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
@@ -59,7 +53,6 @@ class Shell:
         self.ask: Callable[[], str] = input
         self.on_change: Callable[[], None] = lambda: None  # called after what may have changed the catalog
         self._pending = ""
-        self._query: Query | None = None
         connection.watch_progress()
 
     # -- input ---------------------------------------------------------------------------------------
@@ -170,78 +163,27 @@ class Shell:
             return False
 
     def _run(self, statement: Any, text: str, make: Callable[[], Query], quiet: bool) -> None:
-        started = time.perf_counter()
-        result = Result(text.strip())
         mode = self.options["mode"]
         out = self.target.take()
-        streamed = out is None and mode not in PEOPLES
-        shows = bool(self.options["progress"])
-        progress = ProgressLine(self.screen)
-        lines: list[str] = []  # of a report, which are no rows
-        self._query = None
-
-        failed: list[KartosqlError] = []
-
-        def work() -> None:
-            try:
-                run()
-            except KartosqlError as e:
-                failed.append(e)
-                raise
-
-        def run() -> None:
-            query = self._query = make()
-            lines.extend(getattr(query, "lines", None) or ())
-            if out is not None:
-                rows = out.write(query)
-                result.rows, result.is_complete = rows, True
-                result.summary = account(query, rows, time.perf_counter() - started)
-            else:
-                gather(query, result, partial(self._write, mode) if streamed else None)
-
-        def tick() -> None:
-            if shows and not (streamed and result.rows) and time.perf_counter() - started >= 0.3:
-                progress.show(self._query.progress if self._query is not None else None)
-
-        def stop() -> None:
-            progress.note(self._query.progress if self._query is not None else None)
-            self._stop()
-
-        try:
-            interruptible(work, stop, tick)
-        except KeyboardInterrupt:
-            # A commit that was under way may have come to its end, or to an error that says more.
-            if not result.is_complete:
-                if failed and failed[0].code != "interrupted":
-                    raise failed[0] from None
-                self._cancelled(result, progress, time.perf_counter() - started)
-                raise Cancelled from None
-        except KartosqlError as e:
-            if e.code == "interrupted":
-                self._cancelled(result, progress, time.perf_counter() - started)
-                raise Cancelled from None
-            raise
-        finally:
-            self.screen.clear_status()
-            self._query = None
-        if not quiet:
-            self.last = result if out is None else self.last
+        stream = mode if out is None and mode not in PEOPLES else None
+        running = Running(text.strip(), self.screen, out=out, stream=stream, interrupt=self.connection.interrupt)
+        running.to_end(make, shows_progress=bool(self.options["progress"]))
+        result = running.result
+        if not quiet and out is None:
+            self.last = result
         if isinstance(statement, Set | Reset):
             return
         if out is not None:
             self.screen.say(f"{result.rows:,} {'row' if result.rows == 1 else 'rows'} written to {out.path}", "note")
-        elif streamed:
+        elif stream is not None:
             pass  # it was written as it came
-        elif lines and mode == "box":
-            self.screen.show([escaped(line) for line in lines])
+        elif running.lines and mode == "box":
+            self.screen.show([escaped(line) for line in running.lines])
             return
         else:
             self.show(result)
         if self.options["timing"] and result.summary is not None:
             self.screen.say(str(result.summary), "note")
-
-    def _write(self, mode: str, reader: pa.RecordBatchReader) -> None:
-        write_stream(reader, mode, cast(BinaryIO, Bytes(self.screen)), terminal=self.screen.is_terminal)
 
     def show(self, result: Result, *, every_row: bool = False, mode: str | None = None) -> None:
         """Show a result: some rows of it, or every row that is kept, through the pager."""
@@ -251,20 +193,6 @@ class Shell:
         lines = table_lines(table, result.types, mode if mode in PEOPLES else "box", look_of(self.screen, self.options))
         below = footer(table.num_rows, result)
         self.screen.show(lines + ([self.screen.paint("hint", below)] if below else []), page=every_row)
-
-    def _stop(self) -> None:
-        self.connection.interrupt()
-        if isinstance(self._query, SelectQuery):
-            self._query.interrupt()
-
-    def _cancelled(self, result: Result, progress: ProgressLine, seconds: float) -> None:
-        self.screen.clear_status()
-        found = result.summary
-        if found is not None and found.files_total:
-            # Rows came already, so there is an account of what was read.
-            self.screen.say(f"Cancelled: {found}", "hint")
-        else:
-            self.screen.say(stopped(progress.last, seconds, progress.share), "hint")
 
     # -- stores --------------------------------------------------------------------------------------
 
@@ -293,7 +221,3 @@ class Shell:
 def _note(caught: list[str], message: Warning | str, *_: Any, **__: Any) -> None:
     if threading.current_thread().name != BEHIND:
         caught.append(" ".join(str(message).split()))
-
-
-class Cancelled(Exception):
-    """Ends a text after Ctrl-C, which was told already."""

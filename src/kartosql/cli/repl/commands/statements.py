@@ -12,7 +12,8 @@ import time
 from kartosql.cli import config
 from kartosql.cli.options import pairs, value
 from kartosql.cli.repl.registry import arguments, command
-from kartosql.cli.repl.shell import Cancelled, Shell
+from kartosql.cli.repl.running import Cancelled
+from kartosql.cli.repl.shell import Shell
 from kartosql.errors import StoreError, UsageError
 
 _GROUP = "Statements"
