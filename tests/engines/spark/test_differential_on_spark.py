@@ -29,7 +29,8 @@ def test_spark_gives_duckdbs_rows_or_refuses(seed, spark, tmp_path):
     tally: Counter[str] = Counter()
     failures = []
     with regime(seed):
-        checker = Checker(make_world(seed, str(tmp_path)))
+        world = make_world(seed, str(tmp_path))
+        checker = Checker(world)
         try:
             for number in range(int(STATEMENTS)):
                 status, told = check(checker, number)
@@ -40,7 +41,10 @@ def test_spark_gives_duckdbs_rows_or_refuses(seed, spark, tmp_path):
             checker.end()
     print(seed, dict(tally))
     assert not failures, f"{tally}\n\n" + "\n\n".join(failures[:5])
-    assert tally["same"] > 0.3 * sum(tally.values()), tally
+    if "default_collation" in world.settings:
+        assert not tally["same"], tally  # Spark has no such comparisons
+    else:
+        assert tally["same"] > 0.3 * sum(tally.values()), tally
 
 
 def check(checker: Checker, number: int) -> tuple[str, str]:

@@ -39,6 +39,7 @@ SELECT * FROM t ORDER BY st
 SELECT max(l) FROM t
 SELECT x FROM u, unnest([1, 2]) AS z(x)
 SELECT id FROM t WHERE l = [1]
+SELECT sum(i) FROM (SELECT unnest(range(200000)) AS i)
 """.strip().split("\n")
 
 

@@ -17,6 +17,7 @@ from kartosql.plan.bind import BoundQuery, texts_of
 from kartosql.plan.scan import Scan
 
 _ROWS = "__kartosql_rows"
+MAX_CONSTANT = 1 << 20  # bytes; the text that stands for it takes more
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,10 @@ class Logical:
         return f"CAST({literal(text)} AS {type_})"
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:
-        """Evaluate constant expressions; what fails has its exception in place of a value."""
+        """Evaluate constant expressions; what fails, or is too large, has its exception in place of a value."""
         try:
             # An error would end the transaction, and with it the statement's clock.
-            values = self._statement.values([f"TRY({e})" for e in expressions])
+            values = list(map(_value, self._statement.values([f"TRY({e})" for e in expressions]).columns))
         except (duckdb.Error, pa.ArrowException, ValueError, OverflowError):
             return [self._alone(e) for e in expressions]
         return [self._alone(e) if v is None else v for e, v in zip(expressions, values, strict=True)]
@@ -131,8 +132,15 @@ class Logical:
         """Return the value of an expression, or the exception that it ends with."""
         connection = self._statement.instance.cursor()
         try:
-            return connection.sql(f"SELECT {expression}").to_arrow_table().column(0)[0].as_py()
+            return _value(connection.sql(f"SELECT {expression}").to_arrow_table().column(0))
         except (duckdb.Error, pa.ArrowException, ValueError, OverflowError) as e:
             return e
         finally:
             connection.close()
+
+
+def _value(column: pa.ChunkedArray) -> Any:
+    """Return the only value of a column, or the exception that says why it stands in no statement of Spark SQL."""
+    if column.nbytes > MAX_CONSTANT:
+        return NotPortable(f"Spark takes no constant as large as this one, {column.nbytes:,} bytes.")
+    return column[0].as_py()

@@ -42,6 +42,7 @@ _WRONG = (
 )
 # Where DuckDB orders many joins, it may lose a column that one of them needs, and says so with these words.
 LOST_COLUMN = "Failed to bind column reference"
+FOLDING = "expression_rewriter"  # the optimizer that computes constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
@@ -179,18 +180,19 @@ class Statement(Session):
             return self.described(query)
 
     def described(self, query: BoundQuery) -> pa.Schema:
-        """Return the Arrow schema of a query's output over the relations that are there."""
+        """Return the Arrow schema of a query's output over the relations that are there; nothing is computed."""
         self._lock(())
+        # It computes constants, such as those of range(10**9), before it sees that no row is asked for.
+        self.instance.change("disabled_optimizers", f"'{FOLDING}'")
         relation = self._query(query)
         schema = relation.limit(0).to_arrow_table().schema
         fields = [f.with_name(query.restore(n)) for f, n in zip(schema, relation.columns, strict=True)]
         return pa.schema(fields)
 
-    def values(self, expressions: Sequence[str]) -> list[Any]:
-        """Return the values of expressions without columns, as Arrow makes them Python objects."""
+    def values(self, expressions: Sequence[str]) -> pa.Table:
+        """Return the values of expressions without columns, as the columns of one row."""
         items = ", ".join(f"{e} AS c{i}" for i, e in enumerate(expressions))
-        table = self._connection.sql(f"SELECT {items}").to_arrow_table()
-        return [column[0].as_py() for column in table.columns]
+        return self._connection.sql(f"SELECT {items}").to_arrow_table()
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
         """Lock the instance up and create the views of the statement, unless they are there."""
