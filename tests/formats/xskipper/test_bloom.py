@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -153,3 +155,41 @@ def test_filters_over_arrays_are_the_same(monkeypatch, shape, without_numpy):
         builder.add(array.slice(len(array) // 2))
         builder.add(array)
         assert builder.words() == bloom.build([v for v in values if v is not None], shape)
+
+
+@pytest.mark.parametrize("without_numpy", [False, True])
+@pytest.mark.parametrize("shape", [bloom.shape_for(0.3, 1), bloom.shape_for(0.01, 100), bloom.shape_for(0.001, 2_000)])
+@pytest.mark.parametrize(("hashes", "held"), [(1, 20), (1 << 18, 1 << 20)])
+def test_filters_of_many_files_are_those_of_each(monkeypatch, shape, without_numpy, hashes, held):
+    """With as many values at once as one file has, and with fewer."""
+    if without_numpy:
+        monkeypatch.setattr(hashing, "_numpy", lambda: None)
+    monkeypatch.setattr(hashing, "_HASHES", hashes)
+    monkeypatch.setattr(hashing, "_BYTES", held)
+    rng = random.Random(2)
+    counts = [0, 3, 0, 700, 1, 255, 256, 257, 0]
+    numbers = [[rng.randrange(-(1 << 63), 1 << 63) for _ in range(n)] for n in counts]
+    texts = [["".join(rng.choice("aé€\U0001f600") for _ in range(rng.randrange(9))) for _ in range(n)] for n in counts]
+    for files, type_ in ((numbers, pa.int64()), (texts, pa.string())):
+        arrays = [[hashing.prepared(pa.array(v[:5], type_)), hashing.prepared(pa.array(v[5:], type_))] for v in files]
+        made = hashing.filters_of(arrays, shape)
+        assert made.to_pylist() == [bloom.cell_of(shape, bloom.build(v, shape)) for v in files]
+        assert made.type == pa.binary()
+        made.validate(full=True)
+    assert hashing.filters_of([], shape).to_pylist() == []
+
+
+def test_numpy_is_used_where_the_command_line_left_it_out():
+    code = """
+import sys
+sys.modules["numpy"] = None
+from kartosql.formats.xskipper import bloom, hashing
+import pyarrow as pa
+shape = bloom.shape_for()
+for values in ([1, 2], ["a", "b"]):
+    made = hashing.filters_of([[hashing.prepared(pa.array(values))]], shape)
+    assert made.to_pylist() == [bloom.cell_of(shape, bloom.build(values, shape))]
+print(sys.modules["numpy"].__name__)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "numpy"

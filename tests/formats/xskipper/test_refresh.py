@@ -21,9 +21,11 @@ from kartosql.formats.xskipper import (
     MetadataStore,
     Secrets,
     Sources,
+    collect,
     drop,
     layout_for,
     refresh,
+    scans,
     specs_of,
 )
 from kartosql.formats.xskipper.footers import parquet_footers
@@ -327,3 +329,24 @@ print([m for m in ("pandas", "pyspark", "polars") if m in sys.modules])
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def _rows(lake: Lake) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(lake.root / "meta", arrow_extensions_enabled=False).to_pylist()
+    # The order within a list says nothing.
+    return [{n: sorted(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows]
+
+
+def test_large_files_and_filters_of_many_values_are_made_alike(lake, monkeypatch):
+    """Filters do not depend on whether files are read at once, nor on how many values are held."""
+    lake.write("large.parquet", list(range(3_000)))
+    made = []
+    for whole, held in ((1 << 20, 1 << 20), (0, 1 << 20), (1 << 20, 10_000), (0, 0)):
+        monkeypatch.setattr(scans, "_WHOLE", whole)
+        monkeypatch.setattr(collect, "_HELD_BYTES", held)
+        monkeypatch.setattr(scans, "_BATCH", 700)
+        drop(lake.base, "meta")
+        specs = [*SPECS, IndexSpec("bloomfilter", "i", ndv=3_000)]
+        assert lake.refresh(specs).added == 4
+        made.append(sorted(_rows(lake), key=lambda r: r["obj_name"]))
+    assert made[1:] == made[:1] * 3

@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kartosql.formats.xskipper import java
 
@@ -18,7 +19,7 @@ MAX_WORDS = 1 << 24  # 128 MiB, a thousand times the default
 MAX_HASHES = 1024
 DEFAULT_FPP = 0.01
 DEFAULT_NDV = 100_000
-_BLOCK = 1024
+BLOCK = 1024
 _FILTERS = {"org.apache.spark.util.sketch.BloomFilterImpl": 1, "org.apache.spark.util.sketch.BloomFilterImplV2": 2}
 _MASK = 0xFFFFFFFF
 
@@ -80,6 +81,7 @@ def murmur3(value: int | bytes, seed: int) -> int:
     return mixed - (1 << 32) if mixed & 0x80000000 else mixed
 
 
+@lru_cache
 def shape_for(fpp: float = DEFAULT_FPP, ndv: int = DEFAULT_NDV) -> Shape:
     """Return the shape of Spark's filters (version 1) for a share of false positives and a number of values."""
     bits = int(-ndv * math.log(fpp) / (math.log(2) * math.log(2)))
@@ -101,8 +103,8 @@ class Layout:
         self.length = len(cell)
         self._header = header
         # The object ends with the filter, so the place of its first block follows from its length.
-        full, rest = divmod(len(data), _BLOCK)
-        blocks = full * (_BLOCK + 5) + ((rest + (2 if rest <= 0xFF else 5)) if rest else 0)
+        full, rest = divmod(len(data), BLOCK)
+        blocks = full * (BLOCK + 5) + ((rest + (2 if rest <= 0xFF else 5)) if rest else 0)
         self._start = len(cell) - 1 - blocks
         self._full, self._rest = full, rest
         self.prefix = cell[: self._offset(header)]
@@ -113,21 +115,21 @@ class Layout:
 
     def _offset(self, at: int) -> int:
         """Return the place in the cell of a byte of the filter."""
-        block = at // _BLOCK
+        block = at // BLOCK
         last = 2 if block == self._full and self._rest <= 0xFF else 5
         return self._start + at + 5 * block + last
 
     def _read_marks(self, cell: bytes | memoryview) -> list[bytes]:
-        end = self._start + self._full * (_BLOCK + 5)
-        marks = [bytes(cell[self._start + i : end : _BLOCK + 5]) for i in range(5)]
+        end = self._start + self._full * (BLOCK + 5)
+        marks = [bytes(cell[self._start + i : end : BLOCK + 5]) for i in range(5)]
         last = end + (2 if 0 < self._rest <= 0xFF else 5 if self._rest else 1)
         return [*marks, bytes(cell[end:last]), bytes(cell[-1:])]
 
     def _expected_marks(self) -> list[bytes]:
-        marks = [bytes([b]) * self._full for b in b"\x7a" + struct.pack(">i", _BLOCK)]
+        marks = [bytes([b]) * self._full for b in b"\x7a" + struct.pack(">i", BLOCK)]
         last = b"\x78"
         if self._rest:
-            last = _block_head(self._rest)
+            last = block_head(self._rest)
         return [*marks, last, b"\x78"]
 
     def fits(self, cell: bytes | memoryview) -> bool:
@@ -204,15 +206,21 @@ def cell_of(shape: Shape, words: bytes) -> bytes:
     """Return the cell of a filter of version 1, as version 4 of the metadata keeps it."""
     assert shape.version == 1
     assert 8 * len(words) == shape.bits
-    data = struct.pack(">3i", 1, shape.hashes, len(words) // 8) + words
+    data = header_of(shape) + words
     pieces = [_ENVELOPE]
-    for start in range(0, len(data), _BLOCK):
-        block = data[start : start + _BLOCK]
-        pieces += [_block_head(len(block)), block]
+    for start in range(0, len(data), BLOCK):
+        block = data[start : start + BLOCK]
+        pieces += [block_head(len(block)), block]
     return b"".join([*pieces, b"\x78"])
 
 
-def _block_head(length: int) -> bytes:
+def header_of(shape: Shape) -> bytes:
+    """Return what stands before the words of a filter of version 1."""
+    return struct.pack(">3i", 1, shape.hashes, shape.bits // 64)
+
+
+def block_head(length: int) -> bytes:
+    """Return what stands before a block of a cell."""
     return struct.pack(">BB", 0x77, length) if length <= 0xFF else struct.pack(">Bi", 0x7A, length)
 
 

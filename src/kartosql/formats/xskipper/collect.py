@@ -11,17 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of
-from kartosql.formats.xskipper.bloom import cell_of
+from kartosql.formats.xskipper.bloom import Shape, cell_of
 from kartosql.formats.xskipper.footers import Footer
-from kartosql.formats.xskipper.hashing import FilterBuilder
+from kartosql.formats.xskipper.hashing import FilterBuilder, filters_of, prepared
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX
-from kartosql.formats.xskipper.writer import Layout
+from kartosql.formats.xskipper.writer import IndexSpec, Layout
 
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
 # file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
 Scan = Callable[[Sequence[str], Sequence[str]], Iterable[tuple[int, pa.RecordBatch]]]
 ReadFooter = Callable[[str], Footer | None]
+
+_BATCH_BYTES = 16 << 20
+_HELD_BYTES = 8 << 20  # of the values of one filter
 
 
 @dataclass(frozen=True)
@@ -86,21 +89,34 @@ class _Values:
 
 
 class _Filter:
-    def __init__(self, layout: Layout, at: int) -> None:
-        self._shape = layout.indexes[at][0].shape
-        self._builder = FilterBuilder(self._shape)
+    """The values of a filter, which are hashed together with those of other files, unless they are many."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._held: list[pa.Array] = []
+        self._size = 0
+        self._builder: FilterBuilder | None = None
 
     def add(self, values: pa.Array) -> None:
-        self._builder.add(values)
+        if self._builder is not None:
+            self._builder.add(values)
+            return
+        self._held.append(prepared(values))
+        self._size += self._held[-1].nbytes
+        if self._size > _HELD_BYTES:
+            self._builder = FilterBuilder(self._shape)
+            for array in self._held:
+                self._builder.add(array)
+            self._held = []
 
     def cell(self) -> Any:
-        return cell_of(self._shape, self._builder.words())
+        return self._held if self._builder is None else cell_of(self._shape, self._builder.words())
 
 
 def _collector(layout: Layout, at: int) -> Any:
     spec, type_ = layout.indexes[at]
     if spec.name == BLOOM:
-        return _Filter(layout, at)
+        return _Filter(spec.shape)
     return _Bounds() if spec.name == MINMAX else _Values(type_)
 
 
@@ -215,8 +231,8 @@ def _rows(
     size = 0
     for found in cells:
         held.append(found)
-        size += sum(_size(c) for c in found[1].values())
-        if size > 16 << 20 or len(held) >= 25_000:
+        size += sum(_size(c, layout.indexes[at][0]) for at, c in found[1].items())
+        if size > _BATCH_BYTES or len(held) >= 25_000:
             yield _batch(held, files, layout)
             held, size = [], 0
     if held:
@@ -236,10 +252,18 @@ def _ends(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     return array_of(values, type_)
 
 
-def _size(cell: Any) -> int:
-    if isinstance(cell, pa.Array):
-        return int(cell.nbytes)
-    return len(cell) if isinstance(cell, bytes) else 16
+def _size(cell: Any, spec: IndexSpec) -> int:
+    if spec.name == BLOOM:
+        return spec.shape.bits // 8 + (sum(a.nbytes for a in cell) if isinstance(cell, list) else 0)
+    return int(cell.nbytes) if isinstance(cell, pa.Array) else 16
+
+
+def _filters(cells: Sequence[list[pa.Array] | bytes], shape: Shape) -> pa.Array:
+    """Return filters of values, and those that are made already."""
+    if not any(isinstance(c, bytes) for c in cells):
+        return filters_of(cells, shape)
+    arrays = [array_of([c], pa.binary()) if isinstance(c, bytes) else filters_of([c], shape) for c in cells]
+    return pa.concat_arrays(arrays)
 
 
 def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout) -> pa.RecordBatch:
@@ -260,6 +284,6 @@ def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile]
             ends = [_ends([c[name] for c in cells], type_) for name in ("min", "max")]
             arrays.append(pa.StructArray.from_arrays(ends, fields=list(cell_type)))
         else:
-            arrays.append(array_of(cells, cell_type))
+            arrays.append(_filters(cells, spec.shape))
     assert schema.names[0] == OBJECT_COLUMN
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

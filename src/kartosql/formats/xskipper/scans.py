@@ -16,6 +16,7 @@ from kartosql.formats.xskipper.collect import Scan
 from kartosql.store import Store
 
 _BATCH = 1 << 17
+_WHOLE = 1 << 20  # bytes of files that are read at once: that takes less time than to map them, or to read bit by bit
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -56,8 +57,7 @@ class _Paths:
 def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -> list[pa.RecordBatch] | None:
     """Return the columns of a file, or None; a file of which a part cannot be read has no rows at all."""
     try:
-        source = store.local_path(key) if store.is_local else pa.BufferReader(store.read(key))
-        with _opened(source, columns) as file:
+        with _opened(_source(store, key), columns) as file:
             schema = file.schema_arrow
             known = paths_of(schema)
             if known is None:
@@ -70,9 +70,19 @@ def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -
     return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
 
 
+def _source(store: Store, key: str) -> Any:
+    """Return what a file is read from: its bytes, or its path if it is large."""
+    if not store.is_local:
+        return pa.BufferReader(store.read(key))
+    path = store.local_path(key)
+    with open(path, "rb", buffering=0) as file:
+        if os.fstat(file.fileno()).st_size > _WHOLE:
+            return path
+        return pa.BufferReader(file.read())
+
+
 def _opened(source: Any, columns: Sequence[str]) -> pq.ParquetFile:
-    local = isinstance(source, str)
-    options = {"coerce_int96_timestamp_unit": "us", "memory_map": local, "pre_buffer": not local}
+    options = {"coerce_int96_timestamp_unit": "us", "memory_map": True, "pre_buffer": False}
     try:
         # Distinct values are then known by their numbers.
         return pq.ParquetFile(source, read_dictionary=[c for c in columns if "." not in c], **options)
