@@ -70,6 +70,14 @@ class SpanParser(DuckDBParser):
         self._match_r_paren(node)
         return node
 
+    def _parse_simplified_pivot(self, *args: Any, **kwargs: Any) -> Any:
+        """Read what may follow a PIVOT of DuckDB's own form: ORDER BY, LIMIT, OFFSET."""
+        node = super()._parse_simplified_pivot(*args, **kwargs)
+        for name, read in (("order", self._parse_order), ("limit", self._parse_limit), ("offset", self._parse_offset)):
+            if clause := read():
+                node.set(name, clause)
+        return node
+
     def _warn_unsupported(self) -> None:
         """Keep quiet; the engine judges what this parser cannot read."""
 

@@ -15,6 +15,7 @@ _UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"?
 _UNKNOWN_FUNCTION = re.compile(r"[Ff]unction with name \"?([^\"\s]+)\"? does not exist")
 _LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
 _PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
+_PIVOT_PARAMETERS = ("for a statement that expands into several", "cannot have parameters in their source")
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
@@ -40,6 +41,13 @@ def translate(
             "Expressions are nested too deeply.",
             code="statement-too-deep",
             hint="Compute parts of it in WITH, or split the statement.",
+            sql=sql,
+        )
+    if any(text in raw for text in _PIVOT_PARAMETERS):
+        return SqlError(
+            "A PIVOT that finds its values itself takes no parameters.",
+            code="not-supported",
+            hint="Name the values, as in PIVOT t ON x IN ('a', 'b'), or write the constants.",
             sql=sql,
         )
     if isinstance(error, duckdb.ParserException):

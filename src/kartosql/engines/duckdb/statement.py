@@ -270,6 +270,8 @@ class Statement(Session):
         edits = [*query.edits, ((0, 0), "EXPLAIN ")]
         try:
             self.rows(f"EXPLAIN {query.text}", query.parameters)
+        except duckdb.TransactionException:
+            pass  # a PIVOT in several steps ended the transaction: the first error is the one that says why
         except duckdb.Error as e:
             error = e
         return self._translate(error, query.select.text, edits)
