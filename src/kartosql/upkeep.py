@@ -135,6 +135,7 @@ class Upkeep(Writing):
         minmax: str | Iterable[str] = (),
         valuelist: str | Iterable[str] = (),
         bloomfilter: str | Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
+        spark: Any = None,
     ) -> dict[str, Any]:
         """Make skipping indexes of a dataset: bounds, lists of values, or Bloom filters of columns for each file.
 
@@ -142,21 +143,23 @@ class Upkeep(Writing):
         a filter are ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a
         file. Indexes that the dataset has stay, commits of kartosql keep all of them up to date. Returns how
         many ``indexes`` there are, and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``.
+        ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``.
         """
         from kartosql.write.skipping import create_skipping, specs
 
-        operation = self._operation("create_skipping_index")
+        operation = self._operation("create_skipping_index", spark=spark)
         return create_skipping(operation, table, specs(minmax, valuelist, bloomfilter))
 
-    def refresh_skipping_index(self, table: str) -> dict[str, Any]:
+    def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
         """Bring the skipping indexes of a dataset up to date, after writes of other programs.
 
+        ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
         """
         from kartosql.write.skipping import refresh_skipping
 
-        return refresh_skipping(self._operation("refresh_skipping_index"), table)
+        return refresh_skipping(self._operation("refresh_skipping_index", spark=spark), table)
 
     def drop_skipping_index(self, table: str) -> dict[str, Any]:
         """Drop all skipping indexes of a dataset, and return how many ``files`` these were.

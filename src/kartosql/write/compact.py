@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeMember
-from kartosql.formats.kartothek.dataset import Dataset
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.write import cubes, datasets
 from kartosql.write.change import Change
 from kartosql.write.document import check_writable
@@ -129,8 +128,10 @@ def _groups(member: CubeMember | None) -> dict[str, Any] | None:
 
 
 def _merge_of(dataset: Dataset, member: CubeMember | None) -> Merge:
+    # Made anew: a table with data-skipping metadata holds the store, which does not travel to executors.
     tables = {
-        name: replace(table, labels=(), files=(), indices={}, metadata={}) for name, table in dataset.tables.items()
+        name: DatasetTable(t.uuid, t.table, t.schema, t.partition_keys, (), (), {}, {})
+        for name, t in dataset.tables.items()
     }
     name, join_key = (dataset.uuid, None) if member is None else (member.name, member.join_key)
     return Merge(name, tables, tuple(dataset.document.indices), join_key)

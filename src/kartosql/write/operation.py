@@ -43,7 +43,7 @@ class Operation:
 
     Rows that are larger than ``memory`` bytes are sorted by ``sorter``. Files that nothing refers
     to are left alone by cleanups for the time ``grace``; who commits late looks whether his are there.
-    Upkeep is work for the executors of the session ``spark``, if there is one.
+    Upkeep is work for the executors of the session ``spark``, if there is one, or of the rows'.
     """
 
     def __init__(
@@ -167,6 +167,7 @@ class Operation:
         from kartosql.write.spark.rows import write_frames
 
         assert isinstance(rows, SparkRows)
+        self.spark = self.spark or rows.frames[0].sparkSession
         return write_frames(self.store, rows, layout, repartition=self._repartition, **options)
 
     def ordered(self, rows: Rows, layout: Layout) -> Generator[pa.Table]:
@@ -225,7 +226,7 @@ class Operation:
         if snapshot is not None:
             from kartosql.write.skipping import keep_up
 
-            keep_up(self.store, grown, snapshot)
+            keep_up(self.store, grown, snapshot, self.spark)
 
     def _has_skipping(self, uuid: str) -> bool:
         head = self._heads.get(uuid)

@@ -24,6 +24,7 @@ from kartosql.formats.xskipper import (
     specs_of,
 )
 from kartosql.formats.xskipper.footers import parquet_footers
+from kartosql.formats.xskipper.refreshing import Collecting
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
 from kartosql.store import Store
@@ -63,7 +64,7 @@ def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec])
     existing = MetadataStore.below(operation.store, place.folder)
     found = specs_of(existing.indexes) if known else []  # others are left of a dataset that is gone
     wanted = {(s.name, s.column.lower()): s for s in [*found, *specs]}
-    done = _refresh(operation.store, table, place, existing, list(wanted.values()))
+    done = _refresh(operation.store, table, place, existing, list(wanted.values()), operation.spark)
     if table.metadata.get(POINTER) != place.text():
         operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
     return _report(done, len(wanted))
@@ -75,7 +76,7 @@ def refresh_skipping(operation: Operation, name: str) -> dict[str, Any]:
     place = _place(table)
     existing = MetadataStore.below(operation.store, place.folder)
     specs = specs_of(existing.indexes)
-    return _report(_refresh(operation.store, table, place, existing, specs), len(specs))
+    return _report(_refresh(operation.store, table, place, existing, specs, operation.spark), len(specs))
 
 
 def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
@@ -86,8 +87,8 @@ def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
     return {"files": drop(operation.store, place.folder)}
 
 
-def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot) -> None:
-    """Index the files that a commit brought, where datasets have skipping indexes.
+def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot, spark: Any = None) -> None:
+    """Index the files that a commit brought, where datasets have skipping indexes; on executors of ``spark`` if given.
 
     The commit stands whatever happens here: what is not indexed is read.
     """
@@ -97,7 +98,7 @@ def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot) -> None:
                 place = place_in(table.metadata, uuid)
                 if place is not None:
                     existing = MetadataStore.below(store, place.folder)
-                    _refresh(store, table, place, existing, specs_of(existing.indexes))
+                    _refresh(store, table, place, existing, specs_of(existing.indexes), spark)
         except KartosqlError as e:
             warnings.warn(
                 f"Dataset {uuid!r}: its skipping indexes do not know the new files: {e.message}",
@@ -144,7 +145,12 @@ def _place(table: DatasetTable) -> Place:
 
 
 def _refresh(
-    store: Store, table: DatasetTable, place: Place, existing: MetadataStore, specs: Sequence[IndexSpec]
+    store: Store,
+    table: DatasetTable,
+    place: Place,
+    existing: MetadataStore,
+    specs: Sequence[IndexSpec],
+    spark: Any = None,
 ) -> Refreshed:
     keys = set(table.partition_keys)
     types = {name: type_ for name, type_ in table.types.items() if name not in keys}
@@ -160,8 +166,15 @@ def _refresh(
             row = values.part_of_file[at]
             partition = {k: column[row] for k, column in columns.items()}
             files.append(DataFile(f"{place.table}/{key.removeprefix(prefix)}", modified, key, partition))
-    sources = Sources(parquet_scan(store), parquet_footers(store))
-    return refresh(store, place.folder, files, layout, sources, existing)
+    return refresh(store, place.folder, files, layout, _sources(store, table.uuid, spark), existing)
+
+
+def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
+    if spark is None:
+        return Sources(parquet_scan(store), parquet_footers(store))
+    from kartosql.write.spark.skipping import SparkSources
+
+    return SparkSources(spark, store, uuid)
 
 
 def _members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:

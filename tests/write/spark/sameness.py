@@ -51,12 +51,19 @@ def _sorted(tables: list[pa.Table]) -> list[str]:
 
 
 def leftovers(store: Store) -> list[str]:
-    """Return the keys in the store that nothing refers to, but for indices of earlier commits, and files of jobs."""
+    """Return the keys in the store that nothing refers to, but for indices of earlier commits, and files of jobs.
+
+    Metadata for data skipping, which stand beside all datasets, are none of them.
+    """
     needed: set[str] = set()
-    keys = [key for entry in store.list_root() if entry.is_dir for key in store.list_below(f"{entry.name}/")]
+    keys = [key for entry in store.list_root() if _is_dataset(entry) for key in store.list_below(f"{entry.name}/")]
     for entry in store.list_root():
         if not entry.is_dir and entry.name.endswith(".json"):
             document = json.loads(store.read(entry.name))
             needed |= {key for part in document["partitions"].values() for key in part["files"].values()}
     kept = ("_common_metadata", ".by-dataset-index.parquet")
     return [k for k in keys if k not in needed and not k.endswith(kept) and "/.commit/log/" not in k]
+
+
+def _is_dataset(entry: Any) -> bool:
+    return entry.is_dir and entry.name != ".kartosql"

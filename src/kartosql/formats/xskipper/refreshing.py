@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -38,9 +40,20 @@ class Refreshed:
     unindexed: tuple[str, ...] = ()
 
 
+class Collecting(Protocol):
+    """What collects the metadata of files; where that happens is its own affair."""
+
+    def rows(self, files: Sequence[DataFile], layout: Layout) -> Generator[pa.Table]:
+        """Yield metadata rows of files in the columns of ``layout``, some megabytes at a time.
+
+        Bounds are those of all rows of a file. Files that cannot be indexed get no row.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Sources:
-    """How data are read for indexes.
+    """How data are read for indexes in this process.
 
     ``still`` returns the modification time of a file in milliseconds now, None if it is gone; files
     that changed while they were read are not indexed.
@@ -49,6 +62,16 @@ class Sources:
     scan: Scan
     read_footer: ReadFooter | None = None
     still: Callable[[DataFile], int | None] | None = None
+
+    def rows(self, files: Sequence[DataFile], layout: Layout) -> Generator[pa.Table]:
+        """Yield metadata rows of files, see ``Collecting``."""
+        current = {f.id: f for f in files}
+        for batch in collect(files, layout, self.scan, self.read_footer):
+            found = pa.Table.from_batches([batch])
+            if self.still is not None:
+                indexed = [current[i] for i in found.column(OBJECT_COLUMN).to_pylist()]
+                found = found.filter(array_of([self.still(f) == f.modified_ms for f in indexed], pa.bool_()))
+            yield found
 
 
 def specs_of(indexes: Iterable[Index]) -> list[IndexSpec]:
@@ -82,7 +105,7 @@ def refresh(
     folder: str,
     files: Sequence[DataFile],
     layout: Layout,
-    sources: Sources,
+    sources: Collecting,
     existing: MetadataStore | None = None,
 ) -> Refreshed:
     """Bring the metadata below ``folder`` up to date: entries for ``files``, with the indexes of ``layout``.
@@ -97,8 +120,22 @@ def refresh(
     if existing is None:
         existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
     _check_own(existing, folder, layout)
-    current = {f.id: f for f in files}
     writer = _Parts(store, folder, layout)
+    try:
+        done, stale = _written(existing, files, layout, sources, writer)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            store.delete(writer.keys)
+        raise
+    store.delete([*stale, *existing.unreadable])
+    return done
+
+
+def _written(
+    existing: MetadataStore, files: Sequence[DataFile], layout: Layout, sources: Collecting, writer: _Parts
+) -> tuple[Refreshed, list[str]]:
+    """Write new part files, and return what they are with the keys of those whose place they take."""
+    current = {f.id: f for f in files}
     seen: set[str] = set()
     stale: list[str] = []
     removed = 0
@@ -116,15 +153,13 @@ def refresh(
             writer.add(kept, bounds_are_exact=segment.schema.bounds_are_exact)
         stale.append(segment.source)
     kept_count = len(seen)
-    missing = [f for i, f in current.items() if i not in seen]
-    for batch in collect(missing, layout, sources.scan, sources.read_footer):
-        rows = _unchanged(pa.Table.from_batches([batch]), current, sources)
-        seen.update(rows.column(OBJECT_COLUMN).to_pylist())
-        writer.add(rows, bounds_are_exact=True)
+    with contextlib.closing(sources.rows([f for i, f in current.items() if i not in seen], layout)) as collected:
+        for rows in collected:
+            seen.update(rows.column(OBJECT_COLUMN).to_pylist())
+            writer.add(rows, bounds_are_exact=True)
     writer.end()
-    store.delete([*stale, *existing.unreadable])
     left = tuple(f.path for f in files if f.id not in seen)
-    return Refreshed(len(seen) - kept_count, removed, kept_count, left)
+    return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
 
 
 def drop(store: Store, folder: str) -> int:
@@ -154,13 +189,6 @@ def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
             f"The metadata in {folder!r} are encrypted, and the keys are not given.",
             hint="Hand over the keys, or drop the metadata to make them anew.",
         )
-
-
-def _unchanged(rows: pa.Table, current: Mapping[str, DataFile], sources: Sources) -> pa.Table:
-    if sources.still is None:
-        return rows
-    files = [current[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
-    return rows.filter(array_of([sources.still(f) == f.modified_ms for f in files], pa.bool_()))
 
 
 class _Parts:

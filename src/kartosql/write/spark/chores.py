@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +20,14 @@ from kartosql.write.merge import Run, write_merged
 from kartosql.write.pairs import Pairs
 from kartosql.write.rows import Written, write_rows
 from kartosql.write.sorting import ordered
-from kartosql.write.spark.sides import put_pairs
-from kartosql.write.spark.work import TASK_MEMORY, CopyFiles, MergeFiles, ReadValues, task_sorter
+from kartosql.write.spark.sides import put_pairs, put_tables
+from kartosql.write.spark.work import TASK_MEMORY, CollectMetadata, CopyFiles, MergeFiles, ReadValues, task_sorter
 from kartosql.write.stats import footer
+
+# How many files a task looks at together for metadata.
+PORTION = 500
+# More than the rows of metadata that come together.
+_METADATA_ROWS = 1 << 20
 
 
 class _Indexed:
@@ -95,3 +101,20 @@ def copy_files(store: Store, work: CopyFiles, items: Iterable[Any]) -> dict[str,
         made.append([number, new, *footer(store, new)])
     store.sync([new for _, new, *_ in made])
     return {"made": made}
+
+
+def collect_metadata(store: Store, work: CollectMetadata, items: Iterable[Any]) -> dict[str, Any]:
+    """Return where the data-skipping metadata of some files are."""
+    # Most tasks do without, and a worker may have to compile what it imports.
+    from kartosql.formats.xskipper import DataFile, Sources
+    from kartosql.formats.xskipper.footers import parquet_footers
+    from kartosql.formats.xskipper.scans import parquet_scan
+
+    sources = Sources(parquet_scan(store), parquet_footers(store))
+
+    def found() -> Iterator[pa.Table]:
+        listed = iter(items)
+        while portion := [DataFile(*item) for item in islice(listed, PORTION)]:
+            yield from sources.rows(portion, work.layout)
+
+    return {"metadata": put_tables(store, work.token, work.layout.arrow_schema, found(), _METADATA_ROWS)}

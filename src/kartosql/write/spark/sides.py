@@ -1,10 +1,10 @@
-"""Pairs of values and files that tasks write for the driver, which merges them into indices."""
+"""What tasks write for the driver: pairs of values and files, which it merges into indices, and other tables."""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,9 +27,17 @@ def put_pairs(store: Store, token: str, found: Mapping[str, pa.Table], labels: S
     keys = {}
     for column, pairs in found.items():
         if pairs.num_rows:
-            keys[column] = f"{token}-{uuid.uuid4().hex}"
-            _put(store, keys[column], _numbered(pairs, labels))
+            table = _numbered(pairs, labels)
+            keys[column] = put_tables(store, token, table.schema, [table], PAIRS_PER_ROW_GROUP)
     return keys
+
+
+def put_tables(store: Store, token: str, schema: pa.Schema, tables: Iterable[pa.Table], row_group_rows: int) -> str:
+    """Write tables that only the driver reads, and only once, and return their key; each begins a row group."""
+    key = f"{token}-{uuid.uuid4().hex}"
+    with store.output(key, sync_folders=False, sync_content=False) as out:
+        files.write_parquet(files.Counted(out), schema, tables, row_group_rows)
+    return key
 
 
 def _numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
@@ -42,13 +50,14 @@ def _numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
     return pa.table({"value": pairs["value"], "file": pa.chunked_array(chunks, pa.int32())})
 
 
-def _put(store: Store, key: str, table: pa.Table) -> None:
-    """Write a table that only the driver reads, and only once."""
-    with store.output(key, sync_folders=False, sync_content=False) as out:
-        files.write_parquet(files.Counted(out), table.schema, [table], PAIRS_PER_ROW_GROUP)
-
-
 # -- on the driver -----------------------------------------------------------------------------------
+
+
+def row_groups(store: Store, key: str) -> Iterator[pa.Table]:
+    """Yield what a task has put into the store, one row group at a time."""
+    with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group)
 
 
 def collected(

@@ -20,6 +20,7 @@ from kartosql.write.spark import chores
 from kartosql.write.spark.sides import put_pairs
 from kartosql.write.spark.work import (
     TASK_MEMORY,
+    CollectMetadata,
     CopyFiles,
     MergeFiles,
     ReadCells,
@@ -83,6 +84,8 @@ def _answer(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, Any] | N
             return chores.read_values(store, work, items(given))
         if isinstance(work, MergeFiles):
             return chores.merge_files(store, work, items(given))
+        if isinstance(work, CollectMetadata):
+            return chores.collect_metadata(store, work, items(given))
         assert isinstance(work, CopyFiles), work
         return chores.copy_files(store, work, items(given))
     except StoreError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -13,6 +13,9 @@ from kartosql.store import Store
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge
 from kartosql.write.spill import SpillingSorter
+
+if TYPE_CHECKING:
+    from kartosql.formats.xskipper import Layout as SkippingLayout
 
 # What one task may take for rows; the processes of executors have little memory beside the JVM.
 TASK_MEMORY = 128_000_000
@@ -99,3 +102,10 @@ class ReadCells(Work):
     """Read columns of files, which arrive as their key and a text; yield both."""
 
     columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CollectMetadata(Work):
+    """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key."""
+
+    layout: SkippingLayout
