@@ -24,6 +24,7 @@ from kartosql.plan.skipping import condition_of
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 
 X = ("x",)
+DOUBLE_ONE = Value("double", 1.0)
 ONE, TWO = Value("integer", 1), Value("integer", 2)
 
 
@@ -41,7 +42,13 @@ ONE, TWO = Value("integer", 1), Value("integer", 2)
         ("x = CAST(0.1 AS FLOAT)", Compare(X, "=", Value("float", 0.10000000149011612))),
         ("x BETWEEN 1 AND 2", Group("AND", (Compare(X, ">=", ONE), Compare(X, "<=", TWO)))),
         ("x NOT BETWEEN 1 AND 2", Group("OR", (Compare(X, "<", ONE), Compare(X, ">", TWO)))),
+        ("x BETWEEN 1 AND 2e0", Group("AND", (Compare(X, ">=", DOUBLE_ONE), Compare(X, "<=", Value("double", 2.0))))),
+        ("x BETWEEN 1 AND NULL", Constant(False)),
+        ("NOT (x > 1.5D)", Compare(X, "<=", Value("double", 1.5))),
+        ("x = -" + "9" * 30 + ".5", Compare(X, "=", Value("decimal", Decimal("-" + "9" * 30 + ".5")))),
+        ("`x` = to_date('1970-01-02')", Compare(X, "=", Value("date", 1))),
         ("x IN (1, 2, NULL)", OneOf(X, (ONE, TWO))),
+        ("x IN (1, 2e0)", OneOf(X, (DOUBLE_ONE, Value("double", 2.0)))),
         ("x NOT IN (1, 2)", OneOf(X, (ONE, TWO), True)),
         ("x IN (NULL)", Constant(False)),
         ("x = NULL", Constant(False)),
@@ -104,7 +111,11 @@ def test_predicates_are_understood(text, expected):
         "x IN (SELECT 1)",
         "x IN (1, 'a')",
         "x IN (1, y)",
-        "x IN (1, 2.5e0)",
+        "x IN (9007199254740993, 2.5e0)",
+        "x BETWEEN 9007199254740993 AND 1e19",
+        "x BETWEEN 'a' AND DATE '2020-01-01'",
+        "x BETWEEN 1 AND y",
+        "x NOT BETWEEN 1 AND NULL",
         "x = 1 OR upper(y) = 'A'",
         "x BETWEEN SYMMETRIC 2 AND 1",
         "(x, y) = (1, 2)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 from array import array
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import accumulate
 from typing import Any
 
@@ -80,6 +81,11 @@ def _decimals(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         unscaled = int("".join(map(str, digits))) * 10 ** (type_.scale + exponent)
         data += (-unscaled if sign else unscaled).to_bytes(16, "little", signed=True)
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(bytes(data))])
+
+
+def decimal_of(unscaled: int, scale: int) -> Decimal:
+    """Return ``unscaled`` / 10 ** ``scale`` exactly; Decimal's own arithmetic rounds to the digits of its context."""
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 def constant(value: Any, type_: pa.DataType) -> pa.Scalar:

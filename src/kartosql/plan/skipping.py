@@ -86,7 +86,7 @@ def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
             problem = problem or e
             continue
         # DuckDB's dialect takes the letter in 1.5D for a name.
-        if isinstance(tree, exp.Condition) and not isinstance(tree, exp.Alias | exp.Query):
+        if isinstance(tree, exp.Condition) and not isinstance(tree, exp.Query) and tree.find(exp.Alias) is None:
             return tree, dialect
     reason = str(problem).strip().splitlines()[0][:200] if problem and str(problem).strip() else "it is no expression"
     raise SqlError(f"Cannot read the predicate: {reason}", code="syntax-error")
@@ -171,10 +171,16 @@ class _Translator:
         return UNKNOWN if path is None else Compare(path, op, value)
 
     def between(self, node: exp.Between, negated: bool) -> Condition:
-        low, high = node.args.get("low"), node.args.get("high")
-        if negated:
-            return group("OR", [self.compared(node.this, "<", low), self.compared(node.this, ">", high)])
-        return group("AND", [self.compared(node.this, ">=", low), self.compared(node.this, "<=", high)])
+        path = self._columns(node.this)
+        ends = [self.value(node.args.get(k)) for k in ("low", "high")]
+        if any(isinstance(e, _Null) for e in ends):
+            return UNKNOWN if negated else Constant(False)
+        # DuckDB compares in the type that both ends and the column have in common.
+        known = _unified([e for e in ends if isinstance(e, Value)]) or []
+        if path is None or len(known) < len(ends):
+            return UNKNOWN
+        word, ops = ("OR", ("<", ">")) if negated else ("AND", (">=", "<="))
+        return group(word, [Compare(path, op, v) for op, v in zip(ops, known, strict=True)])
 
     def listed(self, node: exp.In, negated: bool) -> Condition:
         if any(node.args.get(k) for k in ("query", "unnest", "field")):
@@ -186,8 +192,10 @@ class _Translator:
         # NULL in a list matches nothing, but NOT IN is never TRUE then, and nobody means that.
         if negated and len(known) < len(values):
             return UNKNOWN
-        if not _of_one_kind(known):
+        unified = _unified(known)
+        if unified is None:
             return UNKNOWN
+        known = unified
         if isinstance(node.this, exp.RegexpExtract):
             return UNKNOWN if negated else _extracted(node.this, known, self._columns)
         path = self._columns(node.this)
@@ -236,7 +244,9 @@ class _Translator:
         if isinstance(node, exp.Neg):
             inner = self.value(node.this)
             if isinstance(inner, Value) and isinstance(inner.value, int | float | Decimal) and inner.kind in _SIGNED:
-                return Value(inner.kind, -inner.value)
+                # The minus of a Decimal would round it.
+                negative = inner.value.copy_negate() if isinstance(inner.value, Decimal) else -inner.value
+                return Value(inner.kind, negative)
             return None
         if isinstance(node, exp.Literal):
             return _text(node.name) if node.is_string else _number(node.name)
@@ -259,6 +269,8 @@ class _Translator:
         """Return the constant that a function of Spark with the name of a type makes."""
         if isinstance(node, exp.Date | exp.Timestamp):
             name, given = type(node).__name__.lower(), [v for v in node.args.values() if v]
+        elif isinstance(node, exp.TsOrDsToDate):
+            name, given = "date", [v for k, v in node.args.items() if v and k != "safe"]
         elif isinstance(node, exp.Anonymous) and isinstance(node.this, str):
             name, given = node.this.lower().removeprefix("to_"), node.expressions
         else:
@@ -275,12 +287,20 @@ _NULL = _Null()
 _SIGNED = ("integer", "decimal", "double", "float")
 
 
-def _of_one_kind(values: list[Value]) -> bool:
-    """Return whether engines compare with a list in the type that each of its values has."""
+def _unified(values: list[Value]) -> list[Value] | None:
+    """Return values as engines compare a column with all of them at once, None where that is not certain."""
     kinds = {v.kind for v in values}
+    if len(kinds) <= 1 or kinds == {"date", "timestamp"}:
+        return values
+    if kinds == {"string", "text"}:
+        return [Value("text", v.value) for v in values]
     if kinds == {"integer", "decimal"}:
-        return all(-(10**18) < v.value < 10**18 for v in values if isinstance(v.value, int | Decimal))
-    return len(kinds) <= 1
+        small = all(-(10**18) < v.value < 10**18 for v in values if isinstance(v.value, int | Decimal))
+        return values if small else None
+    if kinds <= {"integer", "decimal", "double"}:
+        made = [_floating(v, narrow=False) for v in values]
+        return None if None in made else [v for v in made if v is not None]
+    return None
 
 
 def _text(text: str) -> Value | None:
@@ -333,7 +353,8 @@ def _cast(value: Value, to: exp.DataType) -> Value | None:
 def _floating(value: Value, *, narrow: bool) -> Value | None:
     raw = value.value
     if value.kind == "string" and _FLOAT.fullmatch(str(raw)):
-        exact, number = not narrow, float(str(raw))
+        number = float(str(raw))
+        exact = not narrow or number != number
     elif value.kind in _SIGNED and not isinstance(raw, str | bytes):
         digits = len(raw.as_tuple().digits) if isinstance(raw, Decimal) else len(str(raw))
         try:
@@ -362,7 +383,7 @@ def _decimal(value: Value, to: exp.DataType) -> Value | None:
     number = raw if isinstance(raw, Decimal) else Decimal(int(raw))
     exponent = number.as_tuple().exponent
     precision, scale = map(int, sizes)
-    fits = isinstance(exponent, int) and -exponent <= scale and abs(number) < 10 ** (precision - scale)
+    fits = isinstance(exponent, int) and -exponent <= scale and number.copy_abs() < 10 ** (precision - scale)
     return Value("decimal", number) if fits else None
 
 

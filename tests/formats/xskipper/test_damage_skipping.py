@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.errors import KartosqlError
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, bloom, layout_for, refresh
+from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, bloom, filters, layout_for, refresh
 from kartosql.formats.xskipper.footers import Footer, parquet_footers
 from kartosql.formats.xskipper.schema import ROW_METADATA
 from kartosql.store import Store
@@ -153,6 +153,26 @@ def test_bounds_the_wrong_way_round_bound_nothing(part):
     _rewritten(part, columns={"i_minmax_1": pa.array([{"min": None, "max": 1}] * 6, type_)})
     assert _selected(part.parent, "i < -20")[0] == {f.path for f in FILES}
     assert _selected(part.parent, "i > 20")[0] == set()
+
+
+def test_bounds_need_both_members(part):
+    type_ = pa.struct([("min", pa.int64()), ("most", pa.int64())])
+    _rewritten(part, columns={"i_minmax_1": pa.array([{"min": 1, "most": 1}] * 6, type_)})
+    found, problems = _selected(part.parent, "i > 4")
+    assert len(found) == 6
+    assert len(problems) == 1
+
+
+def test_cells_that_are_no_filters_are_tried_so_often_only(part, monkeypatch):
+    tried = []
+    monkeypatch.setattr(filters, "MAX_FAILURES", 2)
+    monkeypatch.setattr(filters, "Layout", lambda cell: tried.append(cell) or bloom.Layout(cell))
+    good = pq.read_table(part).column("i_bloomfilter_1").to_pylist()
+    _rewritten(part, _without_bounds, {"i_bloomfilter_1": pa.array([b"a", b"b", b"c", *good[3:]], pa.binary())})
+    found, problems = _selected(part.parent, "i = 99")
+    assert found == {f.path for f in FILES}
+    assert len(tried) == 2
+    assert len(problems) == 2
 
 
 @pytest.mark.parametrize("seed", range(6))

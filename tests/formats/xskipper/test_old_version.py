@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from kartosql.formats.xskipper import java
+from kartosql.formats.xskipper import java, old
 from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.domain import Among, ColumnType, Range, order_key
 from kartosql.formats.xskipper.old import old_bounds, old_values
@@ -174,3 +174,17 @@ def test_dates_and_mixtures_are_not_used():
         old_bounds([_bounds(_timestamp(0, 1), _timestamp(0, 1))])
     with pytest.raises(OddCells):
         old_values([None])
+
+
+def test_columns_of_nothing_but_null_rule_out_all_comparisons():
+    found, type_ = old_bounds([_bounds(b"p", b"p")])
+    assert _passes(found, Range(">", 0)) == [False]
+    assert type_ == ColumnType("integer")
+    with pytest.raises(OddCells):
+        old_bounds([_bounds(b"p", b"p"), b"no stream"])
+
+
+def test_objects_of_too_many_bytes_are_not_read(monkeypatch):
+    monkeypatch.setattr(old, "MAX_BYTES", 100)
+    with pytest.raises(OddCells, match="more than 100 bytes"):
+        old_bounds([_bounds(_text("a"), _text("b"))])

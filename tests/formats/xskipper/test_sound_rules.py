@@ -153,3 +153,28 @@ def test_columns_are_found_by_members_and_never_by_dots_in_names(write):
     assert _skips(store, "X > 5")
     for where in ('"x.y" > 5', "x.y > 5", "y.x > 5", "x['y'] > 5"):
         assert not _skips(store, where)
+
+
+def test_decimals_of_all_digits_are_compared_exactly(write):
+    from decimal import Decimal
+
+    digits = "9" * 28 + "." + "9" * 10
+    type_, most, least = pa.decimal128(38, 10), Decimal(digits), Decimal("-" + digits)
+    store = write(
+        _index("minmax", "decimal(38,10)", _bounds(least, most, type_)),
+        _index("valuelist", "decimal(38,10)", pa.array([[least, most]], pa.list_(type_))),
+    )
+    assert not _skips(store, f"x = {most}")
+    assert not _skips(store, f"x = -{most}")
+    assert _skips(store, f"x < -{most}")
+    assert _skips(store, f"x NOT IN ({most}, -{most})")
+
+
+def test_numbers_of_32_bits_are_compared_as_they_are(write):
+    store = write(
+        _index("minmax", "float", _bounds(1.1, float("nan"), pa.float32())),
+        _index("valuelist", "string", pa.array([["a"]])),
+    )
+    assert _skips(store, "x < CAST(1.1 AS FLOAT)")
+    assert not _skips(store, "x <= CAST(1.1 AS FLOAT)")
+    assert not _skips(store, "x >= CAST('NaN' AS FLOAT)")

@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from kartosql.formats.arrays import decimal_of
 from kartosql.formats.xskipper.conditions import Compare, Leaf, NotNull, OneOf, StartsWith, Value
 
 Key = int | bytes | Decimal
@@ -221,7 +222,7 @@ def _decimals(value: Value, type_: ColumnType) -> list[Point] | None:
     limit = 10**type_.precision
     if not -limit < unscaled < limit:
         return [_BELOW if unscaled < 0 else _ABOVE]
-    key = Decimal(unscaled).scaleb(-type_.scale)
+    key = decimal_of(unscaled, type_.scale)
     return [Point(key, key == number)]
 
 
@@ -245,7 +246,7 @@ def _floats(value: Value, *, narrow: bool) -> list[Point] | None:
         if narrowed is None:
             return None
         candidates.append(narrowed)
-        if narrowed != number or digits > 7:
+        if narrowed != number or (digits > 7 and value.kind != "float"):
             candidates += [neighbour(narrowed, -1), neighbour(narrowed, 1)]
     return [Point(key) for key in dict.fromkeys(order_key(c) for c in candidates)]
 

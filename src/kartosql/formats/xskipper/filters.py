@@ -19,6 +19,7 @@ from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
 
 MAX_LAYOUTS = 64  # forms of cells in one column; cells of others are not looked at
+MAX_FAILURES = 64  # cells of one column that are no filters; after so many, others are not tried
 MAX_VALUES = 1_000  # of one condition; longer lists are not looked for
 _BATCH = 32
 _MOST_HELD = 5 << 28  # 1.25 GiB: 10,000 filters of the default size
@@ -104,6 +105,7 @@ class Filters:
         self._index = index
         self._budget = budget
         self._layouts: list[Layout] = []
+        self._failures = 0
         self._held: dict[int, list[_Cell | None]] = {}
         self._asked = 0
         self._lock = threading.Lock()
@@ -162,12 +164,13 @@ class Filters:
         for number, layout in enumerate(self._layouts):
             if layout.fits(cell):
                 return number
-        problem = "there are filters of too many forms"
-        if len(self._layouts) < MAX_LAYOUTS:
+        problem = "there are too many forms of them"
+        if len(self._layouts) < MAX_LAYOUTS and self._failures < MAX_FAILURES:
             try:
                 self._layouts.append(Layout(bytes(cell)))
                 return len(self._layouts) - 1
             except JavaStreamError as e:
+                self._failures += 1
                 problem = str(e)
         self._segment.report(
             f"{self._segment.source}: cells of the column {self._index.column} are not used: {problem}"

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError
+from kartosql.formats.arrays import decimal_of
 from kartosql.formats.footer import footer_of
 from kartosql.store import Store
 
@@ -222,7 +223,7 @@ def _decoder(leaf: _Leaf, type_: pa.DataType) -> Callable[[bytes], Any] | None:
             return lambda raw: bool(struct.unpack("<?", raw)[0])
     elif types.is_decimal128(type_) and (5 in logical or converted == _DECIMAL) and leaf.scale == type_.scale:
         if plain:
-            return lambda raw: Decimal(struct.unpack(plain, raw)[0]).scaleb(-leaf.scale)
+            return lambda raw: decimal_of(struct.unpack(plain, raw)[0], leaf.scale)
         if leaf.physical in (_BYTE_ARRAY, _FIXED):
             return lambda raw: _decimal(raw, leaf.scale)
     return None
@@ -247,8 +248,7 @@ def _text(raw: bytes) -> str:
 def _decimal(raw: bytes, scale: int) -> Decimal:
     if not 0 < len(raw) <= 16:
         raise ValueError
-    unscaled = int.from_bytes(raw, "big", signed=True)
-    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+    return decimal_of(int.from_bytes(raw, "big", signed=True), scale)
 
 
 def parquet_footers(store: Store) -> Callable[[str], Footer | None]:

@@ -14,6 +14,7 @@ from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, bounds_of,
 from kartosql.formats.xskipper.domain import MAX_DIGITS, ColumnType
 from kartosql.formats.xskipper.java import JavaArray, JavaObject, JavaStreamError, parse
 
+MAX_BYTES = 32 << 20  # of the objects of one column; each byte costs time
 _BOXED = {
     "java.lang.Byte": "integer",
     "java.lang.Short": "integer",
@@ -110,6 +111,9 @@ def _sized(items: list[Any], size: int) -> list[Any]:
 
 def _objects(cells: Sequence[bytes | None], names: tuple[str, ...]) -> list[list[Any] | None]:
     """Return fields of the object in each cell, None for cells that are not read."""
+    size = sum(len(c) for c in cells if c is not None)
+    if size > MAX_BYTES:
+        raise OddCells(f"its objects have more than {MAX_BYTES:,} bytes")
     found: list[list[Any] | None] = []
     for cell in cells:
         try:
@@ -121,8 +125,9 @@ def _objects(cells: Sequence[bytes | None], names: tuple[str, ...]) -> list[list
     return found
 
 
-def _typed(pairs: list[tuple[str, Any]]) -> tuple[ColumnType, pa.DataType]:
-    families = {family for family, _ in pairs}
+def _typed(pairs: list[tuple[str, Any]], *, are_known: bool) -> tuple[ColumnType, pa.DataType]:
+    # Where all is read and there is no value but NULL, its type does not matter.
+    families = {family for family, _ in pairs} or ({"integer"} if are_known else set())
     if len(families) != 1:
         raise OddCells("the cells hold values of several types")
     (family,) = families
@@ -154,7 +159,7 @@ def old_bounds(cells: Sequence[bytes | None]) -> tuple[Bounds, ColumnType]:
         pairs += [e for e in ends if e is not None]
         lows.append(None if ends[0] is None else ends[0][1])
         highs.append(None if ends[1] is None else ends[1][1])
-    type_, arrow = _typed(pairs)
+    type_, arrow = _typed(pairs, are_known=not any(unknown))
     made = bounds_of(_array(lows, arrow), _array(highs, arrow), type_, is_legacy=True)
     empty = array_of([e and not u for e, u in zip(made.empty.to_pylist(), unknown, strict=True)], pa.bool_())
     return Bounds(made.low, made.high, empty), type_
@@ -173,6 +178,6 @@ def old_values(cells: Sequence[bytes | None]) -> tuple[Values, ColumnType]:
         unknown.append(items is None)
         pairs += items or []
         rows += [row] * len(items or [])
-    type_, arrow = _typed(pairs)
+    type_, arrow = _typed(pairs, are_known=not any(unknown))
     keys = keys_of(_array([v for _, v in pairs], arrow), type_)
     return Values(keys, array_of(rows, pa.int64()), array_of(unknown, pa.bool_())), type_

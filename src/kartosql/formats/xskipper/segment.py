@@ -131,7 +131,10 @@ class Segment:
         type_ = index.value_type
         if type_ is None or not pa.types.is_struct(array.type):
             raise OddCells("its type is not that of bounds")
-        low, high = (array.flatten()[array.type.get_field_index(n)] for n in ("min", "max"))
+        places = [array.type.get_field_index(n) for n in ("min", "max")]
+        if -1 in places:
+            raise OddCells("it has no one least and greatest value")
+        low, high = (array.flatten()[place] for place in places)
         return bounds_of(low, high, type_, is_legacy=self.schema.is_legacy), type_
 
     def values(self, index: Index) -> tuple[Values, ColumnType] | None:

@@ -85,7 +85,7 @@ class MetadataStore:
         self.newer: list[str] = []
         self.locked: list[str] = []
         self._budget = Budget()
-        self._rows: dict[str, tuple[int, ...]] | None = None
+        self._rows: dict[str, list[int]] | None = None
         for name in names:
             segment = self._segment(name, keys)
             if segment is not None and _is_about(segment, table, self._report):
@@ -264,14 +264,14 @@ class MetadataStore:
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
         return list(found.items())
 
-    def _by_id(self) -> dict[str, tuple[int, ...]]:
+    def _by_id(self) -> dict[str, list[int]]:
         """Return the rows of each indexed object, counted through all part files with readable names."""
         if self._rows is None:
-            rows: dict[str, tuple[int, ...]] = {}
+            rows: dict[str, list[int]] = {}
             at = 0
             for segment in self.segments:
                 for name in segment.ids():
-                    rows[name] = (*rows.get(name, ()), at)
+                    rows.setdefault(name, []).append(at)
                     at += 1
             self._rows = rows
         return self._rows

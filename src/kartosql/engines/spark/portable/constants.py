@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import decimal
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kartosql.engines.spark.portable.types import INTEGERS, UNSIGNED, Type, read_type
 from kartosql.errors import NotPortable
+from kartosql.formats.arrays import decimal_of
 
 Node = dict[str, Any]
 # Evaluates DuckDB expressions; what fails has an exception in place of its value.
@@ -185,7 +185,7 @@ def _text(raw: Any, type_: Type) -> str:
     """Return a constant of a plan as text that DuckDB can cast to its type."""
     if type_.name == "HUGEINT" or type_.name == "DECIMAL":
         number = (raw["upper"] << 64) + raw["lower"] if isinstance(raw, dict) else int(raw or 0)
-        return f"{decimal.Decimal(number).scaleb(-type_.scale):f}" if type_.name == "DECIMAL" else str(number)
+        return f"{decimal_of(number, type_.scale):f}" if type_.name == "DECIMAL" else str(number)
     if type_.name == "INTERVAL":
         units = ((raw or {}).get(unit, 0) for unit in ("months", "days", "micros"))
         return " ".join(f"{n} {u}" for n, u in zip(units, ("months", "days", "microseconds"), strict=True))
