@@ -48,7 +48,7 @@ def drop_stdout() -> None:
 def interruptible(
     work: Callable[[], object], stop: Callable[[], None], tick: Callable[[], None] | None = None, every: float = 0.1
 ) -> None:
-    """Do ``work`` in a thread, and let Ctrl-C call ``stop``; meanwhile call ``tick`` all ``every`` seconds.
+    """Do ``work`` in a thread, and let Ctrl-C call ``stop``; meanwhile call ``tick``, if given, all ``every`` seconds.
 
     The engine looks for signals only now and then, but obeys another thread at once.
     """
@@ -66,10 +66,11 @@ def interruptible(
     thread = threading.Thread(target=guarded, daemon=True)
     try:
         thread.start()
-        # Not Thread.join: when that is interrupted, it takes the thread for ended.
-        while not done.wait(None if tick is None else every):
-            assert tick is not None
-            tick()
+        # Not Thread.join: when that is interrupted, it takes the thread for ended. Not without a limit: a signal that
+        # comes just before Python begins to wait does not wake it.
+        while not done.wait(every):
+            if tick is not None:
+                tick()
         thread.join()
     except KeyboardInterrupt:
         try:

@@ -111,7 +111,9 @@ class Behind:
 
     def shell(self) -> Shell:
         """Return the shell as soon as it is there; raises what opening the store raised."""
-        self._made.wait()
+        # Not without a limit: Ctrl-C that comes just before Python begins to wait does not wake it.
+        while not self._made.wait(0.1):
+            pass
         if self._error is not None:
             raise self._error
         assert self._shell is not None
