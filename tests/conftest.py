@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import stat
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +17,13 @@ import pytest
 import golden
 from kartosql.errors import UsageError
 from kartosql.store import Store
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> None:
+    """Let this process and those that tests start hear Ctrl-C, also where the run was started behind ``&``."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -88,8 +88,18 @@ def _stopped(w: World) -> None:
     query.interrupt()  # type: ignore[attr-defined]
     import threading
 
-    threading.Timer(0.3, query.interrupt).start()  # type: ignore[attr-defined]
-    query.rows()
+    ended = threading.Event()
+
+    def stop() -> None:
+        # Again and again: what does not run yet is not stopped.
+        while not ended.wait(0.1):
+            query.interrupt()  # type: ignore[attr-defined]
+
+    threading.Thread(target=stop).start()
+    try:
+        query.rows()
+    finally:
+        ended.set()
 
 
 def _ambiguous(w: World) -> None:

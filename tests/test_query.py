@@ -160,7 +160,7 @@ def test_a_stream_closed_early_stops_the_query_and_leaves_the_rest_usable(connec
     started = time.perf_counter()
     reader.close()
     del reader
-    assert time.perf_counter() - started < 10
+    assert time.perf_counter() - started < 120  # it would take years
     assert connection.sql("SELECT count(*) FROM d").rows() == [(4,)]
 
 
@@ -181,7 +181,7 @@ ENDLESS = "range(1000000000000) t(i)"  # more than any run can wait for, or hold
     ],
 )
 def test_a_query_with_parameters_streams(connection, rest, parameters):
-    connection.sql("SET timeout = 60")
+    connection.sql("SET timeout = 250")
     reader = connection.sql(f"SELECT i FROM {ENDLESS} {rest}", parameters).reader()
     found = [i for _ in range(3) for i in reader.read_next_batch()["i"].to_pylist()]
     reader.close()
@@ -220,7 +220,7 @@ def test_interrupt_stops_a_stream_with_parameters(connection):
 def test_a_preview_does_not_run_to_the_end(connection):
     started = time.perf_counter()
     assert repr(connection.sql("SELECT a.range FROM range(10000000) a, range(10000000) b"))
-    assert time.perf_counter() - started < 20
+    assert time.perf_counter() - started < 120  # it would take years
 
 
 def test_two_streams_run_side_by_side(connection):
@@ -258,13 +258,10 @@ def test_interrupt_stops_a_query_from_another_thread(connection):
 
     thread = threading.Thread(target=run)
     thread.start()
-    for _ in range(200):
-        time.sleep(0.05)
+    # Again and again: what does not run yet is not stopped.
+    while thread.is_alive():
         query.interrupt()
-        if not thread.is_alive():
-            break
-    thread.join(30)
-    assert not thread.is_alive()
+        thread.join(0.05)
     (error,) = outcome
     assert isinstance(error, ExecutionError)
     assert error.code == "interrupted"

@@ -496,11 +496,9 @@ def test_interrupt_stops_the_query_of_a_statement_and_leaves_no_file(con):
 
     thread = threading.Thread(target=run)
     thread.start()
-    for _ in range(400):
+    while thread.is_alive():
         con.interrupt()
         thread.join(0.05)
-        if not thread.is_alive():
-            break
     assert [e.code for e in raised] == ["interrupted"]
     assert {e.name for e in con.store.list_root()} == files
 

@@ -162,7 +162,7 @@ def test_a_statement_sees_files_that_came_went_or_changed(con, tmp_path):
         assert con.sql("SELECT a, b FROM t ORDER BY a").rows() == [(1, None), (2, "x")]
         assert con.sql("SELECT count(*), min(a) FROM t").rows() == [(2, 1)]
     size = (tmp_path / "f" / "2.parquet").stat().st_size
-    time.sleep(0.01)
+    time.sleep(0.05)  # longer than the clock of a filesystem ticks
     write(tmp_path / "f" / "2.parquet", a=[7], b=["y"])
     assert (tmp_path / "f" / "2.parquet").stat().st_size == size
     assert con.sql("SELECT a, b FROM t ORDER BY a").rows() == [(1, None), (7, "y")]

@@ -59,7 +59,7 @@ def process() -> Callable[..., subprocess.CompletedProcess[str]]:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             env={**os.environ, **environment},
         )
 

@@ -91,7 +91,7 @@ def test_a_local_folder_needs_no_config_at_all(cube):
         "import sys; from kartosql.cli.main import main; code = main([sys.argv[1], '-c', 'SELECT 1 AS a'])\n"
         "print([m for m in ('platformdirs', 'tomllib', 'prompt_toolkit', 'rich') if m in sys.modules], code)"
     )
-    found = subprocess.run([sys.executable, "-c", code, cube], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code, cube], capture_output=True, text=True, timeout=200)
     assert found.stdout.splitlines()[-1] == "[] 0"
 
 

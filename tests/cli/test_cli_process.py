@@ -19,22 +19,23 @@ def test_the_version_needs_no_heavy_import():
         "import sys; from kartosql.cli.main import main; code = main(['--version'])\n"
         f"print([m for m in {HEAVY} if m in sys.modules], code)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert found.stdout.splitlines() == [f"kartosql {__version__}", "[] 0"]
 
 
-def test_the_version_is_quick(process):
-    def used() -> float:
-        found = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return found.ru_utime + found.ru_stime
+def test_the_version_is_quick():
+    def used(*how: str) -> float:
+        """Return the CPU time that Python takes at best."""
+        found = []
+        for _ in range(4):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *how], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            found.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        return min(found)
 
-    best = 1.0
-    for _ in range(3):
-        before = used()
-        assert process("--version").returncode == 0
-        best = min(best, used() - before)
-    # 0.05 s on the machine it was written on; the bound catches a heavy import, not a slow machine.
-    assert best < 0.2
+    # 0.04 s and 0.01 s on the machine it was written on; DuckDB, pyarrow and sqlglot take 0.7 s.
+    assert used("-m", "kartosql", "--version") < 15 * used("-c", "pass")
 
 
 def test_usage_errors_need_no_heavy_import():
@@ -42,7 +43,7 @@ def test_usage_errors_need_no_heavy_import():
         "import sys; from kartosql.cli.main import main; code = main(['store', '--nope'])\n"
         f"print([m for m in {HEAVY} if m in sys.modules], code)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert found.stdout.splitlines() == ["[] 2"]
 
 
@@ -69,7 +70,7 @@ def test_a_reader_that_has_enough_is_no_error(cube, format):
     process.stdout.read(4)
     process.stdout.close()
     with process.stderr as stderr:
-        assert (stderr.read(), process.wait(60)) == (b"", 0)
+        assert (stderr.read(), process.wait(200)) == (b"", 0)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
@@ -79,7 +80,7 @@ def test_a_full_disk_behind_stdout_is_a_store_error(cube):
             [sys.executable, "-m", "kartosql", cube, "-c", "SELECT * FROM c"],
             stdout=full,
             stderr=subprocess.PIPE,
-            timeout=60,
+            timeout=200,
         )
     assert found.returncode == 3
     first, *_ = found.stderr.splitlines()
@@ -103,6 +104,6 @@ def test_ctrl_c_ends_a_statement_and_leaves_no_file(cube, tmp_path, seconds):
     assert os.listdir(tmp_path) != []  # the part file: the statement is about to run
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == (b"", b"interrupted\n")
+    assert process.communicate(timeout=200) == (b"", b"interrupted\n")
     assert process.returncode == 130
     assert os.listdir(tmp_path) == []

@@ -26,7 +26,7 @@ def test_an_installed_package_has_them_too(tmp_path):
         cwd=CHECKOUT,
         check=True,
         capture_output=True,
-        timeout=200,
+        timeout=280,
     )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -38,7 +38,7 @@ def test_an_installed_package_has_them_too(tmp_path):
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, env=env, check=True
     )
     package, page, counts = found.stdout.splitlines()
     assert package.startswith(str(tmp_path))

@@ -96,7 +96,7 @@ def bash(tmp_path: Path, typed: str) -> list[str]:
         _kartosql
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    found = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    found = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=200, check=True, cwd=tmp_path)
     assert found.stderr == ""
     return found.stdout.split("\n")[:-1]
 
@@ -117,7 +117,7 @@ def test_the_script_of_a_shell_is_one(shell, check, tmp_path):
     path.write_text(script(shell))
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
-    subprocess.run([shell, check, str(path)], check=True, timeout=60)
+    subprocess.run([shell, check, str(path)], check=True, timeout=200)
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
@@ -130,7 +130,7 @@ def test_fish_completes(tmp_path):
     (tmp_path / "script.fish").write_text(script("fish"))
     code = f"set -x PATH {folder} $PATH; source {tmp_path}/script.fish; complete -C 'kartosql store --format js'"
     env = {**os.environ, "HOME": str(tmp_path)}
-    found = subprocess.run(["fish", "-c", code], capture_output=True, text=True, timeout=60, check=True, env=env)
+    found = subprocess.run(["fish", "-c", code], capture_output=True, text=True, timeout=200, check=True, env=env)
     assert [line.split("\t")[0] for line in found.stdout.splitlines()] == ["json", "jsonl"]
 
 
@@ -144,7 +144,7 @@ def test_zsh_completes(tmp_path):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kartosql "$@"\n')
     command.chmod(0o700)
     env = {**os.environ, "HOME": str(tmp_path), "PATH": f"{folder}:{os.environ['PATH']}", "TERM": "dumb"}
-    process = pexpect.spawn("zsh", ["-f", "-i"], env=env, encoding="utf-8", timeout=30)
+    process = pexpect.spawn("zsh", ["-f", "-i"], env=env, encoding="utf-8", timeout=120)
     try:
         process.sendline("PS1='ready> '; autoload -U compinit; compinit -u; source =(kartosql --completion zsh)")
         process.expect("ready> ")
@@ -175,7 +175,7 @@ def test_a_signal_ends_a_statement_and_leaves_no_file(cube, tmp_path, number, co
     while not os.listdir(out):
         time.sleep(0.01)
     process.send_signal(number)
-    assert process.communicate(timeout=60) == (b"", b"terminated\n")
+    assert process.communicate(timeout=200) == (b"", b"terminated\n")
     assert process.returncode == code
     assert os.listdir(out) == []
 
@@ -186,5 +186,5 @@ def test_a_signal_that_the_starter_ignores_stays_ignored():
         "from kartosql.cli.signals import end_on_signals; end_on_signals()\n"
         "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert found.stdout == "True False\n"

@@ -86,21 +86,27 @@ def test_box_shows_the_table_of_what_was_done(run, store):
     assert "seed" in found.out
 
 
-def test_ctrl_c_stops_a_statement_and_nothing_of_it_is_visible(store):
+def test_ctrl_c_stops_a_statement_and_nothing_of_it_is_visible(store, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
     sql = (
         "CREATE DATASET d AS SELECT max(a.i * b.i * c.i) AS m FROM range(3000) a(i), range(3000) b(i), range(3000) c(i)"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "kartosql", store, "--write", "-c", sql], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "kartosql", store, "--write", "-c", sql, "-o", str(out / "rows.csv")],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
-        time.sleep(3)
+        while not os.listdir(out):  # the statement is about to run
+            time.sleep(0.01)
+        time.sleep(1)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=200)
     finally:
         process.kill()
     assert (process.returncode, err.strip()) == (130, "interrupted")
+    assert os.listdir(out) == []
     with kartosql.connect(store) as con:
         assert con.datasets() == ["c++seed"]
         assert not [f for f in _files(store) if os.sep + "d" + os.sep in f.removeprefix(store)]

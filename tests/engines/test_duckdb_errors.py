@@ -89,7 +89,7 @@ def test_a_timeout_stops_the_statement():
     with pytest.raises(LimitError) as e:
         connection.sql("SELECT count(*) FROM range(100000000) a, range(100000) b WHERE a.range * b.range = 7").rows()
     assert e.value.code == "timeout"
-    assert time.perf_counter() - started < 20
+    assert time.perf_counter() - started < 120  # it would take years
 
 
 def test_too_little_memory_is_an_error_with_advice(tmp_path):

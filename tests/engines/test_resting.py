@@ -86,10 +86,12 @@ def test_the_timeout_is_that_of_the_statement_at_hand(connection):
     small = "SELECT count(*) FROM t, range(3) a WHERE i = 11"
     for _ in range(LEARNED + 1):
         connection.sql(small).rows()
-    connection.sql("SET timeout = 0.2")
+    connection.sql("SET timeout = 100")
     assert connection.sql(small).rows() == [(3,)]
+    connection.sql("SET timeout = 0.2")
     with pytest.raises(LimitError):
         connection.sql(sql).rows()
+    connection.sql("SET timeout = 100")
     assert connection.sql(small).rows() == [(3,)]
 
 

@@ -341,16 +341,17 @@ def test_results_outlive_the_connection(store, made):
     assert not connection._runtime._planners
 
 
-def test_closing_waits_for_nothing_and_leaves_no_thread_and_no_folder(store):
+def test_closing_waits_for_nothing_and_leaves_no_thread_and_no_folder(store, tmp_path_factory, monkeypatch):
     _write(store)
-    before = {*os.listdir(tempfile.gettempdir())}
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with kartosql.connect(store.url) as connection:
         for i in range(3):
             connection.sql("SELECT * FROM t WHERE i = ? ORDER BY x", [i]).rows()
     for thread in threading.enumerate():
         if thread.name == "kartosql-close":
             thread.join()
-    assert not [n for n in {*os.listdir(tempfile.gettempdir())} - before if n.startswith("kartosql-")]
+    assert os.listdir(temporary) == []
 
 
 def test_a_connection_that_is_dropped_frees_its_engines(store, made):
@@ -466,11 +467,21 @@ def test_statistics_tell_what_was_opened(connection):
 
 def test_an_interrupt_from_another_thread_stops_the_run(connection):
     query = connection.sql("SELECT count(*) FROM range(100000000) a, range(100000) b, t WHERE a.range * b.range = x")
-    timer = threading.Timer(0.5, query.interrupt)
-    timer.start()
-    with pytest.raises(KartosqlError) as e:
-        query.rows()
-    timer.join()
+    ended = threading.Event()
+
+    def stop() -> None:
+        # Again and again: what does not run yet is not stopped.
+        while not ended.wait(0.1):
+            query.interrupt()
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        with pytest.raises(KartosqlError) as e:
+            query.rows()
+    finally:
+        ended.set()
+        thread.join()
     assert e.value.code == "interrupted"
     assert connection.sql("SELECT sum(x) FROM t").rows() == [(780,)]
 

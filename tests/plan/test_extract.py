@@ -298,9 +298,9 @@ def test_expressions_that_multiply_are_given_up_in_time(connection):
         nested = f"SELECT x + x AS x FROM ({nested})"
     listed = ", ".join(f"{' + '.join([f'x{i}'] * 6)} AS x{i + 1}" for i in range(8))
     for sql in (f"SELECT count(*) FROM ({nested}) WHERE x = 0", f"SELECT p AS x0, {listed} FROM t WHERE x8 = 0"):
-        started = time.perf_counter()
+        started = time.process_time()
         connection.explain(sql)
-        assert time.perf_counter() - started < 5
+        assert time.process_time() - started < 20  # all of them would take days
 
 
 def test_the_report_says_why_all_files_are_kept(connection):

@@ -157,7 +157,7 @@ def test_a_writer_that_waited_for_the_lock_sees_the_new_document(local, monkeypa
 
     def slow(source, target):
         renamed.set()
-        assert go_on.wait(20)
+        assert go_on.wait(200)
         real(source, target)
 
     monkeypatch.setattr(steps, "rename", slow)
@@ -174,7 +174,7 @@ def test_a_writer_that_waited_for_the_lock_sees_the_new_document(local, monkeypa
 
     one = threading.Thread(target=first)
     one.start()
-    assert renamed.wait(20)
+    assert renamed.wait(200)
     two = threading.Thread(target=second)
     two.start()
     two.join(0.2)

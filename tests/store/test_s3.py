@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pyarrow as pa
 import pytest
 
@@ -26,12 +24,9 @@ pytestmark = [
 def endpoint():
     from moto.server import ThreadedMotoServer
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    yield f"http://127.0.0.1:{port}"
+    yield "http://{}:{}".format(*server.get_host_and_port())
     server.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 import pexpect
 import pyte
+
+SUMMARY = r"rows? in \d+\.\d{3} s"  # below a result, however long it took
 
 
 class Terminal:
@@ -30,7 +33,7 @@ class Terminal:
             ["-m", "kartosql", *arguments],
             dimensions=(lines, columns),
             env=env,  # type: ignore[arg-type]
-            timeout=60,
+            timeout=120,
         )
         # Ctrl-C and the like are typed, not swallowed by a pause of pexpect.
         self.process.delaybeforesend = None
@@ -67,7 +70,7 @@ class Terminal:
         self.raw += data
         self.stream.feed(data)
 
-    def until(self, found: str | Callable[[], Any], seconds: float = 20) -> Any:
+    def until(self, found: str | Callable[[], Any], seconds: float = 120) -> Any:
         """Read until a text is on the screen, or something holds."""
         holds = (lambda: found in self.display) if isinstance(found, str) else found
         end = time.monotonic() + seconds
@@ -87,18 +90,19 @@ class Terminal:
         self.until(lambda: "tables · mode" in self.display)
         return self
 
-    def run(self, text: str, wanted: str = " in 0.") -> str:
-        """Type a statement, press Enter, and return what is on the screen when ``wanted`` is."""
-        count = self.text.count(wanted)
+    def run(self, text: str, wanted: str | None = None) -> str:
+        """Type a statement, press Enter, and return what is on the screen when ``wanted`` is, or a summary."""
+        pattern = SUMMARY if wanted is None else re.escape(wanted)
+        count = len(re.findall(pattern, self.text))
         self.send(text + "\r")
-        self.until(lambda: self.text.count(wanted) > count)
+        self.until(lambda: len(re.findall(pattern, self.text)) > count)
         # What is typed before the prompt is there, is not typed into it.
         self.until(lambda: any(line.endswith(">") for line in [x for x in self.display.split("\n") if x][-2:]))
         return self.text
 
     def ended(self) -> int | None:
         """Wait for the end and return the exit code."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while self.process.isalive() and time.monotonic() < end:
             self.read()
         self.process.close()

@@ -36,7 +36,7 @@ def test_progress_is_told_while_spark_runs(tmp_path):
     thread = threading.Thread(target=run)
     thread.start()
     seen = []
-    end = time.monotonic() + 90
+    end = time.monotonic() + 200
     while time.monotonic() < end and thread.is_alive() and not any(p.fraction is not None for p in seen):
         seen += [p] if (p := query.progress) is not None and p.phase == "read" else []
         time.sleep(0.05)

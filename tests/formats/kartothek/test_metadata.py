@@ -345,9 +345,9 @@ def test_a_frame_that_hides_its_size_is_unpacked_up_to_the_limit():
     head = b"\x81\xa8metadata\xc6" + (MAX_METADATA_BYTES - 10).to_bytes(4, "big")
     bomb = zeros(head, MAX_METADATA_BYTES)
     assert len(bomb) < 1 << 18
-    started = time.monotonic()
+    started = time.process_time()
     assert peak_of(lambda: refuse(bomb, ZSTD, "too-large")) < MAX_METADATA_BYTES * 9 // 4
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 60
 
 
 def test_what_stands_behind_a_document_is_not_unpacked():

@@ -138,7 +138,7 @@ def test_an_interrupt_stops_the_job(spark, con, tmp_path):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     started = time.monotonic()
-    while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < started + 30:
+    while spark.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < started + 120:
         time.sleep(0.1)
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
     assert con.cubes() == {}

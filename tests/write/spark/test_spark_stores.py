@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import textwrap
@@ -163,13 +162,11 @@ def test_an_executor_with_nothing_but_pyarrow_writes_to_s3(tmp_path, monkeypatch
     from moto.server import ThreadedMotoServer
     from pyspark import cloudpickle
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
-        url, region = f"http://127.0.0.1:{port}", {"region_name": "us-east-1"}
+        url = "http://{}:{}".format(*server.get_host_and_port())
+        region = {"region_name": "us-east-1"}
         client = boto3.client("s3", endpoint_url=url, aws_access_key_id="k", aws_secret_access_key="s", **region)
         client.create_bucket(Bucket="a-bucket")
         options = {"endpoint_url": url, "key": "k", "secret": "s", "client_kwargs": region}
