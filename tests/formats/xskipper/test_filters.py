@@ -55,3 +55,21 @@ def test_a_budget_is_spent_once():
     budget = Budget(10)
     assert [budget.take(n) for n in (6, 6, 4, 1)] == [True, False, True, False]
     assert Budget().take(1)
+
+
+@pytest.mark.parametrize("cut", range(9))
+def test_filters_in_memory_have_the_bits_of_those_in_files(cut):
+    """Of few words that are not zero, the first and the last among them, of many, and of none."""
+    rng = random.Random(cut)
+    for share in (0, 0.01, 0.4, 0.6, 1):
+        data = bytearray(8 * 300 + cut)
+        for start in range(cut, len(data), 8):
+            if rng.random() < share or (start in (cut, len(data) - 8) and share):
+                data[start + rng.randrange(8)] = rng.randrange(1, 256)
+        cell = filters._Cell(0, memoryview(bytes(data)))
+        packed = cell.packed()
+        assert (packed.bitmap is None) == (share > 0.5)
+        for at in range(cut % 8, len(data)):
+            for bit in range(8):
+                probe = [(at, 1 << bit)]
+                assert packed.has(probe) == cell.has(probe) == bool(data[at] >> bit & 1)

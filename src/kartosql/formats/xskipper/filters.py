@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +11,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kartosql.formats.arrays import constant
 from kartosql.formats.xskipper.bloom import Layout
 from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.java import JavaStreamError
@@ -24,6 +24,7 @@ MAX_VALUES = 1_000  # of one condition; longer lists are not looked for
 _BATCH = 32
 _MOST_HELD = 5 << 28  # 1.25 GiB: 10,000 filters of the default size
 _SHARE_OF_MEMORY = 10
+_ZERO = constant(0, pa.int64())
 
 
 class Budget:
@@ -51,46 +52,47 @@ def _default_budget() -> int:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A filter: the number of its layout, and its bytes, or only its words of 32 bits that are not zero.
+    """A filter: the number of its layout, and its bytes, or only its words of 64 bits that are not zero.
 
-    The words are counted from behind the first ``skipped`` bytes, which no value is looked for in.
+    Words are counted from behind the first ``skipped`` bytes, which no value is looked for in. ``bitmap``
+    tells of each whether it is not zero.
     """
 
     form: int
     data: memoryview
-    places: memoryview | None = None
+    bitmap: bytes | None = None
     skipped: int = 0
 
     def has(self, probe: Sequence[tuple[int, int]]) -> bool:
         """Return whether all bits of a value are set."""
-        data, places = self.data, self.places
-        if places is None:
+        data, bitmap = self.data, self.bitmap
+        if bitmap is None:
             return all(data[at] & mask for at, mask in probe)
         for at, mask in probe:
-            word, byte = divmod(at - self.skipped, 4)
-            found = bisect_left(places, word)
-            if found == len(places) or places[found] != word or not data[found] >> 8 * byte & mask:
+            word, byte = divmod(at - self.skipped, 8)
+            place, bit = divmod(word, 8)
+            if not bitmap[place] >> bit & 1:
+                return False
+            kept = int.from_bytes(bitmap[:place], "little").bit_count() + (bitmap[place] & (1 << bit) - 1).bit_count()
+            if not data[8 * kept + byte] & mask:
                 return False
         return True
 
     @property
     def size(self) -> int:
-        return self.data.nbytes + (self.places.nbytes if self.places is not None else 0) + 200
+        return self.data.nbytes + len(self.bitmap or b"") + 200
 
     def packed(self) -> _Cell:
         """Return the filter as it stays in memory: without the words that are zero, if most are."""
-        skipped = len(self.data) % 4
+        skipped = len(self.data) % 8
         raw = bytes(self.data[skipped:])
-        words = pa.Array.from_buffers(pa.uint32(), len(raw) // 4, [None, pa.py_buffer(raw)])
-        places = pc.indices_nonzero(words)
-        if 4 * len(places) > len(words):
+        words = pa.Array.from_buffers(pa.int64(), len(raw) // 8, [None, pa.py_buffer(raw)])
+        filled = pc.not_equal(words, _ZERO)
+        kept = words.filter(filled)
+        if 2 * len(kept) > len(words):
             return _Cell(self.form, memoryview(bytes(self.data)))
-        kept = words.take(places)
-        return _Cell(self.form, _plain(kept), _plain(places.cast(pa.uint32())), skipped)
-
-
-def _plain(array: pa.Array) -> memoryview:
-    return memoryview(array.buffers()[1]).cast("B")[: 4 * len(array)].cast("I")
+        bitmap = filled.buffers()[1].to_pybytes()[: len(words) // 8 + 1]
+        return _Cell(self.form, memoryview(kept.buffers()[1] or b"").cast("B"), bitmap, skipped)
 
 
 class Filters:
