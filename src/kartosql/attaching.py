@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kartosql.engines.duckdb import Runtime
-from kartosql.errors import KartosqlError, SqlError
+from kartosql.errors import KartosqlError, SqlError, UsageError
 from kartosql.plan.tables import Tables, TableSource
 from kartosql.result import Query
 from kartosql.settings import Settings
@@ -17,6 +17,7 @@ from kartosql.store import Mounts
 
 if TYPE_CHECKING:
     from kartosql.attach import Attachments
+    from kartosql.attach.indexing import FolderIndexes
 
 
 class Attaching:
@@ -118,6 +119,25 @@ class Attaching:
                 sql=statement.text,
             )
         return Query(catalog.checks(checks()))
+
+    def _indexes_of_folder(self, name: str, spark: Any = None) -> FolderIndexes | None:
+        """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
+        found = self._attachments.find((name,)) if self._attached is not None and isinstance(name, str) else None
+        if found is None:
+            return None
+        if spark:
+            raise UsageError(
+                f"{name!r} is attached: Spark indexes the files of datasets only.", hint="Leave out spark=."
+            )
+        indexes = getattr(found, "skipping_indexes", None)
+        if indexes is None:
+            raise UsageError(
+                f"{name!r} is attached, and what is attached can only be read.",
+                code="unknown-table",
+                hint="Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store.",
+            )
+        made: FolderIndexes = indexes()
+        return made
 
     def _attached_tables(self, tables: Tables) -> list[tuple[str, TableSource | KartosqlError]]:
         """Return the tables that are attached with what is wrong with them, but for those of attached stores."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Tables, TableSource, quote_if_needed
+from kartosql.plan.tables import Part, Tables, TableSource, quote_if_needed
 from kartosql.settings import SETTINGS, Settings
 from kartosql.store import Files
 
@@ -172,10 +173,24 @@ def describe(source: TableSource) -> pa.Table:
     """Return the columns of a table: name, type, role, dataset, index."""
     rows = []
     by_name = {p.name: p for p in source.parts}
+    skipping = {p.name: _skipping_of(p) for p in source.parts}
     for column, type_ in source.columns.items():
         part = by_name.get(source.owner.get(column, ""))
-        rows.append((column, str(type_), _role(source, column), part.name if part else None, _index(source, column)))
+        kinds = [_index(source, column), *skipping.get(part.name if part else "", {}).get(column.lower(), ())]
+        index = ", ".join(k for k in kinds if k is not None) or None
+        rows.append((column, str(type_), _role(source, column), part.name if part else None, index))
     return _table(rows, column=pa.string(), type=pa.string(), role=pa.string(), dataset=pa.string(), index=pa.string())
+
+
+def _skipping_of(part: Part) -> dict[str, list[str]]:
+    """Return the kinds of skipping indexes by column in lower case; none if their metadata cannot be read."""
+    found: dict[str, list[str]] = {}
+    if part.table.skipping is not None:
+        with contextlib.suppress(KartosqlError):
+            for index in part.table.skipping.indexed()[0]:
+                if len(index.cols) == 1 and index.cols[0] not in map(str.lower, part.table.partition_keys):
+                    found.setdefault(index.cols[0], []).append(index.name)
+    return found
 
 
 def _role(source: TableSource, column: str) -> str:

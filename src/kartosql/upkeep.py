@@ -16,6 +16,7 @@ from kartosql.store import Store
 from kartosql.writing import Report, Tell, Writing, spark_session
 
 if TYPE_CHECKING:
+    from kartosql.attach.indexing import FolderIndexes
     from kartosql.write.check import Finding
 
 
@@ -25,6 +26,10 @@ class Upkeep(Writing):
     The calls raise ``read-only`` on a connection that may not write, except for those that only
     look.
     """
+
+    if TYPE_CHECKING:  # another part of a connection
+
+        def _indexes_of_folder(self, name: str, spark: Any = None) -> FolderIndexes | None: ...
 
     def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
         """Remove files below the datasets of a cube that belong to nothing, and tell which per dataset.
@@ -137,38 +142,46 @@ class Upkeep(Writing):
         bloomfilter: str | Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
         spark: Any = None,
     ) -> dict[str, Any]:
-        """Make skipping indexes of a dataset: bounds, lists of values, or Bloom filters of columns for each file.
+        """Make skipping indexes of a table: bounds, lists of values, or Bloom filters of columns for each file.
 
-        ``table`` is a uuid or ``cube.dataset``; members of structs are named with dots. Parameters of
-        a filter are ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a
-        file. Indexes that the dataset has stay, commits of kartosql keep all of them up to date. Returns how
-        many ``indexes`` there are, and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``.
-        ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
-        Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``.
+        ``table`` is a uuid, ``cube.dataset``, or a folder that was attached with METADATA; members of structs are
+        named with dots. Parameters of a filter are ``fpp``, the share of false positives, and ``ndv``, the number of
+        distinct values of a file. Indexes that the table has stay, commits of kartosql keep those of datasets up
+        to date. Returns how many ``indexes`` there are, and how many files were ``added``, ``removed``, ``kept`` and
+        ``unindexed``.
+        ``spark`` is a session whose executors read the files of a dataset, or True, as for ``create_index``.
+        Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders
+        also ``no-metadata-folder``, ``encrypted-metadata``, and what is wrong with the metadata.
         """
         from kartosql.write.skipping import create_skipping, specs
 
         operation = self._operation("create_skipping_index", spark=spark)
+        if (folder := self._indexes_of_folder(table, spark)) is not None:
+            return folder.create(specs(minmax, valuelist, bloomfilter))
         return create_skipping(operation, table, specs(minmax, valuelist, bloomfilter))
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
-        """Bring the skipping indexes of a dataset up to date, after writes of other programs.
+        """Bring the skipping indexes of a table up to date, after writes of other programs.
 
         ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
         """
         from kartosql.write.skipping import refresh_skipping
 
-        return refresh_skipping(self._operation("refresh_skipping_index", spark=spark), table)
+        operation = self._operation("refresh_skipping_index", spark=spark)
+        folder = self._indexes_of_folder(table, spark)
+        return refresh_skipping(operation, table) if folder is None else folder.refresh()
 
     def drop_skipping_index(self, table: str) -> dict[str, Any]:
-        """Drop all skipping indexes of a dataset, and return how many ``files`` these were.
+        """Drop all skipping indexes of a table, and return how many ``files`` these were.
 
         Raises ``unknown-table`` and ``not-indexed``.
         """
         from kartosql.write.skipping import drop_skipping
 
-        return drop_skipping(self._operation("drop_skipping_index"), table)
+        operation = self._operation("drop_skipping_index")
+        folder = self._indexes_of_folder(table)
+        return drop_skipping(operation, table) if folder is None else folder.drop()
 
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
         """Look for what is wrong with a cube or a dataset, and return what was found.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from kartosql.attach.options import Options
 from kartosql.attach.skipping import FolderSkipping, metadata_of
 from kartosql.attach.texts import CsvReader
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, UsageError
 from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape, united
@@ -21,19 +21,25 @@ from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed, no_versions
 from kartosql.store import Store
-from kartosql.store.listing import ListedFile, list_files
+from kartosql.store.listing import ListedFile, list_files, time_of
 
 if TYPE_CHECKING:
+    from kartosql.attach.indexing import FolderIndexes
     from kartosql.attach.registry import Place
+    from kartosql.formats.xskipper import Sources
 
 
 class Reader(Protocol):
-    """Tells the columns of files."""
+    """Tells the columns of files. ``reading`` tells how their texts are read, None where there is but one way."""
 
     kind: str
+    reading: str | None
 
     def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
         """Return the columns of all files together, and what each file is like."""
+
+    def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
+        """Return how the rows of files are read for indexes."""
 
     def close(self) -> None:
         """Free what it holds."""
@@ -69,8 +75,10 @@ class ParquetReader:
     """Columns of Parquet files, from their footers."""
 
     kind = "parquet"
+    reading: str | None = None
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._url = store.url
         self._schemas = ParquetSchemas(store)
 
@@ -79,6 +87,14 @@ class ParquetReader:
         schemas = self._schemas.read(files)
         shapes = {id(s): Shape({f.name: f.type for f in s}) for s in schemas}
         return united(schemas, [f.name for f in files], self._url), [shapes[id(s)] for s in schemas]
+
+    def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
+        """Return how the rows of files are read for indexes: by Arrow, from footers where these tell enough."""
+        from kartosql.formats.xskipper import Sources
+        from kartosql.formats.xskipper.footers import parquet_footers
+        from kartosql.formats.xskipper.scans import parquet_scan
+
+        return Sources(parquet_scan(self._store), parquet_footers(self._store), lambda f: time_of(self._store, f.key))
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""
@@ -95,6 +111,8 @@ class Folder:
         self._hive = options.truth("hive_partitioning", True)
         self._typed = options.truth("hive_types_autocast", True)
         self._metadata = metadata_of(place.url, options, place.storage_options)
+        if self._metadata is not None:
+            self._metadata.is_file, self._metadata.reading = only is not None, reader.reading
         self._skipping: MetadataStore | None = None
         self._lock = threading.Lock()
         self._listed: list[ListedFile] = []
@@ -117,6 +135,26 @@ class Folder:
     def close(self) -> None:
         """Forget the files; statements that were made may still read them."""
         self._reader.close()
+
+    def skipping_indexes(self) -> FolderIndexes:
+        """Return the skipping indexes of the folder as it stands now; raises ``no-metadata-folder`` without one."""
+        from kartosql.attach.indexing import FolderIndexes
+
+        name = self._place.name
+        if self._metadata is None:
+            raise UsageError(
+                f"{name!r} was attached without a place for its data-skipping metadata.",
+                code="no-metadata-folder",
+                hint="ATTACH OR REPLACE '...' AS t (TYPE ..., METADATA 'folder') gives one.",
+            )
+        source = self.find(())
+        assert source is not None
+        table = source.parts[0].table
+        assert isinstance(table, FolderTable)
+        with self._lock:
+            files = self._listed
+            sources = self._reader.sources(files, table, self._prefix)
+        return FolderIndexes(name, table, files, self._metadata, sources)
 
     def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
         """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""

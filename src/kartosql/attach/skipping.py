@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from kartosql.formats.xskipper import conditions as xs
 from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
+from kartosql.formats.xskipper.store import ATTEMPTS
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 
@@ -24,17 +26,32 @@ BASE, EXPLICIT = "EXPLICIT_BASE_PATH_LOCATION", "EXPLICIT_LOCATION"
 _PLAIN_TEXT = re.compile(r"[^\s\"'\\](?:[^\"'\\\r\n]*[^\s\"'\\])?")
 
 
+@dataclass(frozen=True)
+class MetadataPlace:
+    """A folder of metadata and the identifier of their table; ``is_of_table`` tells that its name is made of that."""
+
+    url: str
+    identifier: str
+    is_of_table: bool
+
+
 class FolderMetadata:
-    """Where metadata of a folder lie, and what was read of them; all that is wrong with them only warns."""
+    """Where metadata of a folder lie, and what was read of them; all that is wrong with them only warns.
+
+    ``url`` is that of the folder, or of the one file that is the table. ``reading`` tells how the texts
+    of its files are read.
+    """
 
     def __init__(
         self, url: str, location: str, type_: str | None, keys: Any, options: Mapping[str, Any] | None
     ) -> None:
-        self._url = url
+        self.url = url
         self._location = location
         self._type = type_
-        self._keys = keys
-        self._options = options
+        self.keys = keys
+        self.options = options
+        self.is_file = False
+        self.reading: str | None = None
         self._state: object = None
         self._store: MetadataStore | None = None
         self._told: set[str] = set()
@@ -42,58 +59,99 @@ class FolderMetadata:
     @property
     def identifiers(self) -> list[str]:
         """The paths under which files of the folder may be known."""
-        if "://" in self._url and not self._url.startswith("file://"):
-            return [table_identifier(self._url)]
-        path = os.path.abspath(os.path.expanduser(self._url.removeprefix("file://")))
+        if not is_local(self.url):
+            return [table_identifier(self.url)]
+        path = local_path(self.url)
         return list(dict.fromkeys([path, os.path.realpath(path)]))
+
+    def paths(self, files: Sequence[ListedFile], objects: Sequence[str]) -> list[str]:
+        """Return the paths of files as indexed ``objects`` name them."""
+        if self.is_file:
+            return [max(self.identifiers, key=lambda i: sum(o.startswith(f"{i}#") for o in objects))] * len(files)
+        # The path under which most of the indexed files are known; others are just not found.
+        begins = [i.rstrip("/") for i in self.identifiers]
+        begin = max(begins, key=lambda b: sum(o.startswith(f"{b}/") for o in objects))
+        return [f"{begin}/{f.name}" for f in files]
 
     def now(self) -> MetadataStore | None:
         """Return the metadata as they stand now, the same object as long as they do not change."""
         try:
             store = self._folder()
+            if store is None and self._store is not None:
+                store = self._folder()  # a folder that somebody refreshes may look empty while it is listed
             state = (store.url, list_files(store)) if store is not None else None
-            if state != self._state:
+            if state != self._state or (self._store is not None and self._store.has_gaps):
                 self._store = self._opened(store) if store is not None else None
                 self._state = state
         except Exception as e:  # noqa: BLE001 - whatever strangers' metadata make of the reader
             self._state = self._store = None
             self.tell(f"{self._location}: {e.message if isinstance(e, KartosqlError) else e}")
+            return None
+        if store is None and not self.is_elsewhere:
+            self.tell(self._missing)
         return self._store
 
     def _folder(self) -> Store | None:
         """Return the folder that holds the metadata of this table."""
-        if _bucket(self._location) != _bucket(self._url):
-            # Names of files in them do not tell the bucket, so those of another one look the same.
+        if self.is_elsewhere:
             self.tell(f"{self._location}: the metadata lie in another bucket than the files, and are not used.")
             return None
-        location = self._location.rstrip("/")
+        for place in self.places():
+            store = self._store_at(place.url)
+            if store is not None:
+                return store
+        return None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the metadata lie in another bucket: names of files in them do not tell theirs, and look the same."""
+        return _bucket(self._location) != _bucket(self.url)
+
+    def places(self) -> list[MetadataPlace]:
+        """Return where metadata may lie, those that are looked at first in front."""
+        location = local_path(self._location) if is_local(self._location) else self._location.rstrip("/")
+        found = []
         if self._type != EXPLICIT:
-            for name in map(folder_name, self.identifiers):
-                store = self._store_at(f"{location}/{name}")
-                if store is not None:
-                    return store
-        store = self._store_at(location) if self._type != BASE else None
-        if store is None:
-            self.tell(f"{self._location}: there are no metadata of {self._url}.")
-        return store
+            found = [MetadataPlace(f"{location}/{folder_name(i)}", i, True) for i in self.identifiers]
+        if self._type != BASE:
+            found.append(MetadataPlace(location, self.identifiers[0], False))
+        return found
+
+    @property
+    def _missing(self) -> str:
+        return f"{self._location}: there are no metadata of {self.url}."
+
+    def forget(self) -> None:
+        """Take note that the metadata were dropped: that there are none is no surprise then."""
+        self._told.add(self._missing)
 
     def _store_at(self, url: str) -> Store | None:
         try:
-            store = Store(url, self._options)
+            store = Store(url, self.options)
         except KartosqlError:
             return None
         return store if any(not e.is_dir and e.name[:1] not in "._" for e in store.list_root()) else None
 
     def _opened(self, store: Store) -> MetadataStore:
-        found = MetadataStore.open(store, self._keys)
-        known = {*self.identifiers, *(i.lstrip("/") for i in self.identifiers)}
+        found = MetadataStore.open(store, self.keys)
         for segment in list(found.segments):
-            if not all(i in known or "/" not in i for i in segment.schema.table_identifiers):
+            if not all(map(self.is_about, segment.schema.table_identifiers)):
                 found.segments.remove(segment)
                 named = ", ".join(segment.schema.table_identifiers)
-                self.tell(f"{segment.source}: the metadata are about {named}, not {self._url}, and are not used.")
+                self.tell(f"{segment.source}: the metadata are about {named}, not {self.url}, and are not used.")
+            elif segment.schema.reading not in (None, self.reading):
+                found.segments.remove(segment)
+                self.tell(
+                    f"{segment.source}: the files were read with other options of ATTACH, or by another version of "
+                    "DuckDB, and the metadata are not used. REFRESH SKIPPING INDEX makes them anew."
+                )
         self.tell(*found.problems)
         return found
+
+    def is_about(self, identifier: str) -> bool:
+        """Return whether metadata of a table may be about this folder; names of catalogs are not known here."""
+        known = {*self.identifiers, *(i.lstrip("/") for i in self.identifiers)}
+        return identifier in known or "/" not in identifier
 
     def tell(self, *problems: str) -> None:
         """Warn of what is odd, once each."""
@@ -110,13 +168,16 @@ class FolderSkipping:
         self, metadata: FolderMetadata, store: MetadataStore, files: Sequence[ListedFile], *, is_text: bool
     ) -> None:
         self._metadata = metadata
-        self._store = store
         self._is_text = is_text
-        begins = metadata.identifiers
-        objects = store.objects
-        # The path under which most of the indexed files are known; others are just not found.
-        begin = max(begins, key=lambda b: sum(o.startswith(f"{b}/") for o in objects))
-        self._files = [(f"{begin}/{f.name}", -1 if f.time is None else f.time) for f in files]
+        self._listed = files
+        self._use(store)
+
+    def _use(self, store: MetadataStore) -> None:
+        self._store = store
+        # What we read ourselves, we read in the same way again.
+        self._is_certain = not self._is_text or all(s.schema.reading is not None for s in store.segments)
+        times = [-1 if f.time is None else f.time for f in self._listed]
+        self._files = list(zip(self._metadata.paths(self._listed, store.objects), times, strict=True))
 
     def indexed(self) -> tuple[list[Index], int]:
         """Return the indexes, and how many files they know."""
@@ -124,13 +185,15 @@ class FolderSkipping:
 
     def skipped(self, condition: xs.Condition, types: Mapping[xs.Path, ColumnType], zone: str) -> list[Skipped]:
         """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""
-        if self._is_text:
-            condition = _certain_in_text(condition)
-        if isinstance(condition, xs.Unknown):
-            return []
         try:
-            session = Session(zone, types, INDEX_KINDS)
-            found = self._store.select_files([condition], self._files, session)
+            for _ in range(ATTEMPTS):
+                known = condition if self._is_certain else _certain_in_text(condition)
+                if isinstance(known, xs.Unknown):
+                    return []
+                found = self._store.select_files([known], self._files, Session(zone, types, INDEX_KINDS))
+                if not self._store.has_gaps or (newer := self._metadata.now()) is None:
+                    break
+                self._use(newer)  # somebody replaced part files while they were read
         except Exception as e:  # noqa: BLE001 - whatever strangers' metadata make of the reader
             self._metadata.tell(f"{self._store!r}: {e.message if isinstance(e, KartosqlError) else e}")
             return []
@@ -152,8 +215,18 @@ def _certain_in_text(condition: xs.Condition) -> xs.Condition:
     return condition
 
 
+def is_local(url: str) -> bool:
+    """Return whether a URL or path is one of a local disk."""
+    return "://" not in url or url.startswith("file://")
+
+
+def local_path(url: str) -> str:
+    """Return the absolute path of a local URL or path."""
+    return os.path.abspath(os.path.expanduser(url.removeprefix("file://")))
+
+
 def _bucket(url: str) -> str:
-    return urlsplit(url).netloc if "://" in url and not url.startswith("file://") else ""
+    return "" if is_local(url) else urlsplit(url).netloc
 
 
 def metadata_of(url: str, options: Options, storage_options: Mapping[str, Any] | None) -> FolderMetadata | None:

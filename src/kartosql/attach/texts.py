@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from kartosql.attach.options import Options
 from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
-from kartosql.engines.duckdb.texts import OPTIONS, Sniffer, common_type
-from kartosql.errors import FormatError
-from kartosql.formats.folder.table import Shape
+from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
+from kartosql.errors import FormatError, KartosqlError
+from kartosql.formats.folder.table import FolderTable, Shape
 from kartosql.store import Mounts, Store
-from kartosql.store.listing import ListedFile
+from kartosql.store.listing import ListedFile, time_of
+
+if TYPE_CHECKING:
+    from kartosql.formats.xskipper import Sources
 
 _T = TypeVar("_T")
 _ALIASES = {"delimiter": "delim", "sep": "delim", "null": "nullstr", "nullvalue": "nullstr", "charset": "encoding"}
@@ -62,6 +66,7 @@ class CsvReader:
             if value is not None:
                 self._options[_ALIASES.get(name, name)] = value
         self._types = _given_types(options)
+        self.reading: str | None = json.dumps([VERSION, self._options, self._types], sort_keys=True, default=str)
         self._known: dict[tuple[str, object], _Sniffed] = {}
         self._sniffer: Sniffer | None = None
         self._filesystem = StoreFiles(mounts)
@@ -89,6 +94,33 @@ class CsvReader:
             shape = shapes.setdefault(repr(written), Shape({name: arrow[name] for name in sniffed.types}, written))
             each.append(shape)
         return arrow, each
+
+    def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
+        """Return how the rows of files are read for indexes: as queries read them."""
+        from kartosql.formats.xskipper import Sources
+
+        at = {f.name: i for i, f in enumerate(files)}
+
+        def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+            for number, key in enumerate(keys):
+                shape = table.shapes[table.shape_of[at[key]]]
+                exact = {c.lower(): c for c in shape.types}
+                if shape.reading is None or not all(c.lower() in exact for c in columns):
+                    continue
+                names = [exact[c.lower()] for c in columns]
+                ask = partial(self._asking.rows, reading=shape.reading, columns=names)
+                try:
+                    rows = self._ask(files[at[key]], prefix, ask)
+                    if MOMENT in rows.schema.types:
+                        elsewhere = self._ask(files[at[key]], prefix, partial(ask, time_zone="Asia/Kathmandu"))
+                        if elsewhere != rows:
+                            continue  # the session's time zone decides what some of them mean
+                except (KartosqlError, KeyError):
+                    continue  # files that cannot be read as their table says stay without an entry
+                for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
+                    yield number, batch.rename_columns(list(columns))
+
+        return Sources(scan, None, lambda f: time_of(self._store, f.key))
 
     @property
     def _asking(self) -> Sniffer:

@@ -111,7 +111,9 @@ class OccurrencePruner:
         from kartosql.plan.skips import column_types, in_metadata_terms
 
         table, zone = draft.part.table, self._evaluator.time_zone()
-        types = column_types(table.types, texts=not self._evaluator.has_collation())
+        # A column of the files that has the name of a partition column is another one.
+        stored = {name: type_ for name, type_ in table.types.items() if name not in table.partition_keys}
+        types = column_types(stored, texts=not self._evaluator.has_collation())
         for condition in conditions:
             known = in_metadata_terms(condition, self._occurrence.id, own, self._query.parameters)
             for skipped in table.skipping.skipped(known, types, zone):

@@ -57,7 +57,8 @@ def check_key(key: object, prefix: str = "", *, source: str) -> str:
 
 def side_folder(key: str) -> str:
     """Return the folder of temporary files of the dataset that ``key`` belongs to; empty when it names none."""
-    for i, character in enumerate(key):
-        if character in "./" and i:
-            return f"{key[:i]}/{SIDE_FOLDER}"
-    return ""
+    folder, slash, _ = key.partition("/")
+    if not slash:
+        end = key.find(".", 1)
+        folder = key[:end] if end > 0 else ""
+    return f"{folder}/{SIDE_FOLDER}" if folder else ""

@@ -45,6 +45,12 @@ def list_files(store: Store, only: str | None = None) -> list[ListedFile]:
     return sorted(found, key=itemgetter(0))
 
 
+def time_of(store: Store, name: str) -> int | None:
+    """Return the modification time of a file in milliseconds as it stands now, None if it is gone."""
+    found = _one(store, name)
+    return found[0].time if found else None
+
+
 def _one(store: Store, name: str) -> list[ListedFile]:
     """Return one file, if it is there and not empty."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,24 +51,32 @@ def specs(minmax: Columns, valuelist: Columns, bloomfilter: Columns | Filters) -
     return found
 
 
+def merged(found: Sequence[IndexSpec], wanted: Sequence[IndexSpec]) -> list[IndexSpec]:
+    """Return indexes that there are and those that are asked for, which count where only parameters differ.
+
+    Raises ``invalid-argument`` unless any are asked for.
+    """
+    if not wanted:
+        raise UsageError("A skipping index needs at least one column.")
+    return list({(s.name, s.column.lower()): s for s in [*found, *wanted]}.values())
+
+
 def _named(columns: Columns | Filters, name: str) -> tuple[str, ...]:
     return columns_of(list(columns) if isinstance(columns, Mapping) else columns, name)
 
 
 def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec]) -> dict[str, Any]:
     """Make skipping indexes of a dataset, beside those that it has; see Connection.create_skipping_index."""
-    if not specs:
-        raise UsageError("A skipping index needs at least one column.")
     table = _only_table(find_dataset(operation, name))
     known = place_in(table.metadata, table.uuid)
     place = known or place_for(operation.store, table.uuid, table.table)
     existing = MetadataStore.below(operation.store, place.folder)
     found = specs_of(existing.indexes) if known else []  # others are left of a dataset that is gone
-    wanted = {(s.name, s.column.lower()): s for s in [*found, *specs]}
-    done = _refresh(operation.store, table, place, existing, list(wanted.values()), operation.spark)
+    wanted = merged(found, specs)
+    done = _refresh(operation.store, table, place, existing, wanted, operation.spark)
     if table.metadata.get(POINTER) != place.text():
         operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
-    return _report(done, len(wanted))
+    return report(done, len(wanted))
 
 
 def refresh_skipping(operation: Operation, name: str) -> dict[str, Any]:
@@ -76,7 +85,7 @@ def refresh_skipping(operation: Operation, name: str) -> dict[str, Any]:
     place = _place(table)
     existing = MetadataStore.below(operation.store, place.folder)
     specs = specs_of(existing.indexes)
-    return _report(_refresh(operation.store, table, place, existing, specs, operation.spark), len(specs))
+    return report(_refresh(operation.store, table, place, existing, specs, operation.spark), len(specs))
 
 
 def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
@@ -154,7 +163,7 @@ def _refresh(
 ) -> Refreshed:
     keys = set(table.partition_keys)
     types = {name: type_ for name, type_ in table.types.items() if name not in keys}
-    layout = layout_for(place.table, specs, dict(_members(types)), {k: table.types[k] for k in table.partition_keys})
+    layout = layout_for(place.table, specs, dict(members(types)), {k: table.types[k] for k in table.partition_keys})
     prefix = f"{table.uuid}/{table.table}/"
     details = store.details(prefix)
     values = table.partitions
@@ -177,15 +186,24 @@ def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
     return SparkSources(spark, store, uuid)
 
 
-def _members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:
-    """Yield columns and members of structs, these with dots between them."""
+def members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:
+    """Yield columns and members of structs, these with dots between them.
+
+    Names that hold dots themselves, or differ in case alone, are left out: metadata cannot tell them apart.
+    """
+    twins = Counter(name.lower() for name in types)
     for name, type_ in types.items():
+        if "." in name or twins[name.lower()] > 1:
+            continue
         yield name, type_
         if pa.types.is_struct(type_):
-            yield from _members({f"{name}.{field.name}": field.type for field in type_})
+            fields = {field.name: field.type for field in type_}
+            if len(fields) == type_.num_fields:
+                yield from ((f"{name}.{below}", found) for below, found in members(fields))
 
 
-def _report(done: Refreshed, indexes: int) -> dict[str, Any]:
+def report(done: Refreshed, indexes: int) -> dict[str, Any]:
+    """Return what a refresh did, with how many indexes there are, for the user."""
     return {
         "indexes": indexes,
         "added": done.added,

@@ -15,6 +15,7 @@ from kartosql.write_sql import results
 from kartosql.write_sql.targets import cube_name, dataset_target, need_cube, need_uuid
 
 Report = Mapping[str, Any]
+FOLDERS = ("parquet", "csv")  # types of ATTACH with skipping indexes of their own
 
 
 class _Upkeep(Protocol):
@@ -41,11 +42,16 @@ def skip(
     calls: _Skipping, tables: Tables, statement: ws.CreateSkipping | ws.RefreshSkipping | ws.DropSkipping
 ) -> pa.Table:
     """Run a statement about skipping indexes and return the table of what it did."""
-    target = dataset_target(tables, statement.target, statement.text)
+    source = tables.find(statement.target.parts, statement.target.span, statement.text)
+    if source.attached in FOLDERS:
+        shown = table = source.name
+    else:
+        target = dataset_target(tables, statement.target, statement.text)
+        shown, table = target.dataset, target.uuid
     if isinstance(statement, ws.DropSkipping):
-        return results.dropped({target.dataset: calls.drop_skipping_index(target.uuid)})
+        return results.dropped({shown: calls.drop_skipping_index(table)})
     if isinstance(statement, ws.RefreshSkipping):
-        return results.skipping({target.dataset: calls.refresh_skipping_index(target.uuid)})
+        return results.skipping({shown: calls.refresh_skipping_index(table)})
     columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}}
     for one in statement.indexes:
         name = ".".join(one.column)
@@ -55,9 +61,9 @@ def skip(
         else:
             columns[one.kind].append(name)
     made = calls.create_skipping_index(
-        target.uuid, minmax=columns["MINMAX"], valuelist=columns["VALUELIST"], bloomfilter=columns["BLOOMFILTER"]
+        table, minmax=columns["MINMAX"], valuelist=columns["VALUELIST"], bloomfilter=columns["BLOOMFILTER"]
     )
-    return results.skipping({target.dataset: made})
+    return results.skipping({shown: made})
 
 
 def _whole(text: str) -> int | float:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from kartosql.engines.duckdb.types import literal, quote
 from kartosql.errors import FormatError, KartosqlError
 
+VERSION = duckdb.__version__
+MOMENT = pa.timestamp("us", "UTC")
 # Options of ATTACH that DuckDB's sniffer and reader take, in the spelling of read_csv.
 OPTIONS = frozenset(
     (
@@ -79,6 +82,18 @@ class Sniffer:
             reader = f"read_csv({literal(path)}, auto_detect = false, columns = {listed}, {options})"
             row = self._connection.sql(f"SELECT {counts} FROM {reader}").fetchall()[0]
         return frozenset(c for c, count in zip(columns, row, strict=True) if not count)
+
+    def rows(self, path: str, reading: Mapping[str, Any], columns: Sequence[str], time_zone: str = "UTC") -> pa.Table:
+        """Return columns of a file as queries read them in sessions of some time zone; moments are in UTC."""
+        options = ", ".join(f"{name} = {reading_literal(value)}" for name, value in reading.items())
+        listed = ", ".join(map(quote, columns))
+        reader = f"read_csv({literal(path)}, auto_detect = false, hive_partitioning = false, {options})"
+        with self._errors(path):
+            self._connection.execute(f"SET TimeZone = {literal(time_zone)}")
+            found = self._connection.sql(f"SELECT {listed} FROM {reader}").to_arrow_table()
+        zoned = [isinstance(t, pa.TimestampType) and t.tz is not None for t in found.schema.types]
+        types = [MOMENT if is_zoned else t for is_zoned, t in zip(zoned, found.schema.types, strict=True)]
+        return found.cast(pa.schema(list(zip(found.column_names, types, strict=True))))
 
     @contextlib.contextmanager
     def _errors(self, path: str) -> Iterator[None]:

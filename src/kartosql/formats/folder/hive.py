@@ -16,6 +16,7 @@ from kartosql.formats.kartothek.partitions import PartitionTable
 NULL = "__HIVE_DEFAULT_PARTITION__"
 # Without leading zeros: 01 is a text, as nobody writes a number so.
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})")
+_ANY_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")
@@ -91,6 +92,24 @@ def typed_values(texts: Sequence[str | None], *, typed: bool = True) -> tuple[pa
             continue
         return type_, [None if t is None else known[t] for t in texts]
     return pa.string(), list(texts)
+
+
+def spark_values(type_: pa.DataType, values: Sequence[Any]) -> tuple[pa.DataType, list[Any]]:
+    """Return the type that Spark infers for a partition column, and its values in it.
+
+    ``values`` are those of ``partitions_of`` in ``type_``; unlike there, 01 is a number, and numbers may have 32 bits.
+    """
+    found = list(values)
+    if pa.types.is_string(type_):
+        type_, found = typed_values(found)
+        given = [v for v in found if v is not None]
+        if pa.types.is_string(type_) and given and all(map(_ANY_INTEGER.fullmatch, given)):
+            numbers = [None if v is None else int(v) for v in found]
+            if all(v is None or -(2**63) <= v < 2**63 for v in numbers):
+                type_, found = pa.int64(), numbers
+    if pa.types.is_int64(type_) and all(v is None or -(2**31) <= v < 2**31 for v in found):
+        type_ = pa.int32()
+    return type_, found
 
 
 def _integer(text: str) -> int:

@@ -28,6 +28,10 @@ class OddCells(ValueError):
     """Cells that are not what the schema of their file promises."""
 
 
+class Vanished(OddCells):
+    """The cells of a part file that somebody removed since it was opened."""
+
+
 def everything(rows: int) -> pa.BooleanArray:
     """Return True for each of some rows."""
     return _repeated(True, rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import urlsplit
 
 VIRTUAL = "virtual_"
 OBJECT_COLUMN = "obj_name"
@@ -17,7 +16,10 @@ def table_identifier(location: str) -> str:
     Scheme and bucket are lost, so tables of two buckets may share an identifier; keep their
     metadata under different base folders.
     """
-    path = urlsplit(location).path if _SCHEME.match(location) else location
+    if scheme := _SCHEME.match(location):
+        _, slash, path = location[scheme.end() :].partition("/")  # ? and # are characters of paths
+        location = slash + path
+    path = location
     return path.removesuffix("/") if len(path) > 1 else path
 
 

@@ -19,7 +19,7 @@ from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.schema import BLOOM, FPP, MINMAX, NDV, NEWEST, VALUE_LIST, Index
 from kartosql.formats.xskipper.segment import Segment
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, Layout, part_file, part_name
+from kartosql.formats.xskipper.writer import IndexSpec, Layout, part_file, part_name, spark_name
 from kartosql.store import Store
 
 PART_BYTES = 32 << 20
@@ -150,13 +150,13 @@ def _written(
         kept = _converted(segment, layout, current, set(wanted))
         if kept is not None and kept.num_rows:
             seen.update(kept.column(OBJECT_COLUMN).to_pylist())
-            writer.add(kept, bounds_are_exact=segment.schema.bounds_are_exact)
+            writer.add(kept, bounds_are_exact=segment.schema.bounds_are_exact, reading=segment.schema.reading)
         stale.append(segment.source)
     kept_count = len(seen)
     with contextlib.closing(sources.rows([f for i, f in current.items() if i not in seen], layout)) as collected:
         for rows in collected:
             seen.update(rows.column(OBJECT_COLUMN).to_pylist())
-            writer.add(rows, bounds_are_exact=True)
+            writer.add(rows, bounds_are_exact=True, reading=layout.reading)
     writer.end()
     left = tuple(f.path for f in files if f.id not in seen)
     return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
@@ -187,6 +187,7 @@ def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
     if closed:
         raise UsageError(
             f"The metadata in {folder!r} are encrypted, and the keys are not given.",
+            code="encrypted-metadata",
             hint="Hand over the keys, or drop the metadata to make them anew.",
         )
 
@@ -196,24 +197,24 @@ class _Parts:
 
     def __init__(self, store: Store, folder: str, layout: Layout) -> None:
         self._store, self._folder, self._layout = store, folder, layout
-        self._held: dict[bool, list[pa.Table]] = {}
+        self._held: dict[tuple[bool, str | None], list[pa.Table]] = {}
         self.keys: list[str] = []
 
-    def add(self, rows: pa.Table, *, bounds_are_exact: bool) -> None:
-        held = self._held.setdefault(bounds_are_exact, [])
+    def add(self, rows: pa.Table, *, bounds_are_exact: bool, reading: str | None) -> None:
+        held = self._held.setdefault((bounds_are_exact, reading), [])
         held.append(rows)
         if sum(t.nbytes for t in held) > PART_BYTES or sum(t.num_rows for t in held) > PART_ROWS:
-            self._write(bounds_are_exact)
+            self._write(bounds_are_exact, reading)
 
     def end(self) -> None:
-        for exact in list(self._held):
-            self._write(exact)
+        for exact, reading in list(self._held):
+            self._write(exact, reading)
 
-    def _write(self, exact: bool) -> None:
-        rows = pa.concat_tables(self._held.pop(exact))
+    def _write(self, exact: bool, reading: str | None) -> None:
+        rows = pa.concat_tables(self._held.pop((exact, reading)))
         if rows.num_rows:
             self.keys.append(f"{self._folder}/{part_name()}")
-            self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact))
+            self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact, reading=reading))
 
 
 # -- what is there already -----------------------------------------------------------------------
@@ -222,7 +223,9 @@ class _Parts:
 def _is_as_wanted(segment: Segment, layout: Layout) -> bool:
     """Return whether a part file has just the columns that are wanted, in the newest version."""
     schema = segment.schema
-    if schema.version != NEWEST or set(schema.virtual) != set(layout.partitions) or bool(schema.encryption):
+    if schema.version != NEWEST or bool(schema.encryption) or schema.reading not in (None, layout.reading):
+        return False
+    if schema.spark_virtual != {name: spark_name(type_) for name, type_ in layout.partitions.items()}:
         return False
     wanted = {(s.name, (s.column.lower(),), s.metadata_column): s for s, _ in layout.indexes}
     found = {(i.name, i.cols, i.column): i for i in schema.indexes}
@@ -240,6 +243,8 @@ def _converted(segment: Segment, layout: Layout, current: Mapping[str, DataFile]
     """Return entries of a part file in the columns that are wanted, None if it has not all of them."""
     if not segment.schema.version or segment.schema.is_legacy or not wanted:
         return None  # version 0, and times in another calendar, are read anew
+    if segment.schema.reading not in (None, layout.reading):
+        return None
     places = []
     for place, name in enumerate(segment.ids()):
         if name in wanted:

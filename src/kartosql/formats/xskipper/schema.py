@@ -13,6 +13,7 @@ from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 SPARK_VERSION = "org.apache.spark.version"
+READING = "kartosql.reading"  # how texts were read, in a file of ours about files of text
 ROW_BOUNDS = "kartosql.bounds"  # a file of ours, whose bounds are those of all rows, NaN included
 NEWEST = 4
 MINMAX, VALUE_LIST, BLOOM, REGEX = "minmax", "valuelist", "bloomfilter", "regexvaluelist"
@@ -68,9 +69,10 @@ class Index:
 class FileSchema:
     """The schema of a part file.
 
-    ``virtual`` are the types of partition columns by their names. ``is_legacy`` tells that dates
-    and times before 1900 may stand in another calendar or zone. ``bounds_are_exact`` tells that no
-    bounds come from footers of Parquet files, which know nothing of NaN.
+    ``virtual`` are the types of partition columns by their names, ``spark_virtual`` as Spark has them.
+    ``is_legacy`` tells that dates and times before 1900 may stand in another calendar or zone.
+    ``bounds_are_exact`` tells that no bounds come from footers of Parquet files, which know nothing of NaN.
+    ``reading`` tells for files of text how they were read, if the file is one of ours.
     """
 
     version: int
@@ -80,6 +82,8 @@ class FileSchema:
     encryption: Mapping[str, str]
     is_legacy: bool
     bounds_are_exact: bool
+    spark_virtual: Mapping[str, Any] = field(default_factory=dict)
+    reading: str | None = None
 
 
 def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema:
@@ -93,7 +97,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
     fields = described.get("fields") if isinstance(described, dict) else None
     if not isinstance(fields, list) or len(fields) > MAX_FIELDS:
         raise _odd(source, "its footer holds no schema of Spark")
-    objects, indexes, virtual = None, [], {}
+    objects, indexes, virtual, raw = None, [], {}, {}
     tables: list[str] = []
     for entry in fields:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
@@ -109,6 +113,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
             tables += [t for t in (meta["index"].get("tableIdentifier"),) if isinstance(t, str)]
         elif name.startswith(VIRTUAL):
             virtual[name[len(VIRTUAL) :]] = spark_type(entry.get("type"))
+            raw[name[len(VIRTUAL) :]] = entry.get("type")
     if objects is None:
         raise _odd(source, f"it has no column {OBJECT_COLUMN}")
     version = _version(objects.get("version", 0), source)
@@ -123,6 +128,8 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
         {k: v for k, v in encryption.items() if isinstance(v, str)} if isinstance(encryption, dict) else {},
         _is_legacy(found),
         _is_exact(indexes) or found.get(ROW_BOUNDS.encode()) == b"rows",
+        raw if version >= NEWEST else {},
+        found[READING.encode()].decode("utf-8", "replace") if READING.encode() in found else None,
     )
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
 from kartosql.formats.xskipper import crypto
-from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, bounds_of, single_values, values_of
+from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, Vanished, bounds_of, single_values, values_of
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.old import old_bounds, old_values
@@ -29,10 +29,14 @@ class Segment:
     """A part file. What is read of it stays in memory, but for filters."""
 
     def __init__(self, store: Store, key: str, keys: Mapping[str, bytes], report: Callable[[str], None]) -> None:
-        """Read the footer; raises ``invalid-metadata``, ``unsupported-version`` and what the store raises."""
+        """Read the footer; raises ``invalid-metadata``, ``unsupported-version`` and what the store raises.
+
+        That is a KeyError for a file that is not there any more.
+        """
         self.source = key
         self._keys = keys
         self.report = report
+        self.is_gone = False  # somebody removed the file meanwhile
         self._lock = threading.RLock()
         self._known: dict[tuple[str, str], Any] = {}
         self._data: Any = store.local_path(key) if store.is_local else pa.BufferReader(store.read_metadata(key))
@@ -43,6 +47,8 @@ class Segment:
                 groups = range(metadata.num_row_groups)
                 self.row_groups: list[int] = [metadata.row_group(g).num_rows for g in groups]
                 self.schema: FileSchema = read_schema(metadata.metadata, key)
+        except FileNotFoundError:
+            raise KeyError(key) from None
         except _BAD as e:
             raise FormatError(
                 f"{key}: the file cannot be opened: {_first_line(e)}",
@@ -79,6 +85,9 @@ class Segment:
                     yield batch.column(0)
         except OddCells:
             raise
+        except FileNotFoundError as e:
+            self.is_gone = True
+            raise Vanished(str(e)) from None
         except _BAD as e:
             raise OddCells(_first_line(e)) from None
 
@@ -103,6 +112,8 @@ class Segment:
             if (kind, column) not in self._known:
                 try:
                     self._known[kind, column] = make()
+                except Vanished:
+                    self._known[kind, column] = None
                 except _BAD as e:
                     self._known[kind, column] = None
                     self.report(f"{self.source}: the column {column} is not used: {_first_line(e)}")

@@ -23,6 +23,7 @@ from kartosql.store import Store
 File = tuple[str, int]  # the path of a data file as the metadata know it, and its modification time in milliseconds
 MAX_FILES = 100_000
 MAX_THREADS = 8
+ATTEMPTS = 10  # to open files that are all still there
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class MetadataStore:
         """Read the footers of the part files that are named; ``open`` finds them."""
         self._store = store
         self._problems: dict[str, None] = {}
+        self._gone = False
         self.segments: list[Segment] = []
         self._filters: dict[tuple[str, str], Filters] = {}
         # Keys of part files that are damaged, those of a newer version, and those that no key opens.
@@ -108,25 +110,43 @@ class MetadataStore:
         ``missing-extra`` where keys are given without the package that uses them.
         """
         store = path if isinstance(path, Store) else Store(path, storage_options)
-        names = [e.name for e in store.list_root() if not e.is_dir and e.name[:1] not in "._"]
-        if len(names) > MAX_FILES:
-            raise FormatError(f"{store.url}: {len(names):,} files are more than {MAX_FILES:,}.", code="too-large")
-        return cls(store, names, checked_keys(keys), table)
+
+        def names() -> list[str]:
+            return [e.name for e in store.list_root() if not e.is_dir and e.name[:1] not in "._"]
+
+        return cls._opened(store, names, store.url, keys, table)
 
     @classmethod
     def below(cls, store: Store, folder: str, keys: Keys | None = None, *, table: str | None = None) -> MetadataStore:
         """Open the metadata in a folder of a store, such as ``t/skipping``; no folder is one without part files."""
         start = len(folder) + 1
-        names = [k for k in store.list_below(folder) if "/" not in k[start:] and k[start : start + 1] not in "._"]
-        if len(names) > MAX_FILES:
-            raise FormatError(f"{folder}: {len(names):,} files are more than {MAX_FILES:,}.", code="too-large")
-        return cls(store, names, checked_keys(keys), table)
+
+        def names() -> list[str]:
+            return [k for k in store.list_below(folder) if "/" not in k[start:] and k[start : start + 1] not in "._"]
+
+        return cls._opened(store, names, folder, keys, table)
+
+    @classmethod
+    def _opened(
+        cls, store: Store, names: Callable[[], list[str]], shown: str, keys: Keys | None, table: str | None
+    ) -> MetadataStore:
+        """Open what a listing names, and list again if somebody replaced files meanwhile."""
+        for _ in range(ATTEMPTS):
+            listed = names()
+            if len(listed) > MAX_FILES:
+                raise FormatError(f"{shown}: {len(listed):,} files are more than {MAX_FILES:,}.", code="too-large")
+            found = cls(store, listed, checked_keys(keys), table)
+            # The listing of a local folder may lack both what was added and what was removed meanwhile.
+            if not found.has_gaps and (not store.is_local or names() == listed):
+                break
+        return found
 
     def _segment(self, name: str, keys: Mapping[str, bytes]) -> Segment | None:
         try:
             return Segment(self._store, name, keys, self._report)
         except KeyError:
-            return None  # somebody replaced the file since it was listed; what it told is not known
+            self._gone = True  # somebody replaced the file since it was listed
+            return None
         except FormatError as e:
             self._report(e.message)
             kind = self.newer if e.code == "unsupported-version" else self.unreadable
@@ -151,6 +171,11 @@ class MetadataStore:
     def problems(self) -> list[str]:
         """What was odd so far, once each: files and columns that are not used."""
         return list(self._problems)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether files were removed since they were listed; metadata opened again may know more."""
+        return self._gone or any(s.is_gone for s in self.segments)
 
     @property
     def versions(self) -> list[int]:

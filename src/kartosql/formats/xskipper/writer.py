@@ -6,7 +6,7 @@ import io
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,12 @@ from kartosql.formats.xskipper.schema import (
     MINMAX,
     NDV,
     NEWEST,
+    READING,
     ROW_BOUNDS,
     ROW_METADATA,
     SPARK_VERSION,
     VALUE_LIST,
+    Index,
 )
 
 UDT = "io.xskipper.metadatastore.parquet.ParquetBaseClauseTranslator$BloomFilterMetaDataTypeUDT"
@@ -129,13 +131,15 @@ class Secrets:
 class Layout:
     """The columns of metadata to be: the table, the indexes with the types of their columns, and partition columns.
 
-    Types are those of the values as they are written; ``value_type`` tells them.
+    Types are those of the values as they are written; ``value_type`` tells them. ``reading`` tells how
+    texts are read, where the files are text.
     """
 
     table: str
     indexes: Sequence[tuple[IndexSpec, pa.DataType]]
     partitions: Mapping[str, pa.DataType]
     secrets: Secrets | None = None
+    reading: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse indexes that are there twice, and keys that are not given; raises ``invalid-argument``."""
@@ -191,12 +195,15 @@ def layout_for(
     columns: Mapping[str, pa.DataType],
     partitions: Mapping[str, pa.DataType] | None = None,
     secrets: Secrets | None = None,
+    existing: Iterable[Index] = (),
 ) -> Layout:
     """Return the layout of indexes over columns of known types, by names with dots between members of structs.
 
-    Raises ``unknown-column``, and ``unsupported-type`` for columns that a kind of index cannot be over.
+    ``existing`` are the indexes that there are already; among them those of bytes are kept. Raises
+    ``unknown-column``, and ``unsupported-type`` for columns that a kind of index cannot be over.
     """
     typed = []
+    known = {(index.name, index.cols) for index in existing}
     by_name = {name.lower(): type_ for name, type_ in columns.items()}
     for spec in specs:
         type_ = by_name.get(spec.column.lower())
@@ -204,9 +211,12 @@ def layout_for(
             raise UsageError(
                 f"There is no column {spec.column!r} to index.",
                 code="unknown-column",
-                hint="Columns of partitions need no index; members of structs are named with dots.",
+                hint="Columns of partitions need no index; members of structs are named with dots. Names that hold "
+                "dots themselves, or differ in case alone, cannot be indexed.",
             )
         kept = value_type(type_, spec.name)
+        if kept is None and type_ == pa.binary() and (spec.name, (spec.column.lower(),)) in known:
+            kept = type_
         if kept is None:
             raise UsageError(
                 f"A {spec.name} index cannot be over {spec.column!r}, which is of the type {type_}.",
@@ -266,11 +276,12 @@ def part_name() -> str:
     return f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
 
 
-def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> bytes:
+def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool, reading: str | None = None) -> bytes:
     """Return a part file with rows in the columns of ``layout.arrow_schema``.
 
     ``bounds_are_exact`` tells that the bounds are those of all rows, NaN included; the original
-    cannot say so, and its bounds of floating-point numbers are trusted less.
+    cannot say so, and its bounds of floating-point numbers are trusted less. ``reading`` is how texts
+    were read for these rows, if that is known.
     """
     sink = io.BytesIO()
     properties = None
@@ -300,6 +311,8 @@ def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool) -> byte
         about = {ROW_METADATA: json.dumps(layout.described(), separators=(",", ":")), SPARK_VERSION: _WRITTEN_AS}
         if bounds_are_exact:
             about[ROW_BOUNDS] = "rows"
+        if reading is not None:
+            about[READING] = reading
         writer.add_key_value_metadata(about)
         # Readers that look for filters of some files leave out row groups of others.
         writer.write_table(rows, max(1, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)))

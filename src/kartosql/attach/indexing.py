@@ -1,0 +1,243 @@
+"""Skipping indexes of folders that are attached: made, brought up to date, and dropped."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kartosql.attach.skipping import FolderMetadata, MetadataPlace, is_local
+from kartosql.errors import FormatError, KartosqlError, UsageError
+from kartosql.formats.folder.hive import spark_values
+from kartosql.formats.folder.table import FolderTable
+from kartosql.formats.xskipper import (
+    DataFile,
+    IndexSpec,
+    Layout,
+    MetadataStore,
+    Refreshed,
+    Secrets,
+    Sources,
+    drop,
+    layout_for,
+    refresh,
+    specs_of,
+)
+from kartosql.formats.xskipper.crypto import checked_keys
+from kartosql.store import Store
+from kartosql.store.listing import ListedFile, is_hidden
+from kartosql.write.skipping import members, merged, report
+
+# A file that is written twice within one tick of the clock of its store has the same time both times.
+TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
+
+
+@dataclass(frozen=True)
+class FolderIndexes:
+    """The skipping indexes of a folder as it stands now."""
+
+    name: str
+    table: FolderTable
+    files: Sequence[ListedFile]
+    metadata: FolderMetadata
+    sources: Sources
+
+    def create(self, specs: Sequence[IndexSpec]) -> dict[str, Any]:
+        """Make indexes beside those that there are, and return what was done; see Connection.create_skipping_index."""
+        place, existing = self._existing()
+        found = specs_of(existing.indexes) if existing is not None else []
+        return self._refresh(place, existing, merged(found, specs))
+
+    def refresh(self) -> dict[str, Any]:
+        """Bring the indexes up to date, and return what was done; see Connection.refresh_skipping_index."""
+        place, existing = self._existing()
+        if existing is None:
+            raise self._not_indexed(place)
+        specs = specs_of(existing.indexes)
+        if not specs and not existing.newer and not existing.locked:
+            raise self._not_indexed(place)
+        return self._refresh(place, existing, specs)
+
+    def drop(self) -> dict[str, Any]:
+        """Remove the metadata, and return how many files these were; see Connection.drop_skipping_index."""
+        place, existing = self._existing()
+        if existing is None:
+            raise self._not_indexed(place)
+        store, folder = self._store(place)
+        if not place.is_of_table:
+            self._check_own(place, existing)
+        self.metadata.forget()
+        return {"files": drop(store, folder) if place.is_of_table else _drop_parts(store, folder, existing)}
+
+    # -- where -------------------------------------------------------------------------------
+
+    def _existing(self) -> tuple[MetadataPlace, MetadataStore | None]:
+        """Return where the metadata are, or are to be, and what stands there."""
+        if self.metadata.is_elsewhere:
+            raise UsageError(
+                f"The metadata of {self.name!r} would lie in another bucket than its files.",
+                hint="Names of files in metadata do not tell the bucket; give a folder of the same one.",
+            )
+        places = self.metadata.places()
+        for place in places:
+            self._check_apart(place)
+            store, folder = self._store(place)
+            if store is None:
+                continue
+            found = MetadataStore.below(store, folder, self.metadata.keys)
+            parts = [*found.segments, *found.locked, *found.newer, *(found.unreadable if place.is_of_table else ())]
+            if parts or (not place.is_of_table and found.unreadable and len(places) == 1):
+                return place, found
+        return places[0], None
+
+    def _store(self, place: MetadataPlace, *, create: bool = False) -> tuple[Any, str]:
+        """Return the store around a folder of metadata, None if there is none, and the name of the folder in it."""
+        url = os.path.realpath(place.url) if is_local(place.url) else place.url
+        around, _, name = url.rpartition("/")
+        if not name or around.endswith(("/", ":")):
+            raise UsageError(f"{place.url!r} is no place for metadata.", hint="Give a folder below the root.")
+        try:
+            return Store(around or "/", self.metadata.options, create=create), name
+        except KartosqlError:
+            if create:
+                raise
+            return None, name
+
+    def _check_apart(self, place: MetadataPlace) -> None:
+        """Refuse metadata that would be among the files of the table."""
+        folder, url = self.metadata.url.rstrip("/"), place.url
+        if is_local(folder):
+            folder, url = os.path.realpath(self.metadata.identifiers[0]), os.path.realpath(url)
+        rest = (url + "/").removeprefix(folder.rstrip("/") + "/") if not self.metadata.is_file else url + "/"
+        if rest != url + "/" and not any(map(is_hidden, filter(None, rest.split("/")))):
+            raise UsageError(
+                f"The metadata of {self.name!r} would lie among its files, in {place.url!r}.",
+                hint="Give METADATA a folder outside of it, or one whose name begins with . or _",
+            )
+
+    def _not_indexed(self, place: MetadataPlace) -> UsageError:
+        return UsageError(
+            f"{self.name!r} has no skipping indexes in {place.url!r}.",
+            code="not-indexed",
+            hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.",
+        )
+
+    def _check_own(self, place: MetadataPlace, existing: MetadataStore) -> None:
+        """Refuse to change a folder, named by somebody, that holds anything else than metadata of the table."""
+        others = [t for t in existing.table_identifiers if not self.metadata.is_about(t)]
+        if others:
+            raise UsageError(
+                f"The metadata in {place.url!r} are about {others[0]!r}, not about {self.metadata.url!r}.",
+                hint="Keep the metadata of each table in a folder of its own.",
+            )
+        if existing.locked:
+            raise _locked(self.name)
+        foreign = [*existing.unreadable, *existing.newer]
+        if foreign:
+            raise FormatError(
+                f"{place.url}: {foreign[0].rpartition('/')[2]!r} is no metadata that can be read; nothing is changed.",
+                code="invalid-metadata",
+                hint="Give METADATA a folder that holds nothing else, and METADATA_KEYS where they are encrypted.",
+            )
+
+    # -- what --------------------------------------------------------------------------------
+
+    def _refresh(
+        self, place: MetadataPlace, existing: MetadataStore | None, specs: Sequence[IndexSpec]
+    ) -> dict[str, Any]:
+        if existing is not None and not place.is_of_table:
+            self._check_own(place, existing)
+        identifiers = existing.table_identifiers if existing is not None else []
+        own = [i for i in identifiers if self.metadata.is_about(i)]
+        layout, columns = self._layout(own[0] if own else place.identifier, existing, specs)
+        self._wait()
+        store, folder = self._store(place, create=True)
+        done = refresh(store, folder, self._data_files(existing, columns), layout, self.sources, existing)
+        return report(self._with_unknown(done), len(specs))
+
+    def _with_unknown(self, done: Refreshed) -> Refreshed:
+        """Add the files of which no time is known; they cannot be indexed."""
+        unknown = tuple(f.name for f in self.files if f.time is None)
+        return replace(done, unindexed=(*done.unindexed, *unknown))
+
+    def _layout(
+        self, identifier: str, existing: MetadataStore | None, specs: Sequence[IndexSpec]
+    ) -> tuple[Layout, dict[str, list[Any]]]:
+        """Return the columns of the metadata, and the values of partition columns in folders as Spark has them."""
+        given = self.table.given
+        kinds = {k: spark_values(t, c) for k, t, c in zip(given.keys, given.types, given.columns, strict=True)}
+        types = {c: t for c, t in self.table.types.items() if c not in given.keys}
+        specs, secrets = _encrypted(self.name, specs, existing, checked_keys(self.metadata.keys))
+        partitions = {k: t for k, (t, _) in kinds.items()}
+        known = existing.indexes if existing is not None else ()
+        layout = layout_for(identifier, specs, dict(members(types)), partitions, secrets, existing=known)
+        return replace(layout, reading=self.metadata.reading), {k: values for k, (_, values) in kinds.items()}
+
+    def _data_files(self, existing: MetadataStore | None, columns: Mapping[str, list[Any]]) -> list[DataFile]:
+        paths = self.metadata.paths(self.files, existing.objects if existing is not None else ())
+        found = []
+        for file, path, row in zip(self.files, paths, self.table.given.part_of_file, strict=True):
+            if file.time is not None:
+                partition = {k: values[row] for k, values in columns.items()}
+                found.append(DataFile(path, file.time, file.name, partition))
+        return found
+
+    def _wait(self) -> None:
+        """Wait until files that are written from now on have other times than those that were listed."""
+        times = [f.time for f in self.files if f.time is not None]
+        now = time.time()
+        fresh = [t for t in times if t > 1000 * (now - WHOLE_SECONDS)]
+        if fresh:
+            tick = WHOLE_SECONDS if any(t % 1000 == 0 for t in fresh) else TICK_SECONDS
+            time.sleep(min(max(0.0, max(fresh) / 1000 + tick - now), tick))
+
+
+def _locked(name: str, label: str | None = None) -> UsageError:
+    key = "their key" if label is None else f"the key {label!r}"
+    return UsageError(
+        f"The metadata of {name!r} are encrypted, and {key} is not given.",
+        code="encrypted-metadata",
+        hint="Hand over the keys with METADATA_KEYS when you attach.",
+    )
+
+
+def _drop_parts(store: Store, folder: str, existing: MetadataStore) -> int:
+    """Remove part files and what Spark wrote beside them."""
+    parts = [s.source for s in existing.segments]
+    names = {part.rpartition("/")[2] for part in parts}
+    beside = {f"{folder}/.{name}.crc" for name in (*names, "_SUCCESS")} | {f"{folder}/_SUCCESS"}
+    store.delete([*parts, *beside.intersection(store.list_below(folder))])
+    return len(parts)
+
+
+def _encrypted(
+    name: str, specs: Sequence[IndexSpec], existing: MetadataStore | None, keys: Mapping[str, bytes]
+) -> tuple[list[IndexSpec], Secrets | None]:
+    """Return indexes with the labels of their keys: as metadata are encrypted, or all with the one key of new ones."""
+    if existing is None:
+        if not keys:
+            return list(specs), None
+        if len(keys) > 1:
+            raise UsageError(
+                f"{name!r} has several keys, and new metadata are encrypted with one.",
+                hint="Give METADATA_KEYS the one key that encrypts all of it.",
+            )
+        (label,) = keys
+        return [replace(s, key=label) for s in specs], Secrets(keys, label)
+    found = next((s.schema.encryption for s in existing.segments if s.schema.encryption), None)
+    if found is None:
+        return list(specs), None
+    footer = found.get("encryption.footer.key", "")
+    labels = {}
+    for group in found.get("encryption.column.keys", "").split(";"):
+        label, _, columns = group.partition(":")
+        labels.update({column.split(".")[0]: label for column in columns.split(",")})
+    listed = [replace(s, key=s.key or labels.get(s.metadata_column)) for s in specs]
+    known = {i.column for i in existing.indexes}
+    listed = [s if s.key or s.metadata_column in known else replace(s, key=footer) for s in listed]
+    missing = {footer, *(s.key for s in listed if s.key)} - keys.keys()
+    if missing:
+        raise _locked(name, min(missing))
+    return listed, Secrets(keys, footer, found.get("encryption.plaintext.footer") == "true")
