@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 import warnings
 
@@ -13,6 +14,7 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import cubes, datasets, indices
+from kartosql.write.check import check
 from kartosql.write.operation import Operation
 from kartosql.write.race import Patience
 from kartosql.write.remove import Removal
@@ -86,6 +88,15 @@ def state_of(store):
         check_indices(store, table)
         found[uuid_] = (rows_of(store, table), tuple(table.schema.names), sorted(table.indices))
     return found
+
+
+def errors_of(store):
+    """Return what is said to be wrong with datasets that are there; what is under way is no error."""
+    snapshot = Snapshot(store)
+    names = [f"c++{n}" for n in snapshot.cube("c").members] if "c" in snapshot.cubes() else []
+    names += {"d"} & set(snapshot.keys)
+    found = check(store, names, None, dt.timedelta(days=7), full=False)
+    return [f for f in found if f.severity == "error" or f.check in ("foreign-write", "lost-commit")]
 
 
 def prepare(store):
@@ -168,6 +179,7 @@ def test_an_operation_that_ends_at_any_step_shows_the_old_or_the_new_state(name,
         found = state_of(store)
         assert found in (old, new), f"step {number}"
         seen.append(found == new)
+        assert errors_of(store) == [], f"step {number}"
         rerun(name, store, found == new)
         if found != new:
             assert state_of(store) == new, f"after step {number}"

@@ -111,7 +111,7 @@ class _Dataset:
         except FormatError as e:
             yield self._of(e, "schema", None)
             return
-        yield from self._schemas(head, dataset)
+        yield from self._schemas(head)
         below = self._store.list_below(f"{self._uuid}/")
         values: dict[str, list[pa.Table]] = {}
         is_whole = True
@@ -137,8 +137,12 @@ class _Dataset:
                 "transaction", "warning", head.key, "its schema files are not in their place yet", repairable=True
             )
 
-    def _schemas(self, head: Head, dataset: Dataset) -> Iterator[Finding]:
-        """Look at what readers of a sealed history need not read: all of it, and the schema files."""
+    def _schemas(self, head: Head) -> Iterator[Finding]:
+        """Look at what readers of a sealed history need not read: all of it, and the schema files.
+
+        They belong to this document, which is not the one that readers see while a change of several datasets is
+        under way.
+        """
         document = head.document
         try:
             history = history_of(document)
@@ -147,7 +151,8 @@ class _Dataset:
         except FormatError as e:
             yield self._finding("history", "warning", head.key, e.message)
             return
-        if document.sealed_schemas is None or head.pending_schemas:
+        told = document.sealed_schemas
+        if told is None or head.pending_schemas:
             return
         try:
             stored = read_known(self._store, document)
@@ -155,7 +160,7 @@ class _Dataset:
             yield self._of(e, "schema", None)
             return
         for name, schema in stored.items():
-            if name in dataset.schemas and not plain(schema).equals(plain(dataset.schemas[name])):
+            if name in told and not plain(schema).equals(plain(told[name])):
                 key = naming.schema_key(self._uuid, name)
                 yield self._finding("schema", "error", key, "it is not the schema that the document says")
 
