@@ -13,7 +13,7 @@ import pytest
 import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from engines.spark.spark_rows import comparable, on_duckdb, on_spark
-from kartosql.engines.spark import scan as scans
+from kartosql.engines.spark import files as file_queries
 from kartosql.engines.spark.scan import Views
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
@@ -169,7 +169,7 @@ def test_a_store_in_memory_is_out_of_reach(spark: Any) -> None:
 def test_more_ways_than_are_read_natively_are_read_by_arrow(
     spark: Any, local: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scans, "MAX_GROUPS", 1)
+    monkeypatch.setattr(file_queries, "MAX_GROUPS", 1)
     files = {"p=1": {"x": [1], "y": pa.nulls(1)}, "p=2": {"x": pa.nulls(1), "y": ["b"]}, "p=3": {"x": [3], "y": ["c"]}}
     put(local, "t", {"p": pa.int64(), "x": pa.int64(), "y": pa.string()}, files, partition_keys=["p"])
     assert len(same(spark, kartosql.connect(local.root), "SELECT * FROM t")) == 3

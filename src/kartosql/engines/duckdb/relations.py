@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kartosql.engines.duckdb.changelog import record_names, state
-from kartosql.engines.duckdb.shared import shared_partitions
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.engines.duckdb.widen import converted
+from kartosql.engines.joining import SEED, Codes, joins_of
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable, Variant
@@ -27,7 +27,6 @@ MAX_LISTED = 256  # files whose partition values stand in a list
 MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
 
 _Made = tuple[str, frozenset[tuple[str, str]]]  # the body of a view, and what the types of its variables depend on
-Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the name of the column that it becomes
 
 
 class Relations:
@@ -99,22 +98,15 @@ class Relations:
             return self._summary(source, seed.part.table, seed.summary)
         shown = {c: source.exposed.get(c, c) for c in source.columns}
         typed: set[tuple[str, str]] = set()
-        names = {p.part.name: f"p{i}" for i, p in enumerate(scan.parts) if p.files}
-        shared = {p.part.name: shared_partitions(seed.part, p.part) for p in scan.parts[1:] if p.files}
-        codes = {name: found for name, found in shared.items() if found is not None}
-        of_seed = {f"__kartosql_{name}": found.of_seed for name, found in codes.items()}
-        body = f"({self._part(seed, columns, shown, typed, of_seed)}) p0"
-        for part in scan.parts[1:]:
-            if part.files:
-                alias, code = names[part.part.name], codes.get(part.part.name)
-                coded = code.columns if code is not None else ()
-                key = [(c, quote(shown[c])) for c in part.part.join_key if c not in coded]
-                on = [f"p0.{name} = {self._exactly(f'{alias}.{name}', source, c)}" for c, name in key]
-                of_part = {} if code is None else {f"__kartosql_{part.part.name}": code.of_part}
-                on += [f"p0.{quote(name)} = {alias}.{quote(name)}" for name in of_part]
-                join = "INNER JOIN" if part.join == "inner" else "LEFT JOIN"
-                query = self._part(part, columns, shown, typed, of_part)
-                body += f" {join} ({query}) {alias} ON {' AND '.join(on)}"
+        of_seed, joins = joins_of(scan)
+        names = {seed.part.name: SEED, **{join.scan.part.name: join.alias for join in joins}}
+        body = f"({self._part(seed, columns, shown, typed, of_seed)}) {SEED}"
+        for join in joins:
+            key = [(c, quote(shown[c])) for c in join.columns]
+            on = [f"{SEED}.{name} = {self._exactly(f'{join.alias}.{name}', source, c)}" for c, name in key]
+            on += [f"{SEED}.{quote(name)} = {join.alias}.{quote(name)}" for name in join.codes]
+            query = self._part(join.scan, columns, shown, typed, join.codes)
+            body += f" {join.keyword} ({query}) {join.alias} ON {' AND '.join(on)}"
         items = []
         for column in columns:
             owner = names.get(source.owner[column])

@@ -1,0 +1,234 @@
+"""Files of a table as queries of Spark: which of them are read alike, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.joining import Codes
+from kartosql.engines.spark.attached import Places, converted, with_validity
+from kartosql.engines.spark.listing import FileColumn, relation
+from kartosql.engines.spark.rows import ROW, decoder
+from kartosql.engines.spark.shapes import Reading, Shapes, corrupt, is_void, reading
+from kartosql.engines.spark.types import quote, spark_type, stored_type
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek.dataset import DatasetTable, Variant
+from kartosql.store import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILE = "__kartosql_file"  # the position of a file in its table
+MAX_GROUPS = 8  # differently written files of one table that are read each in their own way
+_numbers = count()
+
+
+class FileQueries:
+    """Makes queries over files of tables, for a session in which they are read.
+
+    ``shapes`` remembers schemas of files over several statements.
+    """
+
+    def __init__(self, session: SparkSession, store: Files, shapes: Shapes) -> None:
+        self._session = session
+        self._store = store
+        self._shapes = shapes
+        self._access = FileAccess(store)
+        self._places = Places(store)
+
+    def rows(
+        self,
+        table: DatasetTable,
+        files: Sequence[int],
+        names: Mapping[str, str],
+        types: Mapping[str, pa.DataType],
+        codes: Codes,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[str]:
+        """Yield queries that together give the rows of some files; ``names`` maps columns to the names they get."""
+        for variant in table.variants(files):
+            yield from self._variant(table, variant, names, types, codes, ordered=ordered)
+
+    def _variant(
+        self,
+        table: DatasetTable,
+        variant: Variant,
+        names: Mapping[str, str],
+        types: Mapping[str, pa.DataType],
+        codes: Codes,
+        *,
+        ordered: bool,
+    ) -> Iterator[str]:
+        own = table.types if variant.types is None else variant.types
+        stored_in = [c for c in names if c not in table.partition_keys]
+        # Columns that files with columns of their own lack are NULL, and so are those without a type.
+        missing = [c for c in stored_in if variant.types is not None and pa.types.is_null(own.get(c, pa.null()))]
+        declared = {c: types.get(c, own[c]) for c in stored_in if c not in missing}
+        for group, readings in self._groups(table, variant.files, declared):
+            shared, nullable = with_validity(self._file_columns(table, group, names, codes, ordered))
+            if readings is None:
+                view = self._decoded(table, group, declared, shared)
+                values = {c: f"c{i}" for i, c in enumerate(declared)}
+            else:
+                stored = {c: r.type for c, r in readings.items() if r is not None}
+                view = self._native(table, group, stored, shared, ordered=ordered)
+                values = {
+                    c: f"CAST(NULL AS {spark_type(declared[c])})" if r is None else r.of(c) for c, r in readings.items()
+                }
+            if variant.types is not None:
+                values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
+                values |= {c: f"CAST(NULL AS {spark_type(table.types[c])})" for c in missing}
+            values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
+            items = [f"{values[c]} AS {quote(name)}" for c, name in names.items()]
+            items += [quote(name) for name in codes]
+            items += [FILE, ROW] if ordered else []
+            yield f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {view}"
+
+    def _file_columns(
+        self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, ordered: bool
+    ) -> list[FileColumn]:
+        partitions = table.partitions
+        folders = [partitions.part_of_file[f] for f in files]
+        found = [
+            FileColumn(key, partitions.types[at], [partitions.columns[at][folder] for folder in folders])
+            for at, key in enumerate(table.partition_keys)
+            if key in names
+        ]
+        found += [FileColumn(name, pa.int64(), [numbers[f] for f in files]) for name, numbers in codes.items()]
+        return [*found, FileColumn(FILE, pa.int64(), files)] if ordered else found
+
+    def _native(
+        self,
+        table: DatasetTable,
+        files: Sequence[int],
+        stored: Mapping[str, str],
+        shared: Sequence[FileColumn],
+        *,
+        ordered: bool,
+    ) -> str:
+        """Return a view over files that Spark's own reader reads."""
+        frame = self._relation("parquet", table, files, stored, shared)
+        return self._over(frame.selectExpr("*", f"_metadata.row_index AS {ROW}") if ordered else frame)
+
+    def _decoded(
+        self,
+        table: DatasetTable,
+        files: Sequence[int],
+        declared: Mapping[str, pa.DataType],
+        shared: Sequence[FileColumn],
+    ) -> str:
+        """Return a view over files that workers decode with Arrow."""
+        frame = self._relation("binary", table, files, {}, shared)
+        types = [f"c{i} {spark_type(t)}" for i, t in enumerate(declared.values())]
+        types += [f"{quote(c.name)} {spark_type(c.type)}" for c in shared]
+        function = decoder(declared, [c.name for c in shared])
+        return self._over(frame.mapInArrow(function, ", ".join([*types, f"{ROW} BIGINT"])))
+
+    def _over(self, frame: DataFrame) -> str:
+        name = f"kartosql_rows_{next(_numbers)}"
+        frame.createOrReplaceTempView(name)
+        return name
+
+    def _relation(
+        self,
+        format_: str,
+        table: DatasetTable,
+        files: Sequence[int],
+        stored: Mapping[str, str],
+        shared: Sequence[FileColumn],
+    ) -> DataFrame:
+        keys = [table.files[f] for f in files]
+        sizes = [self._access.sizes[k] or 0 for k in keys]
+        places = [self._places.of(k) for k in keys]
+        paths = [place.path(key) for place, key in places]
+        root, options = places[0][0].root, places[0][0].options
+        return relation(self._session, format_, root, paths, sizes, stored, shared, options)
+
+    def _shapes_of(self, table: DatasetTable, files: Sequence[int]) -> list[int]:
+        keys = [table.files[f] for f in files]
+        self._access.stat(keys)
+        self._store.admit(keys)
+        sizes = [self._access.sizes[k] or 0 for k in keys]
+        for key, size in zip(keys, sizes, strict=True):
+            if size == 0:
+                raise corrupt(key, "it is empty")  # Spark would leave it out
+        return self._shapes.of(list(zip(keys, sizes, strict=True)))
+
+    def _groups(
+        self, table: DatasetTable, files: Sequence[int], declared: Mapping[str, pa.DataType]
+    ) -> list[tuple[list[int], dict[str, Reading | None] | None]]:
+        """Return files that are read in the same way, and how.
+
+        That is: a reading per column, None for one that is NULL in all of them; or None as a
+        whole where only Arrow reads them right.
+        """
+        shapes = self._shapes_of(table, files)
+        lower = [c.lower() for c in table.schema.names]
+        if any(lower.count(c.lower()) > 1 for c in declared):
+            return [(list(files), None)]  # Spark finds columns by name again when it runs, whatever their case
+        by_shape: dict[int, list[int]] = {}
+        for file, number in zip(files, shapes, strict=True):
+            by_shape.setdefault(number, []).append(file)
+        found: dict[object, tuple[list[int], dict[str, Reading | None] | None]] = {}
+        for number, listed in sorted(by_shape.items(), key=lambda item: -len(item[1])):
+            way = self._way(number, table.files[listed[0]], declared)
+            name = None if way is None else tuple(way.items())
+            if name not in found and len(found) >= MAX_GROUPS:
+                name, way = None, None
+            found.setdefault(name, ([], way))[0].extend(listed)
+        return list(found.values())
+
+    def _way(self, number: int, key: str, declared: Mapping[str, pa.DataType]) -> dict[str, Reading | None] | None:
+        shape = self._shapes.shape(number)
+        found: dict[str, Reading | None] = {}
+        arrow = False
+        for name, type_ in declared.items():
+            column = shape.get(name)
+            if column is None:
+                raise _mismatch(f"{key}: the column {name!r} is missing")
+            if is_void(column):
+                found[name] = None
+                continue
+            try:
+                found[name] = reading(column, type_)
+            except ValueError:
+                raise _mismatch(
+                    f"{key}: the column {name!r} is {column.arrow}, but {type_} in the schema of its table"
+                ) from None
+            arrow |= found[name] is None
+        return None if arrow else found
+
+    def types_in_files(
+        self, table: DatasetTable, files: Sequence[int], columns: Sequence[str]
+    ) -> dict[str, pa.DataType]:
+        """Return the type that files give to columns; those that hold only NULL are left out.
+
+        Raises ``schema-mismatch`` where files disagree.
+        """
+        found: dict[str, pa.DataType] = {}
+        for number in set(self._shapes_of(table, files)):
+            shape = self._shapes.shape(number)
+            for name in columns:
+                column = shape.get(name)
+                if column is None or is_void(column):
+                    continue
+                type_ = stored_type(column.arrow)
+                if not found.setdefault(name, type_).equals(type_):
+                    raise _mismatch(
+                        f"{table.files[files[0]]} and others: the column {name!r} is {found[name]} and {type_} "
+                        "in different files"
+                    )
+        return found
+
+
+def _mismatch(message: str) -> FormatError:
+    return FormatError(
+        message,
+        code="schema-mismatch",
+        hint="The file was written with another schema; kartothek would refuse it too.",
+    )
