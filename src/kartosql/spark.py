@@ -170,6 +170,8 @@ def sql(
         if isinstance(url, Connection)
         else connect(url, storage_options=storage_options, engine="spark", read_only=True, **settings)
     )
+    if own:
+        connection.expect_one_statement()
     try:
         query = connection.sql(text, parameters, engine="spark")
         if not isinstance(query, SelectQuery):

@@ -1,9 +1,14 @@
 package kartosql;
 
 import java.nio.ByteBuffer;
+import java.nio.charset.Charset;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import java.util.zip.Inflater;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -13,9 +18,16 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.InterpretedPredicate;
 import org.apache.spark.sql.catalyst.types.DataTypeUtils;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.datasources.FileFormat;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
+import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.binaryfile.BinaryFileFormat;
+import org.apache.spark.sql.execution.datasources.binaryfile.BinaryFileFormat$;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
@@ -33,27 +45,29 @@ import scala.collection.immutable.Seq;
  * The files of a scan, with the values of the partition columns that each has.
  *
  * Spark reads them as it reads the files of its own partitioned tables, but nothing is listed, and no value is taken
- * from a path. Compiled in the driver when it is first needed; executors never see it.
+ * from a path. Compiled in the driver when it is first needed (java.py); executors never see it.
  */
 public final class ListedFiles implements FileIndex {
+  private static final Charset UTF_8 = StandardCharsets.UTF_8;
   private final Path root;
   private final StructType schema;
+  private final byte[][] paths;
+  private final long[] lengths;
   private final FileStatus[] files;
   private final InternalRow[] values;
   private long size = 0;
 
   /** Columns follow each other in data: paths, sizes, then those of the schema; see listing.py. */
-  public ListedFiles(String root, StructType schema, Integer count, byte[] data) throws Exception {
-    ByteBuffer buffer = ByteBuffer.wrap(data);
+  private ListedFiles(String root, StructType schema, int count, ByteBuffer buffer) throws Exception {
     this.root = new Path(root);
     this.schema = schema;
     this.files = new FileStatus[count];
     this.values = new InternalRow[count];
-    byte[][] paths = texts(buffer, count);
+    this.lengths = new long[count];
+    this.paths = texts(buffer, count);
     for (int i = 0; i < count; i++) {
-      long length = buffer.getLong();
-      this.files[i] = new FileStatus(length, false, 1, length, 0L, new Path(new String(paths[i], "UTF-8")));
-      this.size += length;
+      this.lengths[i] = buffer.getLong();
+      this.size += this.lengths[i];
     }
     Object[][] rows = new Object[count][schema.length()];
     for (int c = 0; c < schema.length(); c++) {
@@ -63,7 +77,7 @@ public final class ListedFiles implements FileIndex {
         byte[][] found = texts(buffer, count);
         for (int i = 0; i < count; i++) {
           if (type instanceof BinaryType) rows[i][c] = found[i];
-          else if (isDecimal) rows[i][c] = Decimal.apply(new java.math.BigDecimal(new String(found[i], "UTF-8")), 20, 0);
+          else if (isDecimal) rows[i][c] = Decimal.apply(new java.math.BigDecimal(new String(found[i], UTF_8)), 20, 0);
           else rows[i][c] = UTF8String.fromBytes(found[i]);
         }
       } else {
@@ -77,6 +91,15 @@ public final class ListedFiles implements FileIndex {
       }
     }
     for (int i = 0; i < count; i++) this.values[i] = new GenericInternalRow(rows[i]);
+  }
+
+  /** Paths take long to parse: this is done for the files that are read. */
+  private FileStatus file(int i) {
+    if (this.files[i] == null) {
+      Path path = new Path(new String(this.paths[i], UTF_8));
+      this.files[i] = new FileStatus(this.lengths[i], false, 1, this.lengths[i], 0L, path);
+    }
+    return this.files[i];
   }
 
   private static byte[][] texts(ByteBuffer buffer, int count) {
@@ -103,7 +126,7 @@ public final class ListedFiles implements FileIndex {
         kept = ((InterpretedPredicate) predicates.get(p)).eval(this.values[i]);
       }
       if (kept) {
-        Object file = new FileStatusWithMetadata(this.files[i], scala.collection.immutable.Map$.MODULE$.empty());
+        Object file = new FileStatusWithMetadata(this.file(i), scala.collection.immutable.Map$.MODULE$.empty());
         found.add(new PartitionDirectory(this.values[i], seq(Collections.singletonList(file))));
       }
     }
@@ -133,7 +156,7 @@ public final class ListedFiles implements FileIndex {
 
   public String[] inputFiles() {
     String[] found = new String[this.files.length];
-    for (int i = 0; i < found.length; i++) found[i] = this.files[i].getPath().toUri().toString();
+    for (int i = 0; i < found.length; i++) found[i] = this.file(i).getPath().toUri().toString();
     return found;
   }
 
@@ -148,4 +171,55 @@ public final class ListedFiles implements FileIndex {
   public boolean isTimeTravel() { return false; }
 
   private static Seq seq(List list) { return scala.jdk.javaapi.CollectionConverters.asScala(list).toSeq(); }
+
+  /** What Python asks for, in one call each: calls take longer than most of what they do. */
+  public static final class Maker {
+    /** A copy of a session with other settings: lines of name, tab, value. */
+    public SparkSession isolated(SparkSession parent, String settings) {
+      SparkSession child = (SparkSession) parent.cloneSession();
+      String[] lines = settings.split("\n");
+      for (int i = 0; i < lines.length; i++) {
+        int at = lines[i].indexOf('\t');
+        String name = lines[i].substring(0, at);
+        String value = lines[i].substring(at + 1);
+        // To set one that is deprecated is a warning in the user's log, even if nothing changes.
+        if (!value.equals(child.conf().get(name))) child.conf().set(name, value);
+      }
+      return child;
+    }
+
+    /**
+     * The rows of files that hold the columns ``stored``; of files as bytes if that is null.
+     *
+     * Data are names and values of options, then those of ListedFiles: ``size`` bytes, compressed by zlib.
+     */
+    public Dataset relation(
+        SparkSession session, String root, String partition, String stored, int options, int count, byte[] data,
+        int size) throws Exception {
+      Inflater inflater = new Inflater();
+      inflater.setInput(data);
+      ByteBuffer buffer = ByteBuffer.allocate(size);
+      int filled = inflater.inflate(buffer.array());
+      inflater.end();
+      if (filled != size) throw new IllegalStateException("the list of files is cut off");
+      byte[][] texts = texts(buffer, 2 * options);
+      Map values = new HashMap();
+      for (int i = 0; i < texts.length; i += 2) {
+        values.put(new String(texts[i], UTF_8), new String(texts[i + 1], UTF_8));
+      }
+      StructType schema = (StructType) DataType.fromDDL(partition);
+      ListedFiles files = new ListedFiles(root, schema, count, buffer);
+      boolean isBinary = stored == null;
+      FileFormat format = isBinary ? (FileFormat) new BinaryFileFormat() : (FileFormat) new ParquetFileFormat();
+      StructType columns = isBinary ? BinaryFileFormat$.MODULE$.schema() : (StructType) DataType.fromDDL(stored);
+      return session.baseRelationToDataFrame(new HadoopFsRelation(
+          files, schema, columns, scala.Option.empty(), format,
+          org.apache.spark.api.python.PythonUtils.toScalaMap(values), session));
+    }
+
+    /** A dataset of one session as one of another, which then runs it. */
+    public Dataset moved(Dataset frame, SparkSession session) {
+      return org.apache.spark.sql.classic.Dataset$.MODULE$.ofRows(session, frame.queryExecution().analyzed());
+    }
+  }
 }

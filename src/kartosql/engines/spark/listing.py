@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kartosql.engines.spark.java import maker
 from kartosql.engines.spark.types import quote, spark_type
-from kartosql.errors import ExecutionError, NotPortable
+from kartosql.errors import NotPortable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
-_PACKAGE = "org.apache.spark.sql.execution.datasources."
-FORMATS = {
-    "parquet": f"{_PACKAGE}parquet.ParquetFileFormat",
-    "binary": f"{_PACKAGE}binaryfile.BinaryFileFormat",
-}
 # Whatever the session says: no file is left out, and dates are what they are.
 OPTIONS = {
     "ignoreMissingFiles": "false",
@@ -65,73 +61,27 @@ def relation(
     """
     from pyspark.sql import DataFrame
 
-    jvm: Any = spark._jvm
-    java: Any = spark._jsparkSession
-    partition = _schema(jvm, _struct({c.name: spark_type(c.type) for c in columns}))
-    data = _schema(jvm, _struct(stored)) if format_ == "parquet" else getattr(jvm, FORMATS[format_]).schema()
-    encoded = b"".join([_texts([p.encode() for p in paths]), _longs(sizes), *map(_encoded, columns)])
-    files = _new(spark, _class(spark), root, partition, len(paths), encoded)
-    made = getattr(jvm, f"{_PACKAGE}HadoopFsRelation")(
-        files,
-        partition,
-        data,
-        jvm.scala.Option.empty(),
-        getattr(jvm, FORMATS[format_])(),
-        jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({**OPTIONS, **(options or {})}),
-        java,
+    partition = _struct({c.name: spark_type(c.type) for c in columns})
+    data = _struct(stored) if format_ == "parquet" else None
+    given = {**OPTIONS, **(options or {})}
+    texts = [text.encode() for pair in given.items() for text in pair]
+    encoded = b"".join([_texts(texts), _texts([p.encode() for p in paths]), _longs(sizes), *map(_encoded, columns)])
+    # A call to Java takes its arguments as text, and the names of many files have much in common.
+    made = maker(spark).relation(
+        spark._jsparkSession, root, partition, data, len(given), len(paths), zlib.compress(encoded, 1), len(encoded)
     )
-    return DataFrame(java.baseRelationToDataFrame(made), spark)
+    return DataFrame(made, spark)
 
 
 def moved(frame: DataFrame, spark: SparkSession) -> DataFrame:
     """Return a DataFrame of one session as one of another, which then runs it."""
     from pyspark.sql import DataFrame
 
-    jvm: Any = spark._jvm
-    datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset$")
-    plan = frame._jdf.queryExecution().analyzed()
-    return DataFrame(getattr(datasets, "MODULE$").ofRows(spark._jsparkSession, plan), spark)
-
-
-def _schema(jvm: Any, text: str) -> Any:
-    return jvm.org.apache.spark.sql.types.DataType.fromDDL(text)
+    return DataFrame(maker(spark).moved(frame._jdf, spark._jsparkSession), spark)
 
 
 def _struct(columns: Mapping[str, str]) -> str:
     return f"STRUCT<{', '.join(f'{quote(n)}: {t}' for n, t in columns.items())}>"
-
-
-# -- Java ----------------------------------------------------------------------------------------
-
-
-def _class(spark: SparkSession) -> Any:
-    """Return our file index as a Java class, compiled once per JVM by the compiler that Spark itself uses."""
-    context: Any = spark._sc
-    found = getattr(context, "_kartosql_files", None)
-    if found is None:
-        jvm: Any = spark._jvm
-        source = resources.files("kartosql.engines.spark").joinpath("ListedFiles.java").read_text("utf-8")
-        try:
-            compiler = jvm.org.codehaus.janino.SimpleCompiler()
-            compiler.setParentClassLoader(spark._jsparkSession.getClass().getClassLoader())
-            compiler.cook(source)
-            found = compiler.getClassLoader().loadClass("kartosql.ListedFiles")
-        except Exception as e:
-            raise ExecutionError(
-                f"This version of Spark does not take lists of files: {str(e).splitlines()[0]}",
-                code="spark-failed",
-                hint="Use PySpark 4 as the extra 'spark' installs it, or engine='duckdb'.",
-            ) from e
-        context._kartosql_files = found
-    return found
-
-
-def _new(spark: SparkSession, kind: Any, *arguments: Any) -> Any:
-    gateway: Any = spark._sc._gateway
-    listed = gateway.new_array(gateway.jvm.java.lang.Object, len(arguments))
-    for at, argument in enumerate(arguments):
-        listed[at] = argument
-    return kind.getConstructors()[0].newInstance(listed)
 
 
 # -- values --------------------------------------------------------------------------------------

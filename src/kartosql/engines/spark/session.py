@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kartosql.engines.spark.java import maker
 from kartosql.errors import ExecutionError, KartosqlError, UsageError
 
 if TYPE_CHECKING:
@@ -110,13 +111,12 @@ def isolated(spark: SparkSession, settings: Mapping[str, str] | None = None) -> 
                 code="spark-connect",
                 hint="It takes Spark 4.1 or later; or use a classic session.",
             ) from e
-    else:
-        child = type(spark)(spark._sc, spark._jsparkSession.cloneSession())
-    for name, value in wanted.items():
-        # To set one that is deprecated is a warning in the user's log, even if nothing changes.
-        if child.conf.get(name) != value:
-            child.conf.set(name, value)
-    return child
+        for name, value in wanted.items():
+            if child.conf.get(name) != value:
+                child.conf.set(name, value)
+        return child
+    lines = "\n".join(f"{name}\t{value}" for name, value in wanted.items())
+    return type(spark)(spark._sc, maker(spark).isolated(spark._jsparkSession, lines))
 
 
 @contextlib.contextmanager
