@@ -133,6 +133,19 @@ def test_many_small_parts_are_merged(lake):
     assert len(lake.open().objects) == MAX_PARTS + 6
 
 
+def test_parts_that_are_full_stay_as_they_are(lake, monkeypatch):
+    monkeypatch.setattr("kartosql.formats.xskipper.refreshing.PART_BYTES", 1000)
+    specs = [*SPECS[:2], replace(SPECS[2], ndv=1000)]
+    for number in range(MAX_PARTS + 3):
+        lake.write(f"n{number}.parquet", [1000 + number])
+        lake.refresh(specs)
+    before = lake.base.list_below("meta").keys()
+    assert len(before) == MAX_PARTS + 3
+    lake.write("another.parquet", [7])
+    assert (lake.refresh(specs).added, lake.scanned[-1]) == (1, ["another.parquet"])
+    assert before < lake.base.list_below("meta").keys()
+
+
 def test_files_that_change_meanwhile_are_not_indexed(lake):
     done = lake.refresh(still=lambda f: None if "a." in f.path else f.modified_ms + ("b." in f.path))
     assert (done.added, done.unindexed) == (1, (f"{TABLE}/a.parquet", f"{TABLE}/b.parquet"))

@@ -24,7 +24,7 @@ from kartosql.store import Store
 
 PART_BYTES = 32 << 20
 PART_ROWS = 50_000
-MAX_PARTS = 16  # more of them are merged
+MAX_PARTS = 16  # more of them that are not half full are merged
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,12 @@ def _written(
     seen: set[str] = set()
     stale: list[str] = []
     removed = 0
-    merging = len(existing.segments) > MAX_PARTS
+    merging = _small(existing)
     for segment in existing.segments:
         ids = segment.ids()
         removed += sum(i not in current for i in ids)
         wanted = [i for i in ids if i in current and i not in seen]
-        if not merging and len(wanted) == len(ids) and ids and _is_as_wanted(segment, layout):
+        if segment.source not in merging and len(wanted) == len(ids) and ids and _is_as_wanted(segment, layout):
             seen.update(wanted)
             continue
         kept = _converted(segment, layout, current, set(wanted))
@@ -160,6 +160,12 @@ def _written(
     writer.end()
     left = tuple(f.path for f in files if f.id not in seen)
     return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
+
+
+def _small(existing: MetadataStore) -> set[str]:
+    """Return the part files to merge: those that are not half full, if there are many."""
+    small = {s.source for s in existing.segments if 2 * s.rows < PART_ROWS and 2 * s.bytes < PART_BYTES}
+    return small if len(small) > MAX_PARTS else set()
 
 
 def drop(store: Store, folder: str) -> int:
@@ -245,11 +251,8 @@ def _converted(segment: Segment, layout: Layout, current: Mapping[str, DataFile]
         return None  # version 0, and times in another calendar, are read anew
     if segment.schema.reading not in (None, layout.reading):
         return None
-    places = []
-    for place, name in enumerate(segment.ids()):
-        if name in wanted:
-            places.append(place)
-            wanted = wanted - {name}
+    first = {name: place for place, name in reversed(list(enumerate(segment.ids())))}
+    places = sorted(first[name] for name in wanted)
     schema = layout.arrow_schema
     ids = [segment.ids()[p] for p in places]
     arrays: list[pa.Array] = [array_of(ids, pa.string())]

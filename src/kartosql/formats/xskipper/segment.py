@@ -44,8 +44,9 @@ class Segment:
             with self._open() as file:
                 metadata = file.metadata
                 self.rows: int = metadata.num_rows
-                groups = range(metadata.num_row_groups)
-                self.row_groups: list[int] = [metadata.row_group(g).num_rows for g in groups]
+                groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+                self.row_groups: list[int] = [group.num_rows for group in groups]
+                self.bytes: int = sum(group.total_byte_size for group in groups)  # before compression
                 self.schema: FileSchema = read_schema(metadata.metadata, key)
         except FileNotFoundError:
             raise KeyError(key) from None
