@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import kartosql
-from kartosql.errors import KartosqlError
+from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.sql import parse
 from kartosql.sql.rewrites import rewrites
 
@@ -146,6 +146,102 @@ def test_a_skipping_index_leaves_out_the_files_that_were_promised(parts, where, 
 @pytest.mark.parametrize("where", ["m = 3", "k <> 31", "w < 3", "k = m", "k IS NULL", "k + 1 = 3", "k < 1000"])
 def test_no_skipping_index_is_advised_that_could_not_help(parts, where):
     assert _advice(parts, f"SELECT w FROM d WHERE {where}", "skipping index") == []
+
+
+@pytest.fixture
+def mixed(con):
+    """A dataset of ten files: in each all of ``m``, few values of ``few``, ``word`` and ``price``, many of ``many``."""
+    n = 60_000
+    i = np.arange(n)
+    file = i // 6_000
+    scattered = (i * 7919) % 6_000
+    table = pa.table(
+        {
+            "q": file,
+            "few": (scattered % 20) * 10 + file,
+            "many": scattered * 10 + file,
+            "word": [f"{k % 20}-{f}" for k, f in zip(scattered, file, strict=True)],
+            "text": [f"{k}-{f}" for k, f in zip(scattered, file, strict=True)],
+            "price": pa.array([f"{k % 20}.{f}" for k, f in zip(scattered, file, strict=True)]).cast(
+                pa.decimal128(9, 1)
+            ),
+            "m": i % 5,
+            "w": np.sin(i),
+            "v": np.cos(i),
+        }
+    )
+    con.create_dataset("d", table, partition_on=["q"])
+    return con
+
+
+@pytest.mark.parametrize(
+    ("where", "parameters", "kind"),
+    [
+        ("few = 33", None, "valuelist"),
+        ("few = ?", [33], "valuelist"),
+        ("few IN (33, 44, 1000000)", None, "valuelist"),
+        ("word = '3-3'", None, "valuelist"),
+        ("word LIKE '3-3%'", None, "valuelist"),
+        ("price = 3.4", None, "valuelist"),
+        ("many = 33333", None, "bloomfilter"),
+        ("many IN (33333, 44444)", None, "bloomfilter"),
+        ("text = '3333-3'", None, "bloomfilter"),
+        ("text IN (?, ?)", ["3333-3", "4444-4"], "bloomfilter"),
+    ],
+)
+def test_lists_and_filters_leave_out_the_files_that_were_promised(mixed, where, parameters, kind):
+    sql = f"SELECT w FROM d WHERE {where}"
+    before, wanted = _dataset(mixed, sql, "table", parameters), _run(mixed, sql, parameters)[0]
+    (advice,) = _advice(mixed, sql, "skipping index", parameters)
+    assert advice.files == before["files_selected"] == 10
+    mixed.sql(advice.statement)
+    after = _dataset(mixed, sql, "table", parameters)
+    assert [s["by"] for s in after["steps"]] == [kind]
+    saved = before["files_selected"] - after["files_selected"]
+    assert saved >= advice.files_saved >= 7
+    in_bytes = before["bytes_selected"] - after["bytes_selected"]
+    assert in_bytes >= 0.98 * advice.bytes_saved > 0
+    if kind == "valuelist":
+        assert (saved, in_bytes) == (advice.files_saved, advice.bytes_saved)
+    assert _run(mixed, sql, parameters)[0] == wanted
+    assert _advice(mixed, sql, "skipping index", parameters) == []
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "m = 3",  # in all files
+        "w = 0.5",  # no lists of floating-point numbers
+        "many > 59990",  # filters do not tell, but bounds might
+        "text > '9'",
+        "few + 1 = 34",
+        "few = 33.5 OR few IS NULL",
+        "few <> 33",
+        f"many IN ({', '.join(str(n) for n in range(0, 1000, 10))})",  # too many values for a filter
+    ],
+)
+def test_no_list_or_filter_is_advised_that_could_not_help(mixed, where):
+    found = _advice(mixed, f"SELECT w FROM d WHERE {where}", "skipping index")
+    assert [a for a in found if "MINMAX" not in a.statement] == []
+
+
+def test_no_list_of_texts_is_advised_under_a_collation(mixed):
+    mixed.sql("SET default_collation = 'nocase'")
+    assert _advice(mixed, "SELECT w FROM d WHERE word = '3-3'", "skipping index") == []
+
+
+def test_bounds_that_do_as_well_are_advised_alone(parts):
+    (advice,) = _advice(parts, "SELECT w FROM d WHERE k = 31", "skipping index")
+    assert "MINMAX(k)" in advice.statement
+
+
+def test_broken_metadata_do_not_keep_advice_away(mixed):
+    mixed.sql("CREATE SKIPPING INDEX ON d (MINMAX(m))")
+    for key in mixed.store.list_below(".kartosql/skipping"):
+        mixed.store.put(key, b"PAR1 nothing PAR1")
+    with pytest.warns(KartosqlWarning, match="Data skipping"):
+        (advice,) = _advice(mixed, "SELECT w FROM d WHERE few = 33", "skipping index")
+    assert "VALUELIST(few)" in advice.statement
 
 
 # -- useless index ---------------------------------------------------------------------------------

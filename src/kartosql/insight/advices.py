@@ -25,8 +25,6 @@ from kartosql.write.split import is_index_type
 LEAST_SHARE = 0.1  # of the files or bytes that have to be saved
 USELESS = 0.9  # the share of files in which a value of a useless index stands
 SMALL_BYTES = 8_000_000  # files below are merged
-# Of plain constants only, so that the AND is that of BETWEEN.
-_BETWEEN = re.compile(r"BETWEEN\s+([^\s()]+|DATE '[^']*')\s+AND\s+([^\s()]+|DATE '[^']*')", re.IGNORECASE)
 _COMPARISON = re.compile(r"\s*(=|<|>|IN\b|BETWEEN\b)", re.IGNORECASE)
 
 
@@ -50,7 +48,7 @@ class Advice:
     note: str | None = None
 
 
-def _target(scan: OccurrenceScan, part: PartScan) -> str:
+def target_of(scan: OccurrenceScan, part: PartScan) -> str:
     """Return a dataset as statements that write name it."""
     cube = scan.occurrence.source.cube
     if cube is not None:
@@ -58,19 +56,19 @@ def _target(scan: OccurrenceScan, part: PartScan) -> str:
     return quote_if_needed(part.part.table.uuid)
 
 
-def _is_ours(part: PartScan) -> bool:
+def is_ours(part: PartScan) -> bool:
     """Return whether statements can write a dataset: what was attached they cannot."""
     return not any(key.startswith("@") for key in part.part.table.files[:1])
 
 
-def _sizes(session: Session, part: PartScan) -> tuple[int, int]:
+def sizes(session: Session, part: PartScan) -> tuple[int, int]:
     """Return the bytes of the files that are read of a dataset, and their mean."""
     keys = [part.part.table.files[i] for i in part.files]
     total = sum(n or 0 for n in session.store.sizes(keys).values())
     return total, total // max(1, len(keys))
 
 
-def _alone(scan: OccurrenceScan, part: PartScan, condition: Condition) -> str | None:
+def alone(scan: OccurrenceScan, part: PartScan, condition: Condition) -> str | None:
     """Return the one column without index that a condition is about, besides partition keys of a dataset."""
     table, source = part.part.table, scan.occurrence.source
     names = {name for o, name in condition.columns if o == scan.occurrence.id}
@@ -84,7 +82,8 @@ def _alone(scan: OccurrenceScan, part: PartScan, condition: Condition) -> str | 
     return column if owned and column in table.types and column not in table.indices else None
 
 
-def _unused(scan: OccurrenceScan) -> list[Condition]:
+def unused(scan: OccurrenceScan) -> list[Condition]:
+    """Return the conditions that leave out no file."""
     texts = {text for text, _ in scan.unused}
     return [c for c in dict.fromkeys(scan.predicates) if c.text in texts]
 
@@ -93,10 +92,10 @@ def indices(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterato
     """Yield the indices that would leave out files."""
     for part in scan.parts:
         table = part.part.table
-        if len(part.files) < 2 or part.summary is not None or not _is_ours(part):
+        if len(part.files) < 2 or part.summary is not None or not is_ours(part):
             continue
-        for condition in _unused(scan):
-            column = _alone(scan, part, condition)
+        for condition in unused(scan):
+            column = alone(scan, part, condition)
             if column is None or not is_index_type(table.types[column]):
                 continue
             if measure.may_hold_for_null(table, condition, column):
@@ -112,9 +111,9 @@ def _index(
     saved = len(part.files) - found.files
     if saved < max(1, LEAST_SHARE * len(part.files)):
         return
-    total, _ = _sizes(session, part)
+    total, _ = sizes(session, part)
     missing = sum(size for size, rows in zip(found.sample.sizes, found.rows, strict=True) if not rows)
-    target = _target(scan, part)
+    target = target_of(scan, part)
     yield Advice(
         "index",
         f"an index on {column} of {target}",
@@ -125,7 +124,7 @@ def _index(
         saved,
         total,
         found.sample.scaled(missing),
-        _looked(found),
+        looked(found),
         "writes to the dataset then keep the index up to date",
     )
 
@@ -135,78 +134,12 @@ def counted_files(count: int) -> str:
     return f"{count:,} file" if count == 1 else f"{count:,} files"
 
 
-def _looked(found: Matches) -> str:
+def looked(found: Matches) -> str:
+    """Return in how many files matches were counted."""
     of = found.sample
     if of.is_all:
         return f"counted in all {counted_files(of.of)}"
     return f"estimated from {len(of.files):,} of {of.of:,} files"
-
-
-def skipping_indices(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
-    """Yield the MINMAX indexes that would leave out files, by the extremes in their footers."""
-    for part in scan.parts:
-        table = part.part.table
-        if len(part.files) < 2 or part.summary is not None or not _is_ours(part):
-            continue
-        for condition in _unused(scan):
-            column = _alone(scan, part, condition)
-            if column is None or not (pa.types.is_signed_integer(table.types[column]) or _is_date(table.types[column])):
-                continue
-            within = _within(condition)
-            if within is not None:
-                yield from _skipping(session, scan, part, condition, column, within, measure)
-
-
-def _skipping(
-    session: Session,
-    scan: OccurrenceScan,
-    part: PartScan,
-    condition: Condition,
-    column: str,
-    within: str,
-    measure: Measure,
-) -> Iterator[Advice]:
-    found = sample(session.store, part.part.table.files, part.files)
-    left = measure.in_range(found, part.part.table, column, within)
-    missing = [size for size, kept in zip(found.sizes, left or (), strict=False) if not kept]
-    saved = found.scaled(len(missing))
-    if saved < max(1, LEAST_SHARE * len(part.files)):
-        return
-    target = _target(scan, part)
-    yield Advice(
-        "skipping index",
-        f"a skipping index with the bounds of {column} of {target}",
-        f"the bounds of {column} rule out {condition.text} in {counted_files(saved)}, "
-        "but their footers tell that only when they are opened",
-        f"CREATE SKIPPING INDEX ON {target} (MINMAX({quote_if_needed(column)}))",
-        len(part.files),
-        saved,
-        _sizes(session, part)[0],
-        found.scaled(sum(missing)),
-        f"by the footers of {counted_files(len(found.files))}",
-        "smaller and quicker to keep up to date than an index of all values",
-    )
-
-
-def _is_date(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_date32(type_))
-
-
-def _within(condition: Condition) -> str | None:
-    """Return a comparison with constants as what it asks of the bounds ``low`` and ``high``, None for others."""
-    if not _compares(condition):
-        return None
-    assert isinstance(condition, Atom)
-    text = Atom(tuple("" if isinstance(p, tuple) else p for p in condition.pieces), negated=False, text="").render(str)
-    text = text[1:-1].strip()
-    for operator, bound in (("<=", "low"), (">=", "high"), ("<>", None), ("<", "low"), (">", "high")):
-        if text.startswith(operator):
-            return None if bound is None else f"{bound} {text}"
-    if text.startswith("="):
-        value = text.lstrip("=")
-        return f"low <= ({value}) AND high >= ({value})"
-    between = _BETWEEN.fullmatch(text)
-    return f"high >= ({between[1]}) AND low <= ({between[2]})" if between else None
 
 
 def useless_indices(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:
@@ -215,7 +148,7 @@ def useless_indices(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:
     kept = set(cube.cube.dimension_columns) if cube is not None else set()
     for part in scan.parts:
         table = part.part.table
-        if not _is_ours(part):
+        if not is_ours(part):
             continue
         vain = {s.condition for s in part.steps if s.by == "inverted index" and s.files_before == s.files_after}
         for condition in dict.fromkeys(scan.predicates):
@@ -227,7 +160,7 @@ def useless_indices(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:
                 if measured is None or measured[0] < USELESS:
                     continue
                 share, size = measured
-                target = _target(scan, part)
+                target = target_of(scan, part)
                 yield Advice(
                     "useless index",
                     f"no index on {column} of {target}",
@@ -247,15 +180,15 @@ def compaction(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:
     """Yield the datasets of which many small files of the same partition are read."""
     for part in scan.parts:
         table = part.part.table
-        if len(part.files) < 2 or part.summary is not None or not _is_ours(part):
+        if len(part.files) < 2 or part.summary is not None or not is_ours(part):
             continue
-        total, mean = _sizes(session, part)
+        total, mean = sizes(session, part)
         folders = Counter(table.partitions.part_of_file[i] for i in part.files)
         merged = sum(max(1, -(-count * mean // TARGET_BYTES)) for count in folders.values())
         saved = len(part.files) - merged
         if mean > SMALL_BYTES or saved < max(1, LEAST_SHARE * len(part.files)):
             continue
-        target = _target(scan, part)
+        target = target_of(scan, part)
         why = f"{counted_files(len(part.files))} of {mean:,} bytes on average stand in {len(folders):,} partitions"
         if part.overlaid:
             why += f", and {len(part.overlaid):,} may hold newer versions of each other's rows"
@@ -326,11 +259,11 @@ def order(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[
     """Yield the plain datasets whose matching rows would stand together if they were sorted."""
     part = scan.parts[0]
     table = part.part.table
-    if scan.occurrence.source.cube is not None or part.summary is not None or not part.files or not _is_ours(part):
+    if scan.occurrence.source.cube is not None or part.summary is not None or not part.files or not is_ours(part):
         return
-    for condition in _unused(scan):
-        column = _alone(scan, part, condition)
-        if column is None or not is_index_type(table.types[column]) or not _compares(condition):
+    for condition in unused(scan):
+        column = alone(scan, part, condition)
+        if column is None or not is_index_type(table.types[column]) or not compares(condition):
             continue
         found = measure.matches(part, condition, [column])
         if found is None or not found.sample.is_all:
@@ -343,7 +276,7 @@ def order(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[
         saved = total * (groups - needed) // groups if groups else 0
         if is_ordered(found.sample.footers, column) or needed >= groups or saved < LEAST_SHARE * total:
             continue
-        target, keys = _target(scan, part), ", ".join(map(quote_if_needed, table.partition_keys))
+        target, keys = target_of(scan, part), ", ".join(map(quote_if_needed, table.partition_keys))
         by = f" PARTITION BY ({keys})" if keys else ""
         indexed = ", ".join(map(quote_if_needed, sorted(table.indices)))
         by += f" INDEX ({indexed})" if indexed else ""
@@ -361,7 +294,7 @@ def order(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[
         )
 
 
-def _compares(condition: Condition) -> bool:
+def compares(condition: Condition) -> bool:
     """Return whether a condition compares a column with values."""
     if not isinstance(condition, Atom) or condition.negated:
         return False

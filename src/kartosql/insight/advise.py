@@ -11,6 +11,7 @@ import pyarrow as pa
 from kartosql.insight import advices
 from kartosql.insight.inspect import Session
 from kartosql.insight.measure import Measure
+from kartosql.insight.skipping import skipping_indices
 from kartosql.plan.report import ScanReport
 from kartosql.sql.statements import Advise
 from kartosql.text import markup
@@ -100,7 +101,7 @@ def _worth(advice: advices.Advice) -> tuple[int, int]:
 def _all(session: Session, report: ScanReport, measure: Measure) -> Iterator[advices.Advice]:
     for scan in report.scan.occurrences:
         yield from advices.indices(session, scan, measure)
-        yield from advices.skipping_indices(session, scan, measure)
+        yield from skipping_indices(session, scan, measure)
         yield from advices.useless_indices(session, scan)
         yield from advices.compaction(session, scan)
         yield from advices.bare_columns(session, scan, report.sql)

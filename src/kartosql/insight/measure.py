@@ -48,7 +48,7 @@ class Measure:
 
     def __init__(self, session: Session, parameters: Mapping[str, Any]) -> None:
         self._session = session
-        self._parameters = parameters
+        self.parameters = parameters
 
     def matches(self, part: PartScan, condition: Condition, columns: Sequence[str]) -> Matches | None:
         """Count the matches of a condition in files of a dataset; None if that would read too much."""
@@ -56,12 +56,17 @@ class Measure:
         found = sample(self._session.store, table.files, part.files, MAX_FILES)
         if sum(column_bytes(f, columns) for f in found.footers) > MAX_BYTES:
             return None
+        counts = [self._count("measured", condition, _alone(table, at)) for at in found.files]
+        return Matches(found, tuple(counts))
+
+    def distinct(self, part: PartScan, found: Sample, column: str) -> list[int]:
+        """Return how many different values the files of a sample have of a column."""
         counts = []
         for at in found.files:
-            alone = replace(table, labels=(table.labels[at],), files=(table.files[at],), indices={})
-            tables = {"measured": dataset_source(alone, qualified=False)}
-            counts.append(self._count("measured", condition, tables))
-        return Matches(found, tuple(counts))
+            head = f"SELECT count(DISTINCT {quote_identifier(column)}) AS n FROM measured WHERE "
+            ((count,),) = self._ask(head, "true", _alone(part.part.table, at)).rows()
+            counts.append(int(count))
+        return counts
 
     def may_hold_for_null(self, table: DatasetTable, condition: Condition, column: str) -> bool:
         """Return whether a condition may hold where a column is NULL, which no index tells about."""
@@ -100,7 +105,7 @@ class Measure:
 
     def _ask(self, head: str, predicate: str, tables: Mapping[str, TableSource]) -> SelectQuery:
         given: dict[str, Any] = {}
-        for planned, value in sorted(self._parameters.items(), reverse=True):
+        for planned, value in sorted(self.parameters.items(), reverse=True):
             # Names that the planner gives to parameters cannot be handed over.
             if f"${planned}" in predicate:
                 name = f"advise_{len(given)}"
@@ -111,6 +116,12 @@ class Measure:
         session = self._session
         known = Tables(session.tables().snapshot, tables)
         return SelectQuery(statement, known, session.runtime, session.settings, given or None, pruned=False)
+
+
+def _alone(table: DatasetTable, at: int) -> dict[str, TableSource]:
+    """Return one file of a dataset as a table to ask."""
+    alone = replace(table, labels=(table.labels[at],), files=(table.files[at],), indices={})
+    return {"measured": dataset_source(alone, qualified=False)}
 
 
 def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:
