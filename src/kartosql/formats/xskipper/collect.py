@@ -25,6 +25,7 @@ ReadFooter = Callable[[str], Footer | None]
 
 _BATCH_BYTES = 16 << 20
 _HELD_BYTES = 8 << 20  # of the values of one filter
+_FIRST = 512
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def collect(
     if not columns:
         yield from _rows(((n, c) for n, c in enumerate(from_footers)), files, layout)
         return
-    scanned = _scanned(len(files), layout, rest, columns, scan([f.key for f in files], columns))
+    scanned = _scanned(len(files), layout, rest, scan([f.key for f in files], columns))
     joined = ((n, {**{i: from_footers[n][i] for i in told}, **cells}) for n, cells in scanned)
     yield from _rows(joined, files, layout)
 
@@ -159,10 +160,9 @@ def _footer_cells(file: DataFile, layout: Layout, read_footer: ReadFooter | None
 
 
 def _scanned(
-    count: int, layout: Layout, wanted: Sequence[int], columns: Sequence[str], batches: Iterable[tuple[int, Any]]
+    count: int, layout: Layout, wanted: Sequence[int], batches: Iterable[tuple[int, pa.RecordBatch]]
 ) -> Iterator[tuple[int, dict[int, Any]]]:
     """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
-    place = {name: i for i, name in enumerate(columns)}
     collectors: dict[int, Any] = {}
     current, usable = -1, True
     seen: set[int] = set()
@@ -176,9 +176,10 @@ def _scanned(
         if not usable:
             continue
         arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
+        names = batch.schema.names
         for at in wanted:
             spec, type_ = layout.indexes[at]
-            where = place[spec.column], type_
+            where = names.index(spec.column), type_
             if where not in arrays:
                 arrays[where] = _cast(batch.column(where[0]), type_)
             values = arrays[where]
@@ -206,8 +207,10 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), type_)
     if pa.types.is_dictionary(values.type):
-        # Values in the dictionary that no row has are left out.
-        used = pc.unique(values.indices).drop_null()
+        # Values in the dictionary that no row has are left out. Most often, the first rows have all of them.
+        used = pc.unique(values.indices.slice(0, _FIRST)).drop_null()
+        if len(used) < len(values.dictionary):
+            used = pc.unique(values.indices).drop_null()
         full = len(used) == len(values.dictionary)
         values = values.dictionary if full else values.dictionary.take(used)
     if values.type == type_:

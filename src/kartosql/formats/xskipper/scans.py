@@ -105,6 +105,9 @@ def _path(schema: pa.Schema, column: str) -> list[str] | None:
 
 
 def _flat(batch: pa.RecordBatch, paths: Sequence[Sequence[str]], columns: Sequence[str]) -> pa.RecordBatch:
+    """Return columns, by their names in ``columns``; those of the file may be in another case, or be structs."""
+    if all([column] == path for column, path in zip(columns, paths, strict=True)):
+        return batch
     arrays = []
     for path in paths:
         array = batch.column(path[0])
