@@ -12,6 +12,7 @@ from kartosql.engines.spark.scan import Views
 from kartosql.engines.spark.session import keeping_active, quiet
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import quote
+from kartosql.engines.spark.warming import warming
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -139,9 +140,10 @@ def register(
     Raises ``store-unreachable`` for stores that executors cannot read, ``view-exists``,
     ``unknown-table``, and what is wrong with the data.
     """
-    connection = connect(url, storage_options=storage_options, engine="duckdb", read_only=True, **settings)
-    views = RegisteredViews(spark, connection, cubes)
-    views.refresh()
+    with warming(spark):
+        connection = connect(url, storage_options=storage_options, engine="duckdb", read_only=True, **settings)
+        views = RegisteredViews(spark, connection, cubes)
+        views.refresh()
     return views
 
 
@@ -173,10 +175,11 @@ def sql(
     if own:
         connection.expect_one_statement()
     try:
-        query = connection.sql(text, parameters, engine="spark")
-        if not isinstance(query, SelectQuery):
-            raise UsageError("Only a SELECT becomes a DataFrame.", code="not-a-select", hint="Use Connection.sql.")
-        return query.spark_frame(spark)
+        with warming(spark):
+            query = connection.sql(text, parameters, engine="spark")
+            if not isinstance(query, SelectQuery):
+                raise UsageError("Only a SELECT becomes a DataFrame.", code="not-a-select", hint="Use Connection.sql.")
+            return query.spark_frame(spark)
     finally:
         if own:
             connection.close()

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kartosql.engines.spark import session as sessions
+from kartosql.engines.spark.warming import warming
 from kartosql.errors import KartosqlError
 
 
@@ -112,3 +114,41 @@ def test_a_spark_that_does_not_start_says_why_and_leaves_nothing(tmp_path: Path)
     )
     assert (ran.stdout, ran.stderr) == ("spark-failed True True\n", "")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def cold(spark: Any) -> Any:
+    """The session, as if it had done nothing yet."""
+    if hasattr(spark._sc, "_kartosql_warm"):
+        del spark._sc._kartosql_warm
+    return spark
+
+
+def test_warming_leaves_the_session_alone(cold: Any) -> None:
+    before = cold.catalog.listTables(), type(cold).getActiveSession()
+    with warming(cold):
+        pass
+    assert (cold.catalog.listTables(), type(cold).getActiveSession()) == before
+    assert "kartosql-warming" not in [t.name for t in threading.enumerate()]
+
+
+def test_a_session_is_warmed_once(cold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    monkeypatch.setattr("kartosql.engines.spark.warming._tried", done.append)
+    for _ in range(2):
+        with warming(cold):
+            pass
+    assert done == [cold]
+
+
+def test_what_fails_while_warming_is_told_by_who_needs_it(cold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = []
+
+    def fail(given: Any) -> None:
+        failed.append(given)
+        raise ValueError
+
+    monkeypatch.setattr("kartosql.engines.spark.warming._tried", fail)
+    with warming(cold):
+        pass
+    assert failed == [cold]
