@@ -103,6 +103,34 @@ def test_a_server_that_is_gone_is_an_unknown_outcome():
         store.put_if(DOC, b"new", version)
 
 
+def test_what_others_wrote_and_deleted_after_a_listing_is_seen(s3, s3_server):
+    s3.put("u/gone", b"1")
+    s3.put("u/changed", b"1")
+    names = ["u/changed", "u/gone"]
+    assert sorted(s3.list_below("u/")) == sorted(s3.details("u/")) == names
+    assert [e.name for e in s3.list_root()] == ["u"]
+    other = Store(s3.url, s3_server.storage_options)
+    other.put("u/new", b"123")
+    other.put("u/changed", b"12345")
+    other.put("new", b"12")
+    other.delete(["u/gone"])
+    assert s3.read("u/new") == b"123"
+    assert s3.sizes(["u/new", "u/changed", "new"]) == {"u/new": 3, "u/changed": 5, "new": 2}
+    assert s3.info("u/changed")["size"] == 5
+    assert s3.read("new") == b"12"
+    for ask in (s3.read, s3.size):
+        with pytest.raises(KeyError):
+            ask("u/gone")
+    assert sorted(s3.list_below("u/")) == ["u/changed", "u/new"]
+
+
+def test_a_document_is_read_with_one_request(s3, s3_server):
+    s3.put("u/a", b"1")
+    before = s3_server.requests.copy()
+    assert s3.read_metadata("u/a") == b"1"
+    assert s3_server.requests - before == {"GET": 1}
+
+
 def test_a_bucket_that_is_not_there_is_a_named_error(s3_server):
     store = Store("s3://another-bucket/x", s3_server.storage_options)
     for write in (

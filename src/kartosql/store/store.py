@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import stat
 import threading
@@ -18,6 +19,8 @@ from kartosql.store.writing import StoreWriting
 
 MAX_WORKERS = 32
 MAX_METADATA_BYTES = 1 << 30
+# Their drivers remember listings for ever, and believe them when they are asked for a file or its size.
+_REMEMBERING = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
 
 
 class Entry(NamedTuple):
@@ -97,6 +100,7 @@ class Store(StoreWriting):
         self.fs, root = (_plain_filesystem if without_driver else _filesystem)(url, dict(self._options))
         self.root: str = root.rstrip("/")
         self.is_local = isinstance(self.fs, LocalFiles)
+        self._whole = _whole_object(self.fs)
         self.counter = StoreCounter()
         self._real_root = ""
         self._probe_lock = threading.Lock()
@@ -234,7 +238,8 @@ class Store(StoreWriting):
         if self.is_local:
             self.local_path(key)
         with self._errors(key):
-            data: bytes = self.fs.cat_file(self.path(key), start=start, end=end)
+            how = self._whole if start is None and end is None else {}
+            data: bytes = self.fs.cat_file(self.path(key), start=start, end=end, **how)
         self.counter.add("reads", key, len(data))
         return data
 
@@ -335,6 +340,8 @@ def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         if options:
             raise StoreError(f"A local path takes no storage options, but {sorted(options)[0]!r} was given.")
         return LocalFiles(), os.path.abspath(os.path.expanduser(url))
+    if url.partition("://")[0] in _REMEMBERING and "::" not in url:
+        options["use_listings_cache"] = False
     try:
         from fsspec.core import url_to_fs
 
@@ -343,6 +350,18 @@ def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         raise StoreError(f"Cannot open the store {url!r}: {e}", hint=_protocol_hint(url)) from e
     protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
     return (LocalFiles() if "file" in protocols else filesystem), root
+
+
+def _whole_object(filesystem: Any) -> dict[str, Any]:
+    """Return what lets ``cat_file`` ask for a whole object at once, where S3's driver would ask for its size first."""
+    call = getattr(filesystem, "_cat_file", None)
+    if (
+        "s3" not in getattr(filesystem, "protocol", ())
+        or call is None
+        or "max_concurrency" not in inspect.signature(call).parameters
+    ):
+        return {}
+    return {"max_concurrency": 1}
 
 
 def _plain_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
