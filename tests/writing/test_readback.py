@@ -65,8 +65,12 @@ def original() -> str:
             "-r",
             str(requirements),
         ]
-        for command in ([str(base), "-m", "venv", "--clear", str(MADE)], install):
+        # Installed again where an index of packages did not answer.
+        for command, more in (([str(base), "-m", "venv", "--clear", str(MADE)], 0), (install, 2)):
             done = subprocess.run(command, capture_output=True, text=True)
+            while done.returncode and more:
+                more -= 1
+                done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 missing(f"the environment of the original cannot be made: {done.stderr[-2000:]}")
         complete.touch()

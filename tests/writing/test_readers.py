@@ -32,9 +32,9 @@ def rows(column, number, cells=4):
 def build(con):
     con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": rows("v", 0), "en": rows("w", 0)})
 
-def write(con, seconds):
+def write(con, seconds, is_enough=lambda: True):
     number, until = 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+    while number < 4 or time.monotonic() < until or not is_enough():
         number += 1
         data = {"seed": rows("v", number), "en": rows("w", number)}
         if number % 5 == 4:
@@ -49,11 +49,15 @@ def write(con, seconds):
             con.cleanup_cube("c")
     return number
 """
+# It goes on until somebody closes its stdin, so that readers have seen enough however slow the machine is.
 MAIN = (
     WRITER
     + """
+import threading
+closed = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
 with kartosql.connect(sys.argv[1]) as con:
-    print(write(con, float(sys.argv[2])))
+    print(write(con, float(sys.argv[2]), closed.is_set))
 """
 )
 space: dict = {}
@@ -67,11 +71,16 @@ QUERIES = (
 )
 
 
-def read(con: kartosql.Connection, fresh, is_over) -> list[int]:
-    """Ask one question after the other, each of a used and of a new connection, and return the numbers seen."""
+def read(con: kartosql.Connection, fresh, is_over, enough) -> list[int]:
+    """Ask one question after the other, each of a used and of a new connection, and return the numbers seen.
+
+    Calls ``enough`` as soon as three were seen.
+    """
     seen = [0]
     at = 0
     while not is_over():
+        if len(set(seen)) > 2:
+            enough()
         query = QUERIES[at % len(QUERIES)]
         if at % 5 == 4:
             with fresh() as other:
@@ -99,11 +108,17 @@ def test_no_mix_is_read_while_another_process_writes(tmp_path, monkeypatch, slow
     with kartosql.connect(tmp_path) as con:
         space["build"](con)
         writer = subprocess.Popen(
-            [sys.executable, "-c", MAIN, str(tmp_path), str(SECONDS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, "-c", MAIN, str(tmp_path), str(SECONDS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
+        assert writer.stdin is not None
         try:
-            seen = read(con, lambda: kartosql.connect(tmp_path), lambda: writer.poll() is not None)
+            seen = read(con, lambda: kartosql.connect(tmp_path), lambda: writer.poll() is not None, writer.stdin.close)
         finally:
+            writer.stdin.close()
+            writer.stdin = None
             out, err = writer.communicate()
         assert writer.returncode == 0, err.decode()
         check_last(con, int(out), seen)
@@ -115,18 +130,27 @@ def test_no_mix_is_read_while_a_thread_writes_to_memory(readers):
     with kartosql.connect(url) as con:
         space["build"](con)
         done, errors, numbers = threading.Event(), [], []
+        satisfied: set[int] = set()
 
         def write():
             try:
                 with kartosql.connect(url) as own:
-                    numbers.append(space["write"](own, SECONDS))
+                    # A reader that failed has seen enough, too.
+                    numbers.append(space["write"](own, SECONDS, lambda: bool(errors) or len(satisfied) == readers))
             finally:
                 done.set()
 
         def look():
             try:
                 with kartosql.connect(url) as own:
-                    numbers.append(read(own, lambda: kartosql.connect(url), done.is_set))
+                    numbers.append(
+                        read(
+                            own,
+                            lambda: kartosql.connect(url),
+                            done.is_set,
+                            lambda: satisfied.add(threading.get_ident()),
+                        )
+                    )
             except BaseException as e:  # noqa: BLE001
                 errors.append(e)
 

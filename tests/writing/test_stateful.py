@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from s3_server import BUCKET, serve
 from writing.world import MEMBERS, Op, World
 
 pytestmark = pytest.mark.slow
@@ -112,10 +113,12 @@ def program(seed: int) -> list[Op]:
     return [*start, *(rng.choices(list(KINDS), list(KINDS.values()))[0](rng) for _ in range(STEPS))]
 
 
-def run(ops: list[Op], url: str | None) -> tuple[int, BaseException | None]:
+def run(
+    ops: list[Op], url: str | None, storage_options: dict[str, Any] | None = None
+) -> tuple[int, BaseException | None]:
     """Carry out a program; return how far it came, and what went wrong."""
     at = 0
-    with tempfile.TemporaryDirectory() as folder, World(url or folder) as world:
+    with tempfile.TemporaryDirectory() as folder, World(url or folder, storage_options) as world:
         try:
             for at, op in enumerate(ops):
                 world.do(op)
@@ -126,27 +129,27 @@ def run(ops: list[Op], url: str | None) -> tuple[int, BaseException | None]:
     return at, None
 
 
-def shortened(ops: list[Op], make_url: Callable[[], str | None]) -> list[Op]:
+def shortened(ops: list[Op], make_url: Callable[[], str | None], storage_options: dict[str, Any] | None) -> list[Op]:
     """Leave out operations that a failure does not need."""
     left = SHRINKS
     at = len(ops) - 1
     while at >= 0 and left > 0:
         left -= 1
         fewer = ops[:at] + ops[at + 1 :]
-        reached, error = run(fewer, make_url())
+        reached, error = run(fewer, make_url(), storage_options)
         if error is not None:
             ops = fewer[: reached + 1]
         at = min(at, len(ops)) - 1
     return ops
 
 
-def check(seed: int, make_url: Callable[[], str | None]) -> None:
+def check(seed: int, make_url: Callable[[], str | None], storage_options: dict[str, Any] | None = None) -> None:
     ops = program(seed)
-    at, error = run(ops, make_url())
+    at, error = run(ops, make_url(), storage_options)
     if error is None:
         return
-    ops = shortened(ops[: at + 1], make_url)
-    error = run(ops, make_url())[1] or error
+    ops = shortened(ops[: at + 1], make_url, storage_options)
+    error = run(ops, make_url(), storage_options)[1] or error
     lines = "".join(traceback.format_exception(error))
     text = "\n".join(f"    {op!r}," for op in ops)
     raise AssertionError(f"KARTOSQL_SEEDS={seed} KARTOSQL_STEPS={STEPS}\n{lines}\nrun([\n{text}\n], None)")
@@ -160,6 +163,15 @@ def test_sql_sees_what_was_committed_on_a_local_disk(seed):
 @pytest.mark.parametrize("seed", SEEDS[: (len(SEEDS) + 2) // 3])
 def test_sql_sees_what_was_committed_in_memory(seed):
     check(seed, lambda: f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seed", SEEDS[: (len(SEEDS) + 5) // 6])
+def test_sql_sees_what_was_committed_on_s3(seed):
+    with serve(seed=seed) as server:
+        check(seed, lambda: f"s3://{BUCKET}/{uuid.uuid4().hex}", server.storage_options)
+        assert server.requests["PUT"]
 
 
 # Programs that failed once, made short.

@@ -46,9 +46,10 @@ class World:
     there is nothing for to do it to, is left out.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         self.url = url
-        self.store = Store(url)
+        self.storage_options = storage_options
+        self.store = Store(url, storage_options)
         self.ahead = dt.timedelta()
         self.numbers = Numbers()
         self.datasets: dict[str, Dataset] = {}
@@ -71,7 +72,7 @@ class World:
         return dt.datetime.now(dt.timezone.utc) + self.ahead
 
     def _connect(self, **options: Any) -> kartosql.Connection:
-        return self._stack.enter_context(kartosql.connect(self.url, **options))
+        return self._stack.enter_context(kartosql.connect(self.url, storage_options=self.storage_options, **options))
 
     def do(self, op: Op) -> None:
         getattr(self, op[0])(*op[1:])
