@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.errors import FormatError, UsageError
+from kartosql.errors import FormatError, StoreError, UsageError
 from kartosql.formats.xskipper import (
     DataFile,
     IndexSpec,
@@ -25,6 +25,7 @@ from kartosql.formats.xskipper import (
     drop,
     layout_for,
     refresh,
+    refreshing,
     scans,
     specs_of,
 )
@@ -363,3 +364,28 @@ def test_large_files_and_filters_of_many_values_are_made_alike(lake, monkeypatch
         assert lake.refresh(specs).added == 4
         made.append(sorted(_rows(lake), key=lambda r: r["obj_name"]))
     assert made[1:] == made[:1] * 3
+
+
+def test_part_files_that_are_written_meanwhile_are_removed_if_one_fails(lake, monkeypatch):
+    monkeypatch.setattr(refreshing, "PART_ROWS", 1)
+    monkeypatch.setattr(collect, "_BATCH_BYTES", 1)
+    assert lake.refresh().added == 3
+    before = sorted((lake.root / "meta").glob("part-*"))
+    assert len(before) >= 2
+    for name in ("d", "e", "f", "g", "h"):
+        lake.write(f"{name}.parquet", [1])
+    put, done = lake.base.put, []
+
+    def failing(key: str, data: bytes) -> None:
+        if len(done) == 2:
+            raise StoreError("The disk is full.", code="cannot-write")
+        done.append(key)
+        put(key, data)
+
+    monkeypatch.setattr(lake.base, "put", failing)
+    with pytest.raises(StoreError, match="full"):
+        lake.refresh()
+    assert len(done) == 2
+    assert sorted((lake.root / "meta").glob("part-*")) == before
+    monkeypatch.setattr(lake.base, "put", put)
+    assert lake.refresh().added == 5

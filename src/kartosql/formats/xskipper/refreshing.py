@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -122,7 +123,8 @@ def refresh(
     _check_own(existing, folder, layout)
     writer = _Parts(store, folder, layout)
     try:
-        done, stale = _written(existing, files, layout, sources, writer)
+        with writer:
+            done, stale = _written(existing, files, layout, sources, writer)
     except BaseException:
         with contextlib.suppress(Exception):
             store.delete(writer.keys)
@@ -199,25 +201,44 @@ def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
 
 
 class _Parts:
-    """Part files that are written when they have some megabytes."""
+    """Part files that are written when they have some megabytes, one of them while rows of the next are collected."""
 
     def __init__(self, store: Store, folder: str, layout: Layout) -> None:
         self._store, self._folder, self._layout = store, folder, layout
         self._held: dict[tuple[bool, str | None], list[pa.Table]] = {}
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
         self.keys: list[str] = []
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for what is being written."""
+        self._thread.shutdown()
 
     def add(self, rows: pa.Table, *, bounds_are_exact: bool, reading: str | None) -> None:
         held = self._held.setdefault((bounds_are_exact, reading), [])
         held.append(rows)
         if sum(t.nbytes for t in held) > PART_BYTES or sum(t.num_rows for t in held) > PART_ROWS:
-            self._write(bounds_are_exact, reading)
+            self._wait()
+            rows = self._taken(bounds_are_exact, reading)
+            self._writing = self._thread.submit(self._write, rows, bounds_are_exact, reading)
 
     def end(self) -> None:
+        self._wait()
         for exact, reading in list(self._held):
-            self._write(exact, reading)
+            self._write(self._taken(exact, reading), exact, reading)
 
-    def _write(self, exact: bool, reading: str | None) -> None:
-        rows = pa.concat_tables(self._held.pop((exact, reading)))
+    def _wait(self) -> None:
+        """Raise what went wrong with the part that was written meanwhile."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _taken(self, exact: bool, reading: str | None) -> pa.Table:
+        return pa.concat_tables(self._held.pop((exact, reading)))
+
+    def _write(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
         if rows.num_rows:
             self.keys.append(f"{self._folder}/{part_name()}")
             self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact, reading=reading))

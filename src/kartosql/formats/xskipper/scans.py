@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper.collect import Scan
 from kartosql.store import Store
 
 _BATCH = 1 << 17
 _WHOLE = 1 << 20  # bytes of files that are read at once: that takes less time than to map them, or to read bit by bit
+_AHEAD = 8 << 20  # bytes of files that are read before they are asked for
 THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -25,14 +27,21 @@ def parquet_scan(store: Store) -> Scan:
 
     def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
         paths_of = _Paths(columns)
+        waiting = iter(keys)
         with ThreadPoolExecutor(THREADS) as pool:
-            ahead: deque[Future[list[pa.RecordBatch] | None]] = deque()
+            ahead: deque[tuple[int, Future[list[pa.RecordBatch] | None]]] = deque()
+            held = 0
             for number in range(len(keys)):
-                while len(ahead) <= THREADS and number + len(ahead) < len(keys):
-                    ahead.append(pool.submit(_batches, store, keys[number + len(ahead)], columns, paths_of))
-                batches = ahead.popleft().result()
-                if batches is not None:
-                    yield from ((number, batch) for batch in batches)
+                while len(ahead) <= THREADS or held < _AHEAD:
+                    key = next(waiting, None)
+                    if key is None:
+                        break
+                    size = _size(store, key)
+                    held += size
+                    ahead.append((size, pool.submit(_batches, store, key, columns, paths_of)))
+                size, found = ahead.popleft()
+                held -= size
+                yield from ((number, batch) for batch in found.result() or ())
 
     return scan
 
@@ -68,6 +77,14 @@ def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -
         return None
     # Nothing of a file without rows can match, and that is known.
     return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
+
+
+def _size(store: Store, key: str) -> int:
+    """Return how much a file counts of what is read ahead."""
+    try:
+        return os.path.getsize(store.local_path(key)) if store.is_local else _AHEAD
+    except (KartosqlError, OSError, KeyError):
+        return 0
 
 
 def _source(store: Store, key: str) -> Any:
