@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
@@ -17,6 +17,7 @@ from kartosql.writing import Report, Tell, Writing, spark_session
 
 if TYPE_CHECKING:
     from kartosql.attach.indexing import FolderIndexes
+    from kartosql.formats.xskipper import IndexSpec
     from kartosql.write.check import Finding
 
 
@@ -144,21 +145,29 @@ class Upkeep(Writing):
     ) -> dict[str, Any]:
         """Make skipping indexes of a table: bounds, lists of values, or Bloom filters of columns for each file.
 
-        ``table`` is a uuid, ``cube.dataset``, or a folder that was attached with METADATA; members of structs are
-        named with dots. Parameters of a filter are ``fpp``, the share of false positives, and ``ndv``, the number of
-        distinct values of a file. Indexes that the table has stay, commits of kartosql keep those of datasets up
-        to date. Returns how many ``indexes`` there are, and how many files were ``added``, ``removed``, ``kept`` and
-        ``unindexed``.
+        ``table`` is a uuid, ``cube.dataset``, a cube, or a folder that was attached with METADATA; members of structs
+        are named with dots. Of a cube, every dataset that has a column gets the index. Parameters of a filter are
+        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file. Indexes that the
+        table has stay, commits of kartosql keep those of datasets up to date. Returns how many ``indexes`` there are,
+        and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of each dataset.
         ``spark`` is a session whose executors read the files of a dataset, or True, as for ``create_index``.
         Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders
         also ``no-metadata-folder``, ``encrypted-metadata``, and what is wrong with the metadata.
         """
-        from kartosql.write.skipping import create_skipping, specs
+        from kartosql.write.skipping import create_skipping, of_datasets, specs
 
         operation = self._operation("create_skipping_index", spark=spark)
+        indexes = specs(minmax, valuelist, bloomfilter)
         if (folder := self._indexes_of_folder(table, spark)) is not None:
-            return folder.create(specs(minmax, valuelist, bloomfilter))
-        return create_skipping(operation, table, specs(minmax, valuelist, bloomfilter))
+            return folder.create(indexes)
+        if datasets := of_datasets(operation.snapshot, table, indexes):
+            return {name: self._index_dataset(uuid, own, spark) for name, (uuid, own) in datasets.items()}
+        return create_skipping(operation, table, indexes)
+
+    def _index_dataset(self, uuid: str, indexes: Sequence[IndexSpec], spark: Any) -> dict[str, Any]:
+        from kartosql.write.skipping import create_skipping
+
+        return create_skipping(self._operation("create_skipping_index", spark=spark), uuid, indexes)
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
         """Bring the skipping indexes of a table up to date, after writes of other programs.
@@ -166,22 +175,28 @@ class Upkeep(Writing):
         ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
         """
-        from kartosql.write.skipping import refresh_skipping
+        from kartosql.write.skipping import indexed_datasets, refresh_skipping
 
         operation = self._operation("refresh_skipping_index", spark=spark)
-        folder = self._indexes_of_folder(table, spark)
-        return refresh_skipping(operation, table) if folder is None else folder.refresh()
+        if (folder := self._indexes_of_folder(table, spark)) is not None:
+            return folder.refresh()
+        if datasets := indexed_datasets(operation.snapshot, table):
+            return {name: self.refresh_skipping_index(uuid, spark=spark) for name, uuid in datasets.items()}
+        return refresh_skipping(operation, table)
 
     def drop_skipping_index(self, table: str) -> dict[str, Any]:
-        """Drop all skipping indexes of a table, and return how many ``files`` these were.
+        """Drop all skipping indexes of a table, and return how many ``files`` these were; of a cube by dataset.
 
         Raises ``unknown-table`` and ``not-indexed``.
         """
-        from kartosql.write.skipping import drop_skipping
+        from kartosql.write.skipping import drop_skipping, indexed_datasets
 
         operation = self._operation("drop_skipping_index")
-        folder = self._indexes_of_folder(table)
-        return drop_skipping(operation, table) if folder is None else folder.drop()
+        if (folder := self._indexes_of_folder(table)) is not None:
+            return folder.drop()
+        if datasets := indexed_datasets(operation.snapshot, table):
+            return {name: self.drop_skipping_index(uuid) for name, uuid in datasets.items()}
+        return drop_skipping(operation, table)
 
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
         """Look for what is wrong with a cube or a dataset, and return what was found.

@@ -16,6 +16,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper import (
     DataFile,
     IndexSpec,
+    Layout,
     MetadataStore,
     Refreshed,
     Sources,
@@ -96,6 +97,42 @@ def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
     return {"files": drop(operation.store, place.folder)}
 
 
+def of_datasets(snapshot: Snapshot, name: str, specs: Sequence[IndexSpec]) -> dict[str, tuple[str, list[IndexSpec]]]:
+    """Return the indexes that each dataset of a cube gets, with its uuid: those over columns that it has.
+
+    Empty unless ``name`` is that of a cube. Raises ``unknown-column`` and ``unsupported-type``.
+    """
+    if name in snapshot.keys or name not in snapshot.members or not snapshot.is_cube(name):
+        return {}
+    merged((), specs)
+    cube = snapshot.cube(name)
+    found: dict[str, tuple[str, list[IndexSpec]]] = {}
+    for spec in specs:
+        column = spec.column.lower().partition(".")[0]
+        members = [m for m in cube.members.values() if column in (c.lower() for c in m.table.types)]
+        having = [m for m in members if column not in (k.lower() for k in m.table.partition_keys)]
+        for member in having or [cube.seed]:
+            found.setdefault(member.name, (member.table.uuid, []))[1].append(spec)
+    for member in cube.members.values():
+        if member.name in found:
+            _layout(member.table, member.name, found[member.name][1])  # before any of them is made
+    return {name: found[name] for name in cube.members if name in found}
+
+
+def indexed_datasets(snapshot: Snapshot, name: str) -> dict[str, str]:
+    """Return the uuids of the datasets of a cube that have skipping indexes; raises ``not-indexed`` without any.
+
+    Empty unless ``name`` is that of a cube.
+    """
+    if name in snapshot.keys or name not in snapshot.members or not snapshot.is_cube(name):
+        return {}
+    tables = {member.name: member.table for member in snapshot.cube(name).members.values()}
+    found = {n: t.uuid for n, t in tables.items() if place_in(t.metadata, t.uuid) is not None}
+    if not found:
+        raise _not_indexed(f"Cube {name!r}")
+    return found
+
+
 def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot, spark: Any = None) -> None:
     """Index the files that a commit brought, where datasets have skipping indexes; on executors of ``spark`` if given.
 
@@ -145,12 +182,16 @@ def _only_table(dataset: Dataset) -> DatasetTable:
 def _place(table: DatasetTable) -> Place:
     place = place_in(table.metadata, table.uuid)
     if place is None:
-        raise UsageError(
-            f"Dataset {table.uuid!r} has no skipping indexes.",
-            code="not-indexed",
-            hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.",
-        )
+        raise _not_indexed(f"Dataset {table.uuid!r}")
     return place
+
+
+def _not_indexed(what: str) -> UsageError:
+    return UsageError(
+        f"{what} has no skipping indexes.",
+        code="not-indexed",
+        hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.",
+    )
 
 
 def _refresh(
@@ -161,9 +202,7 @@ def _refresh(
     specs: Sequence[IndexSpec],
     spark: Any = None,
 ) -> Refreshed:
-    keys = set(table.partition_keys)
-    types = {name: type_ for name, type_ in table.types.items() if name not in keys}
-    layout = layout_for(place.table, specs, dict(members(types)), {k: table.types[k] for k in table.partition_keys})
+    layout = _layout(table, place.table, specs)
     prefix = f"{table.uuid}/{table.table}/"
     details = store.details(prefix)
     values = table.partitions
@@ -176,6 +215,12 @@ def _refresh(
             partition = {k: column[row] for k, column in columns.items()}
             files.append(DataFile(f"{place.table}/{key.removeprefix(prefix)}", modified, key, partition))
     return refresh(store, place.folder, files, layout, _sources(store, table.uuid, spark), existing)
+
+
+def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> Layout:
+    keys = set(table.partition_keys)
+    types = {name: type_ for name, type_ in table.types.items() if name not in keys}
+    return layout_for(name, specs, dict(members(types)), {k: table.types[k] for k in table.partition_keys})
 
 
 def _sources(store: Store, uuid: str, spark: Any) -> Collecting:

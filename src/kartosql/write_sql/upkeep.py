@@ -43,15 +43,22 @@ def skip(
 ) -> pa.Table:
     """Run a statement about skipping indexes and return the table of what it did."""
     source = tables.find(statement.target.parts, statement.target.span, statement.text)
+    is_cube = source.cube is not None and len(source.parts) > 1
     if source.attached in FOLDERS:
         shown = table = source.name
+    elif is_cube and source.cube is not None:
+        shown = table = source.cube.cube.uuid_prefix
     else:
         target = dataset_target(tables, statement.target, statement.text)
         shown, table = target.dataset, target.uuid
+
+    def reports(made: Report) -> dict[str, Report]:
+        return dict(made) if is_cube else {shown: made}
+
     if isinstance(statement, ws.DropSkipping):
-        return results.dropped({shown: calls.drop_skipping_index(table)})
+        return results.dropped(reports(calls.drop_skipping_index(table)))
     if isinstance(statement, ws.RefreshSkipping):
-        return results.skipping({shown: calls.refresh_skipping_index(table)})
+        return results.skipping(reports(calls.refresh_skipping_index(table)))
     columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}}
     for one in statement.indexes:
         name = ".".join(one.column)
@@ -63,7 +70,7 @@ def skip(
     made = calls.create_skipping_index(
         table, minmax=columns["MINMAX"], valuelist=columns["VALUELIST"], bloomfilter=columns["BLOOMFILTER"]
     )
-    return results.skipping({shown: made})
+    return results.skipping(reports(made))
 
 
 def _whole(text: str) -> int | float:
