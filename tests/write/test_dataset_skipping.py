@@ -129,6 +129,33 @@ def test_commits_keep_them_up_to_date(connection, monkeypatch):
     assert connection.sql("SHOW SKIPPING INDEXES FROM d").rows()[0][-2:] == (21, 21)
 
 
+def test_indexes_outlast_that_there_are_no_files(connection):
+    connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
+    connection.sql("DELETE FROM d WHERE p >= 0")
+    assert connection.sql("SHOW SKIPPING INDEXES FROM d").rows() == [("table", "minmax", "a", "", 0, 0)]
+    assert connection.refresh_skipping_index("d")["indexes"] == 1
+    connection.create_dataset("e", rows(range(0)), partition_on="p")
+    assert connection.create_skipping_index("e", minmax="a", bloomfilter="s")["indexes"] == 2
+    for name in ("d", "e"):
+        connection.append_to_dataset(name, rows(range(100)))
+        assert read(connection, f"SELECT * FROM {name} WHERE a = 41") == {"minmax": 1}
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_numbers_without_sign_leave_out_files(connection, monkeypatch, bits):
+    top = 2**bits - 1
+    numbers = [0, 1, top // 2, top // 2 + 1, top - 1, top]
+    type_ = getattr(pa, f"uint{bits}")()
+    table = pa.table({"u": pa.array(numbers, type_), "p": [0, 0, 1, 1, 2, 2]})
+    connection.create_dataset("e", table, partition_on="p")
+    connection.sql("CREATE SKIPPING INDEX ON e (MINMAX(u), VALUELIST(u))")
+    for number in (-1, 0, 1, 2, top // 2, top // 2 + 1, top - 1, top, top + 1, 0.5, 1.5):
+        for op in ("=", "<>", "<", "<=", ">", ">="):
+            for text in (f"{number}", f"({number}, 1)") if op == "=" else (f"{number}",):
+                both(connection, monkeypatch, f"SELECT * FROM e WHERE u {'IN' if ',' in text else op} {text}")
+    assert read(connection, f"SELECT * FROM e WHERE u = {top}")["minmax"] == 1
+
+
 def test_files_of_other_writers_are_read_until_a_refresh(connection, monkeypatch):
     connection.sql("CREATE SKIPPING INDEX ON d (MINMAX(a))")
     monkeypatch.setattr("kartosql.write.operation.Operation._keep_up", lambda *_: None)

@@ -111,10 +111,11 @@ def test_values_survive_the_change_of_layout():
     ("column", "message"),
     [
         (pa.array([1], pa.duration("s")), "which cannot be stored"),
+        (pa.array([100], pa.decimal128(5, -2)), "which cannot be stored"),
         (pa.array([1], pa.timestamp("ns")), "does not fit into timestamp"),
         (pa.array([2**60], pa.timestamp("s")), "does not fit into timestamp"),
     ],
-    ids=["duration", "nanoseconds", "far away"],
+    ids=["duration", "decimal", "nanoseconds", "far away"],
 )
 def test_a_column_that_cannot_be_stored_is_named(column, message):
     with pytest.raises(UsageError, match=f"'weather': the column 't' .*{message}") as e:

@@ -68,6 +68,9 @@ def _column_type(type_: pa.DataType) -> ColumnType | None:
         return ColumnType("timestamp", clock=type_.tz is None)
     if pa.types.is_decimal(type_):
         return ColumnType("decimal", type_.precision, type_.scale)
+    if pa.types.is_unsigned_integer(type_):
+        # Indexes keep them in the next wider type that has a sign.
+        return ColumnType("decimal", 20, 0) if type_.bit_width == 64 else ColumnType("integer")
     return next((ColumnType(name) for test, name in _SIMPLE if test(type_)), None)
 
 

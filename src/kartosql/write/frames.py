@@ -124,6 +124,8 @@ def storage_type(type_: pa.DataType) -> pa.DataType | None:
     if t.is_time(type_):
         return pa.time64("us")
     if t.is_decimal(type_):
+        if not 0 <= type_.scale <= type_.precision:
+            return None  # Parquet has no such decimals
         wide = type_.precision > 38
         return (pa.decimal256 if wide else pa.decimal128)(type_.precision, type_.scale)
     if _is_list(type_):

@@ -160,6 +160,8 @@ def _written(
             seen.update(rows.column(OBJECT_COLUMN).to_pylist())
             writer.add(rows, bounds_are_exact=True, reading=layout.reading)
     writer.end()
+    if layout.indexes and not writer.keys and len(stale) == len(existing.segments):
+        writer.hold()
     left = tuple(f.path for f in files if f.id not in seen)
     return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
 
@@ -191,8 +193,8 @@ def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
             f"The metadata in {folder!r} are about the table {others[0]!r}, not about {layout.table!r}.",
             hint="Keep the metadata of each table in a folder of its own.",
         )
-    closed = existing.locked or any(s.schema.encryption and not (layout.secrets and s.ids()) for s in existing.segments)
-    if closed:
+    encrypted = [s for s in existing.segments if s.schema.encryption]
+    if existing.locked or any(not layout.secrets or (s.rows and not s.ids()) for s in encrypted):
         raise UsageError(
             f"The metadata in {folder!r} are encrypted, and the keys are not given.",
             code="encrypted-metadata",
@@ -230,6 +232,10 @@ class _Parts:
         for exact, reading in list(self._held):
             self._write(self._taken(exact, reading), exact, reading)
 
+    def hold(self) -> None:
+        """Write a part file without rows, so that indexes outlast that there is no file to index."""
+        self._put(self._layout.arrow_schema.empty_table(), exact=True, reading=self._layout.reading)
+
     def _wait(self) -> None:
         """Raise what went wrong with the part that was written meanwhile."""
         if self._writing is not None:
@@ -240,8 +246,11 @@ class _Parts:
 
     def _write(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
         if rows.num_rows:
-            self.keys.append(f"{self._folder}/{part_name()}")
-            self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact, reading=reading))
+            self._put(rows, exact=exact, reading=reading)
+
+    def _put(self, rows: pa.Table, *, exact: bool, reading: str | None) -> None:
+        self.keys.append(f"{self._folder}/{part_name()}")
+        self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact, reading=reading))
 
 
 # -- what is there already -----------------------------------------------------------------------
