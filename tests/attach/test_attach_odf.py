@@ -256,6 +256,18 @@ def test_files_without_operations_only_add(con, tmp_path):
         assert con.sql(f"SELECT n FROM {name}").rows() == [(2,)]
 
 
+def test_records_about_keys_need_offsets(con, tmp_path):
+    for name, key in (("keyed", ["n"]), ("plain", None)):
+        data = Dataset(tmp_path / name, key=key)
+        data.schema(n=pa.int64())
+        data.append([0, 1], {"n": pa.int64()}, [{"n": 1}, {"n": 1}], without="offset")
+    con.attach(tmp_path / "plain", "plain", type="odf")
+    assert con.sql("SELECT n FROM plain").rows() == []
+    with pytest.raises(KartosqlError, match="has no column 'offset'") as caught:
+        con.attach(tmp_path / "keyed", "keyed", type="odf")
+    assert caught.value.code == "schema-conflict"
+
+
 def test_operations_that_do_not_exist_are_errors(con, tmp_path):
     data = Dataset(tmp_path / "d", key=["n"])
     data.schema(n=pa.int64())

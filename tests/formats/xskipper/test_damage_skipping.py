@@ -42,6 +42,7 @@ def _selected(folder: Path, where: str) -> tuple[set[str], list[str]]:
     store = MetadataStore.open(folder)
     found = set(store.select(where, LISTING))
     assert store.select(where, LISTING) == store.select(where, LISTING)
+    assert len(store.describe()["indexes"]) == len(store.indexes)
     return found, store.problems
 
 
@@ -97,6 +98,7 @@ def test_a_schema_that_is_odd_makes_its_file_unknown(part, change):
     [
         ("i_minmax", lambda f: f.update(type="long")),
         ("i_minmax", lambda f: f["type"]["fields"].pop()),
+        ("i_minmax", lambda f: f["type"].update(fields=5)),
         ("i_minmax", lambda f: f["type"]["fields"][0].update(type="string")),
         ("i_minmax", lambda f: [e.update(type="string") for e in f["type"]["fields"]]),
         ("i_minmax", lambda f: [e.update(type="decimal(38,0)") for e in f["type"]["fields"]]),

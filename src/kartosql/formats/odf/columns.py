@@ -45,6 +45,8 @@ def columns_of(chain: Chain, files: Sequence[pa.Schema], names: Sequence[str], s
     """
     vocab = chain.vocab
     fixed = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
+    if chain.primary_key:
+        _check_offsets(files, names, vocab.offset_column, source)
     reduced = {id(s): _without_fixed(s, fixed, source, n) for s, n in zip(files, names, strict=True)}
     declared = [pa.schema([pa.field(f.name, plain(f.type)) for f in v.arrow]) for v in chain.schemas]
     shown = [f"schema {v.number} ({v.link})" for v in chain.schemas]
@@ -54,6 +56,17 @@ def columns_of(chain: Chain, files: Sequence[pa.Schema], names: Sequence[str], s
     order = [*fixed, *default, *(declared[-1].names if declared else ()), *found]
     types = {**dict.fromkeys(default, _MOMENT), **found, **fixed}
     return Columns({name: types[name] for name in dict.fromkeys(order)}, *fixed, *default)
+
+
+def _check_offsets(files: Sequence[pa.Schema], names: Sequence[str], column: str, source: str) -> None:
+    """Refuse files without offsets: nothing else tells which record about a key is the last one."""
+    for schema, name in zip(files, names, strict=True):
+        if schema.get_field_index(column) < 0:
+            raise FormatError(
+                f"{source}: {name} has no column {column!r}",
+                code="schema-conflict",
+                hint="Records about one key count in the order of their offsets.",
+            )
 
 
 def _without_fixed(schema: pa.Schema, fixed: dict[str, pa.DataType], source: str, name: str) -> pa.Schema:

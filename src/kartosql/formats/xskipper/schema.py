@@ -53,7 +53,9 @@ class Index:
         if not isinstance(described, dict):
             return None
         if self.name == MINMAX and described.get("type") == "struct":
-            types = {str(f.get("name")): f.get("type") for f in described.get("fields", ()) if isinstance(f, dict)}
+            fields = described.get("fields")
+            members = [f for f in fields if isinstance(f, dict)] if isinstance(fields, list) else []
+            types = {str(f.get("name")): f.get("type") for f in members}
             return spark_type(types.get("min")) if types.get("min") == types.get("max") else None
         if self.name in (VALUE_LIST, REGEX) and described.get("type") == "array":
             return spark_type(described.get("elementType"))
