@@ -65,6 +65,22 @@ def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
     assert "kartosql[spark]" in text
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others name files in UTF-8 anyway")
+@pytest.mark.parametrize("name", ["LC_ALL", "LANG", None])
+def test_java_names_files_in_utf8_whatever_the_locale(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    for each in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(each, raising=False)
+    if name is not None:
+        monkeypatch.setenv(name, "C")
+    before = dict(os.environ)
+    with sessions._environment():
+        assert os.environ["LC_ALL"] == "C.UTF-8"
+    assert dict(os.environ) == before
+    monkeypatch.setenv("LC_ALL", "de_DE.utf8")
+    with sessions._environment():
+        assert os.environ["LC_ALL"] == "de_DE.utf8"
+
+
 def test_a_session_that_runs_is_used(spark: Any) -> None:
     assert sessions.session() is spark
     assert sessions.is_running()

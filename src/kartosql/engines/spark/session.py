@@ -218,16 +218,27 @@ def _local_settings(master: str, memory: str | None, folder: str) -> dict[str, s
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Let Python workers be this interpreter, unless the user chose another one."""
-    name = "PYSPARK_PYTHON"
-    given = os.environ.get(name)
-    if given is None:
-        os.environ[name] = sys.executable
+    """Let Python workers be this interpreter, unless the user chose another one, and names of files be UTF-8."""
+    wanted = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
+    if sys.platform == "linux" and not _is_utf8():
+        # In other locales Java does not find files whose names have letters beyond ASCII.
+        wanted["LC_ALL"] = "C.UTF-8"
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        if given is None:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _is_utf8() -> bool:
+    """Return whether the environment says that text is UTF-8."""
+    said = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")
+    return said.lower().replace("-", "").endswith("utf8")
 
 
 def _stop(context: Any, gateway: Any, folder: str) -> None:
