@@ -169,9 +169,10 @@ def test_sql_sees_what_was_committed_in_memory(seed):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", SEEDS[: (len(SEEDS) + 5) // 6])
 def test_sql_sees_what_was_committed_on_s3(seed):
-    with serve(seed=seed) as server:
+    # Every other server loses answers to what it has carried out.
+    with serve(seed=seed, lose=seed % 2 / 10) as server:
         check(seed, lambda: f"s3://{BUCKET}/{uuid.uuid4().hex}", server.storage_options)
-        assert server.requests["PUT"]
+        assert bool(server.lost) == bool(server.lose)
 
 
 # Programs that failed once, made short.
