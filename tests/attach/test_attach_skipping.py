@@ -31,10 +31,14 @@ from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.naming import folder_name
 from kartosql.plan.prune import prune
 
+SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 KEY = "MDEyMzQ1Njc4OTAxMjM0NQ=="
 SAMPLES = (golden.load("xskipper/manifest.json") or {"samples": []})["samples"]
 READABLE = [s for s in SAMPLES if s["data_format"] in ("csv", "parquet") and "regex" not in s["name"]]
 ALL = [pytest.param(s, id=s["name"]) for s in READABLE] or [pytest.param(None, id="no-golden-data")]
+# Bounds of NaN are not those of the original, which loses rows by them.
+NEWEST = [p for p in ALL if not p.values[0] or (p.values[0]["version"] == 4 and not p.values[0]["encrypted"])]
+NEWEST = [p for p in NEWEST if not p.values[0] or "nan" not in p.values[0]["name"]]
 SPECS = "MINMAX(a, f, s, t), VALUELIST(s, b, k), BLOOMFILTER(a, s) WITH (fpp = 0.05, ndv = 100)"
 
 
@@ -268,6 +272,40 @@ def test_metadata_of_the_original_become_version_4_and_say_the_same(tmp_path, mo
         assert (done["added"] + done["unindexed"], done["removed"]) == (1, 1)
 
 
+@pytest.mark.parametrize("sample", NEWEST)
+def test_what_is_made_is_what_the_original_made(tmp_path, monkeypatch, sample):
+    golden.require()
+    original = MetadataStore.open(golden.require() / "xskipper" / sample["metadata_dir"])
+    kinds: dict[str, Any] = {"minmax": [], "valuelist": [], "bloomfilter": {}}
+    for index in original.indexes:
+        if index.name == "bloomfilter":
+            kinds[index.name][index.cols[0]] = {}
+        elif "binary" not in index.cols[0]:
+            kinds[index.name].append(index.cols[0])
+    folder, base = tmp_path / "data", tmp_path / "base"
+    shutil.copytree(golden.require() / "xskipper" / sample["data_dir"], folder)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755)
+    for name in sample["objects"]:
+        path, _, time = name.rpartition("#")
+        os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
+    monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        with pytest.warns(KartosqlWarning, match="there are no metadata"):
+            con.attach(folder, "t", type=sample["data_format"], metadata=str(base))
+        con.create_skipping_index("t", **kinds)
+    made = MetadataStore.open(base / folder_name(sample["object_prefix"]))
+    assert set(made.objects) == set(original.objects)
+    wanted = {name: {k: v for k, v in cells.items() if "binary" not in k} for name, cells in cells_of(original).items()}
+    assert cells_of(made) == wanted
+    described = [
+        {f["name"]: f for f in json.loads(pq.read_metadata(Path(s._data)).metadata[SCHEMA])["fields"]}
+        for s in (made.segments[0], original.segments[0])
+    ]
+    assert described[0] == {name: f for name, f in described[1].items() if "binary" not in name}
+
+
 def test_indexes_of_plugins_are_left_as_they_are(tmp_path, monkeypatch):
     golden.require()
     sample = next(s for s in SAMPLES if s["name"] == "built_regex")
@@ -378,10 +416,11 @@ def test_a_column_of_the_files_is_not_the_partition_column_of_its_name(tmp_path,
         path = made.data / f"p={number // 5}" / f"{number}.parquet"
         pq.write_table(rows(10 * number).append_column("p", pa.array([100 + number] * 10)), path)
     made.attach("flat", hive_partitioning=False)
-    made.con.create_skipping_index("flat", minmax="p", valuelist="p")
+    made.con.create_skipping_index("flat", minmax=["p", "a"], valuelist="p")
     assert made.con.sql("SELECT count(*) FROM flat WHERE p = 107").rows() == [(10,)]
     assert len(made.both(monkeypatch, "p = 2")) == 50  # that is the one of the path
     assert made.both(monkeypatch, "p = 107") == []
+    assert len(made.both(monkeypatch, "p = 2 OR a = -1")) == 50  # a condition that partition keys alone do not answer
     made.con.close()
 
 

@@ -74,7 +74,7 @@ def _write(path: Path, text: str) -> None:
 def first_failure(source: Path, tests: Sequence[str], statements: str) -> Outcome:
     """Run some tests over the package below ``source`` until one fails."""
     environment = {**os.environ, "PYTHONPATH": str(source), "KARTOSQL_DIFFERENTIAL": statements}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--no-header", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(
             command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import kartosql
@@ -294,6 +295,32 @@ def test_random_predicates_give_the_rows_of_all_files(connection, monkeypatch):
         both(connection, monkeypatch, sql)
         skipped += bool({"minmax", "valuelist", "bloomfilter"} & read(connection, sql).keys())
     assert skipped > 20
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "in_spark"),
+    [
+        ([1, 2], pa.int64(), pa.int32()),
+        ([1, 2**40], pa.int64(), pa.int64()),
+        ([1, 2**64 - 1], pa.uint64(), pa.decimal128(20, 0)),
+        (["1", "02"], pa.string(), pa.int32()),
+        (["a", "2"], pa.string(), pa.string()),
+        (["2024-01-01", "2024-01-02"], pa.string(), pa.date32()),
+        ([True, False], pa.bool_(), pa.string()),
+        ([1.5, 2.0], pa.float64(), pa.float64()),
+        ([dt.datetime(2024, 1, 1), dt.datetime(1500, 1, 1)], pa.timestamp("us"), pa.timestamp("us", "UTC")),
+    ],
+)
+def test_partition_values_have_the_types_that_spark_infers(connection, monkeypatch, values, type_, in_spark):
+    table = pa.table({"q": pa.array(values, type_), "a": [1, 2]})
+    connection.create_dataset("e", table, partition_on="q")
+    connection.create_skipping_index("e", minmax="a")
+    (key,) = (k for k in connection.store.list_below(f"{BASE}/e") if k.endswith(".parquet"))
+    found = pq.read_table(pa.BufferReader(connection.store.read(key)))["virtual_q"]
+    assert found.type == in_spark
+    assert found.null_count == 0
+    assert connection.refresh_skipping_index("e")["kept"] == 2
+    assert len(both(connection, monkeypatch, "SELECT q FROM e WHERE a = 2")) == 1
 
 
 def test_the_metadata_are_those_of_version_4(connection):

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.formats.folder.hive import spark_values
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.places import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -29,6 +30,7 @@ from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.refreshing import Collecting
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
+from kartosql.formats.xskipper.writer import value_type
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.datasets import find_dataset
@@ -206,7 +208,7 @@ def _refresh(
     prefix = f"{table.uuid}/{table.table}/"
     details = store.details(prefix)
     values = table.partitions
-    columns = {k: values.arrow[k].cast(type_, safe=False).to_pylist() for k, type_ in layout.partitions.items()}
+    columns = {k: found for k, (_, found) in _partitions(table).items() if k in layout.partitions}
     files = []
     for at, key in enumerate(table.files):
         if key in details:
@@ -220,7 +222,25 @@ def _refresh(
 def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> Layout:
     keys = set(table.partition_keys)
     types = {name: type_ for name, type_ in table.types.items() if name not in keys}
-    return layout_for(name, specs, dict(members(types)), {k: table.types[k] for k in table.partition_keys})
+    return layout_for(name, specs, dict(members(types)), {k: type_ for k, (type_, _) in _partitions(table).items()})
+
+
+def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]:
+    """Return partition columns in the types that Spark infers from paths, with the value of each folder.
+
+    When the original refreshes the metadata, its part files and these have to agree.
+    """
+    found = {}
+    for key in table.partition_keys:
+        column = table.partitions.arrow[key].combine_chunks()
+        kept = value_type(column.type, MINMAX)
+        exact = kept is not None and pa.types.is_temporal(kept)
+        found[key] = (
+            (kept, column.cast(kept, safe=False).to_pylist())
+            if exact
+            else spark_values(column.type, column.to_pylist())
+        )
+    return found
 
 
 def _sources(store: Store, uuid: str, spark: Any) -> Collecting:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -97,19 +98,22 @@ def typed_values(texts: Sequence[str | None], *, typed: bool = True) -> tuple[pa
 def spark_values(type_: pa.DataType, values: Sequence[Any]) -> tuple[pa.DataType, list[Any]]:
     """Return the type that Spark infers for a partition column, and its values in it.
 
-    ``values`` are those of ``partitions_of`` in ``type_``; unlike there, 01 is a number, and numbers may have 32 bits.
+    ``values`` are those of paths in ``type_``; unlike there, 01 is a number, and a truth value is text.
     """
     found = list(values)
+    if pa.types.is_boolean(type_):
+        return pa.string(), [None if v is None else str(v) for v in found]
     if pa.types.is_string(type_):
         type_, found = typed_values(found)
         given = [v for v in found if v is not None]
         if pa.types.is_string(type_) and given and all(map(_ANY_INTEGER.fullmatch, given)):
-            numbers = [None if v is None else int(v) for v in found]
-            if all(v is None or -(2**63) <= v < 2**63 for v in numbers):
-                type_, found = pa.int64(), numbers
-    if pa.types.is_int64(type_) and all(v is None or -(2**31) <= v < 2**31 for v in found):
-        type_ = pa.int32()
-    return type_, found
+            type_, found = pa.int64(), [None if v is None else int(v) for v in found]
+    if not pa.types.is_integer(type_):
+        return type_, found
+    for bits, narrow in ((32, pa.int32()), (64, pa.int64())):
+        if all(v is None or -(2 ** (bits - 1)) <= v < 2 ** (bits - 1) for v in found):
+            return narrow, found
+    return pa.decimal128(20, 0), [None if v is None else Decimal(v) for v in found]
 
 
 def _integer(text: str) -> int:
