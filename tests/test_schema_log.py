@@ -307,11 +307,23 @@ def test_parameters_belong_to_the_query(con, tmp_path):
         ("SELECT MAP {'a': 1} AS m", "", "odf-invalid-schema"),
         ("SELECT INTERVAL 1 DAY AS i", "", "odf-invalid-schema"),
         ("SELECT [{'a': 1}] AS m", "", "odf-invalid-schema"),
+        ("SELECT [a] AS a FROM d", ", PRIMARY_KEY a", "invalid-argument"),
+        ("SELECT unnest([0e0, -0e0]) AS a", ", PRIMARY_KEY a", "invalid-data"),
+        ("FROM (VALUES (NULL), ({'m': 1}), ({'m': NULL})) t(s)", "", "invalid-data"),
     ],
 )
 def test_rows_that_the_format_cannot_hold_are_refused(con, tmp_path, query, options, code):
     error = failure(con, f"EXPORT ({query}) TO '{tmp_path / 'o'}' (TYPE odf{options})")
     assert error.code == code, error
+    assert not (tmp_path / "o" / "refs").exists()
+
+
+@pytest.mark.parametrize("event_time", [None, "t"])
+def test_times_that_do_not_fit_are_refused(con, tmp_path, event_time):
+    far = pa.table({"t": pa.array([1 << 62], pa.timestamp("s"))})
+    with pytest.raises(KartosqlError) as caught:
+        con.export_odf(far, tmp_path / "o", event_time=event_time)
+    assert caught.value.code == "invalid-data"
     assert not (tmp_path / "o" / "refs").exists()
 
 

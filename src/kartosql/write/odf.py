@@ -82,11 +82,13 @@ def write_dataset(
     """Write rows as a new root dataset of one slice, and return its id, head, rows and bytes.
 
     Without ``event_time`` all rows have the time of writing. Raises ``invalid-argument`` for columns
-    that the format has for itself, and for keys that are NULL or occur twice, and ``odf-invalid-schema``
+    that the format has for itself, ``null-in-key`` and ``invalid-data`` for keys that are NULL or occur twice,
+    ``invalid-data`` for rows that have no hash, and ``odf-invalid-schema``
     for types that it has not.
     """
     moment = nanoseconds(now) // 1_000_000
     layout = _Layout(rows.schema, event_time, moment)
+    _check_key_types(rows.schema, primary_key)
     _check_types(layout.schema)
     chain = _Chain(moment * 1_000_000)
     did = new_dataset_id()
@@ -103,12 +105,23 @@ def write_dataset(
         chain.add({"kind": "SetDataSchema", "schema": from_arrow(stored.schema_arrow, encodings=False)})
         size = 0
         if count:
-            logical = logical_hash_of(stored.schema_arrow, stored.iter_batches())
+            logical = _logical_hash(stored)
             slice_ = _put_file(store, file, logical, count)
             size = slice_["size"]
             chain.add({"kind": "AddData", "newData": slice_})
     head = write_chain(store, chain.blocks)
     return {"id": hashes.did_to_text(did), "head": head, "rows": count, "bytes": size}
+
+
+def _logical_hash(stored: pq.ParquetFile) -> bytes:
+    try:
+        return logical_hash_of(stored.schema_arrow, stored.iter_batches())
+    except NotCheckable as e:
+        raise UsageError(
+            f"The rows cannot be written: {e}.",
+            code="invalid-data",
+            hint="The format has no hash for such rows; make the members columns of their own.",
+        ) from None
 
 
 def _check_types(schema: pa.Schema) -> None:
@@ -117,6 +130,16 @@ def _check_types(schema: pa.Schema) -> None:
         RecordDigest(schema)
     except NotCheckable as e:
         raise UsageError(f"The rows cannot be written: {e}.", code="odf-invalid-schema") from None
+
+
+def _check_key_types(schema: pa.Schema, primary_key: Sequence[str]) -> None:
+    for name in primary_key:
+        type_ = schema.field(name).type
+        if pa.types.is_nested(type_) or primary_key.count(name) > 1:
+            problem = f"is {type_}" if pa.types.is_nested(type_) else "is there twice"
+            raise UsageError(
+                f"The column {name!r} of the primary key {problem}.", hint="Name columns of plain values, each once."
+            )
 
 
 class _Layout:
@@ -161,7 +184,8 @@ class _Layout:
             found = given.column(self.event_time)
             if pa.types.is_timestamp(found.type) and found.type.tz is None:
                 found = pc.assume_timezone(found, "UTC")
-            event = found.cast(self.schema.field(3).type, safe=False)
+            # Times may lose digits, but never become others.
+            event = found.cast(options=pc.CastOptions(self.schema.field(3).type, allow_time_truncate=True))
         offsets = pa.array(range(start, start + count), pa.int64())
         operations = pa.repeat(pa.scalar(0, pa.int32()), count)
         columns = [offsets, operations, time, event, *(given.column(n) for n in self.names)]
@@ -175,13 +199,23 @@ def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, pr
     options = {"compression": "snappy", "version": "1.0", "store_schema": False, "data_page_version": "1.0"}
     with pq.ParquetWriter(file, layout.schema, **options) as writer:
         for given in guarded(iter(rows), "the export"):
-            batch = layout.batch(given, count)
-            writer.write_batch(batch)
+            try:
+                batch = layout.batch(given, count)
+                writer.write_batch(batch)
+            except pa.ArrowException as e:
+                raise UsageError(f"The rows cannot be written: {str(e).splitlines()[0]}", code="invalid-data") from None
             count += batch.num_rows
             if primary_key:
-                keys.append(given.select(list(primary_key)))
+                keys.append(_key_of(given, primary_key))
     _check_keys(keys, primary_key)
     return count
+
+
+def _key_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> pa.RecordBatch:
+    """Return the columns of a key, with one zero for both that floating-point numbers have."""
+    columns = [rows.column(name) for name in primary_key]
+    columns = [pc.add(c.cast(pa.float64()), 0.0) if pa.types.is_floating(c.type) else c for c in columns]
+    return pa.RecordBatch.from_arrays(columns, names=list(primary_key))
 
 
 def _check_keys(keys: Sequence[pa.RecordBatch], primary_key: Sequence[str]) -> None:
