@@ -2,7 +2,8 @@
 
     python killer.py FOLDER
 
-builds a cube there in a session that runs failed tasks again, and prints how often workers were killed.
+builds a cube there in a session that runs failed tasks again, makes a skipping index of it, and prints how often
+workers were killed during each.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ import kartosql
 
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
 ROWS = 300_000
+INDEXES: dict[str, Any] = {"minmax": "x", "valuelist": "i", "bloomfilter": ["text", "i"]}
 
 
 class Killer(threading.Thread):
-    """Kills the workers below a JVM, and only these, when data files of ``folder`` appear; ``times`` times."""
+    """Kills the workers below a JVM, and only these, when files like ``what`` appear in ``folder``; ``times`` times."""
 
-    def __init__(self, session: Any, folder: Path, times: int = 1) -> None:
+    def __init__(self, session: Any, folder: Path, times: int = 1, what: str = "*.parquet") -> None:
         super().__init__(daemon=True)
         self._jvm = int(session._jvm.java.lang.ProcessHandle.current().pid())
         self._folder = folder
         self._times = times
+        self._what = what
         self._done = threading.Event()
         self.killed = 0
 
@@ -43,7 +46,7 @@ class Killer(threading.Thread):
     def run(self) -> None:
         seen = 0
         while not self._done.is_set() and self._times:
-            files = len(list(self._folder.rglob("*.parquet")))
+            files = len(list(self._folder.rglob(self._what)))
             if files <= seen:
                 time.sleep(0.005)
                 continue
@@ -83,7 +86,9 @@ def main(folder: str) -> None:
     try:
         with kartosql.connect(folder) as con, Killer(session, Path(folder), 2) as killer:
             con.build_cube(CUBE, frame(session))
-        print(killer.killed)
+        with kartosql.connect(folder) as con, Killer(session, Path(folder), 2, "kartosql-spark-*-*") as other:
+            con.create_skipping_index("c.seed", **INDEXES, spark=session)
+        print(killer.killed, other.killed)
     finally:
         session.stop()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kartosql.formats.kartothek.places import BASE
 from kartosql.store import Store
 
 
@@ -63,6 +64,20 @@ def leftovers(store: Store) -> list[str]:
             needed |= {key for part in document["partitions"].values() for key in part["files"].values()}
     kept = ("_common_metadata", ".by-dataset-index.parquet")
     return [k for k in keys if k not in needed and not k.endswith(kept) and "/.commit/log/" not in k]
+
+
+def metadata(store: Store) -> dict[str, str]:
+    """Return the metadata for data skipping as text, file by file; the place of the store is left out."""
+    found = {}
+    for key in store.list_below(BASE):
+        file = pq.ParquetFile(pa.BufferReader(store.read(key)))
+        footer = file.metadata.metadata
+        about = footer[b"org.apache.spark.sql.parquet.row.metadata"].decode().replace(store.address[0], "STORE")
+        for row in file.read().to_pylist():
+            name = row.pop("obj_name").removeprefix(store.address[0])
+            assert name not in found
+            found[name] = repr([row, str(file.schema_arrow.remove_metadata()), about, footer[b"kartosql.bounds"]])
+    return found
 
 
 def _is_dataset(entry: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sameness import leftovers
+from sameness import leftovers, metadata
 
 import kartosql
 import kartosql.query
@@ -96,20 +96,6 @@ def only_executors_read(monkeypatch) -> None:
     monkeypatch.setattr(kartosql.write.skipping, "parquet_footers", refuse)
 
 
-def metadata(con: kartosql.Connection) -> dict[str, str]:
-    """Return the metadata of a store as text, file by file; the place of the store is left out."""
-    found = {}
-    for key in con.store.list_below(BASE):
-        file = pq.ParquetFile(pa.BufferReader(con.store.read(key)))
-        footer = file.metadata.metadata
-        about = footer[b"org.apache.spark.sql.parquet.row.metadata"].decode().replace(con.store.address[0], "STORE")
-        for row in file.read().to_pylist():
-            name = row.pop("obj_name").removeprefix(con.store.address[0])
-            assert name not in found
-            found[name] = repr([row, str(file.schema_arrow.remove_metadata()), about, footer[b"kartosql.bounds"]])
-    return found
-
-
 def steps(con: kartosql.Connection, sql: str) -> dict[str, int]:
     (scan,) = con.explain(sql).to_dict()["scans"]
     return {step["by"]: step["files_after"] for dataset in scan["datasets"] for step in dataset["steps"]}
@@ -126,8 +112,8 @@ def test_values_are_those_of_one_process(con, twin, spark, monkeypatch):
     monkeypatch.setattr(kartosql.write.skipping, "parquet_scan", None)
     assert twin.create_skipping_index("d", **INDEXES, spark=spark) == expected
     assert expected["added"] == 20
-    assert metadata(twin) == metadata(con)
-    assert len(metadata(con)) == expected["added"]
+    assert metadata(twin.store) == metadata(con.store)
+    assert len(metadata(con.store)) == expected["added"]
     assert not leftovers(twin.store)
 
 
@@ -136,7 +122,7 @@ def test_each_kind_alone(con, twin, spark, kind):
     """Bounds alone come from footers, as far as these tell them."""
     for one, session in ((con, None), (twin, spark)):
         one.create_skipping_index("d", **{kind: INDEXES[kind]}, spark=session)
-    assert metadata(twin) == metadata(con)
+    assert metadata(twin.store) == metadata(con.store)
 
 
 def test_indexes_that_are_added_keep_those_that_are_there(con, twin, spark):
@@ -145,7 +131,7 @@ def test_indexes_that_are_added_keep_those_that_are_there(con, twin, spark):
         made = one.create_skipping_index("d", valuelist="s", bloomfilter=["i"], spark=session)
         assert made["indexes"] == 4
         assert one.refresh_skipping_index("d", spark=session)["kept"] == made["added"]
-    assert metadata(twin) == metadata(con)
+    assert metadata(twin.store) == metadata(con.store)
 
 
 def test_files_of_other_writers_wait_for_a_refresh(con, tmp_path, spark, monkeypatch):
@@ -155,14 +141,14 @@ def test_files_of_other_writers_wait_for_a_refresh(con, tmp_path, spark, monkeyp
         con.append_to_dataset("d", rows(range(1000, 1100)))
         con.delete_from_dataset("d", [("p", "==", "d")])
     shutil.copytree(tmp_path / "one", tmp_path / "before")
-    expected, found = con.refresh_skipping_index("d"), metadata(con)
+    expected, found = con.refresh_skipping_index("d"), metadata(con.store)
     assert expected["added"] > 2
     assert expected["removed"] > 2
     shutil.rmtree(tmp_path / "one")
     shutil.copytree(tmp_path / "before", tmp_path / "one")
     with kartosql.connect(str(tmp_path / "one")) as again:
         assert again.refresh_skipping_index("d", spark=spark) == expected
-        assert metadata(again) == found
+        assert metadata(again.store) == found
 
 
 @pytest.mark.usefixtures("only_executors_read")
