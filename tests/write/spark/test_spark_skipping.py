@@ -225,7 +225,7 @@ def test_pruned_answers_are_those_of_all_files(con, spark, monkeypatch):
 
 
 def test_the_driver_holds_a_part_of_them_at_a_time(spark, tmp_path):
-    """Filters of 120 KB for each of 150 files are 18 MB, of which tasks hand over 16 MB at once and no more."""
+    """Filters of 120 KB for each of 150 files are 18 MB, of which the driver takes 4 MB at once and no more."""
     store = Store(tmp_path)
     for n in range(150):
         store.put(f"d/table/{n}.parquet", b"")
@@ -237,8 +237,8 @@ def test_the_driver_holds_a_part_of_them_at_a_time(spark, tmp_path):
         found = list(SparkSources(spark, store, "d").rows(files, layout))
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "4")
-    assert [t.num_rows > 0 for t in found] == [True, True]
-    assert max(t.nbytes for t in found) < 17 << 20
+    assert len(found) >= 4
+    assert max(t.nbytes for t in found) < 5 << 20
     expected = pa.Table.from_batches(list(collect(files, layout, parquet_scan(store))))
     assert pa.concat_tables(found).sort_by("obj_name").equals(expected.sort_by("obj_name"))
     assert leftovers(store) == [f.key for f in sorted(files, key=lambda f: f.key)]

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sameness import leftovers
+from sameness import leftovers, metadata
 
 import kartosql
 from kartosql.errors import KartosqlError
@@ -153,6 +153,11 @@ def test_workers_whose_python_has_pyarrow_and_nothing_else(spark, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == ["[]", "True 0 (3, 3)", "[(100, 2475.0)]"]
+    with kartosql.connect(str(tmp_path / "store")) as con:
+        found = metadata(con.store)
+        con.drop_skipping_index("c.seed")
+        con.create_skipping_index("c.seed", minmax="v", bloomfilter={"i": {"ndv": 9}})
+        assert metadata(con.store) == found
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

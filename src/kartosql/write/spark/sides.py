@@ -53,11 +53,13 @@ def _numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
 # -- on the driver -----------------------------------------------------------------------------------
 
 
-def row_groups(store: Store, key: str) -> Iterator[pa.Table]:
-    """Yield what a task has put into the store, one row group at a time."""
+def pieces(store: Store, key: str, size: int) -> Iterator[pa.Table]:
+    """Yield the table that a task has put into the store, in pieces of about ``size`` bytes."""
     with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group)
+        about = file.metadata
+        whole = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+        for batch in file.iter_batches(max(1, size * about.num_rows // max(1, whole))):
+            yield pa.Table.from_batches([batch])
 
 
 def collected(

@@ -13,8 +13,11 @@ from kartosql.formats.xskipper.collect import partition_values
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.store import Store
 from kartosql.write.spark.job import Job
-from kartosql.write.spark.sides import row_groups
+from kartosql.write.spark.sides import pieces
 from kartosql.write.spark.work import CollectMetadata
+
+# What the driver takes of metadata at once.
+PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class SparkSources:
             items = [[file.path, file.modified_ms, file.key] for file in files]
             answers = job.run(job.spread(items), CollectMetadata(job.address, job.token, plain))
             for answer in answers:
-                for rows in row_groups(self.store, answer["metadata"]):
+                for rows in pieces(self.store, answer["metadata"], PIECE_BYTES):
                     indexed = [by_id[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
                     yield _with_partitions(rows, indexed, layout)
 
