@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -58,18 +59,26 @@ def test_a_budget_is_spent_once():
 
 
 @pytest.mark.parametrize("cut", range(9))
-def test_filters_in_memory_have_the_bits_of_those_in_files(cut):
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.9, 1])
+def test_filters_in_memory_have_the_bits_of_those_in_files(cut, share):
     """Of few words that are not zero, the first and the last among them, of many, and of none."""
     rng = random.Random(cut)
-    for share in (0, 0.01, 0.4, 0.6, 1):
-        data = bytearray(8 * 300 + cut)
-        for start in range(cut, len(data), 8):
-            if rng.random() < share or (start in (cut, len(data) - 8) and share):
-                data[start + rng.randrange(8)] = rng.randrange(1, 256)
-        cell = filters._Cell(0, memoryview(bytes(data)))
-        packed = cell.packed()
-        assert (packed.bitmap is None) == (share > 0.5)
-        for at in range(cut % 8, len(data)):
+    lengths = [8 * 100 + cut, 0, 73 + cut, 5, 8 * 100 + cut, 0]
+    data = bytearray(cut + sum(lengths))
+    for start in range(cut, len(data), 8):
+        if rng.random() < share or (share and start < cut + 8):
+            data[min(start + rng.randrange(8), len(data) - 1)] = rng.randrange(1, 256)
+    batch = filters._Batch(memoryview(bytes(data)), list(accumulate(lengths, initial=cut)), [0, -1, 1, 0, 0, -1])
+    packed, size = batch.packed()
+    assert size <= len(data) * 5 / 4 + 64
+    for number, (cell, kept, length) in enumerate(zip(batch.cells(), packed, lengths, strict=True)):
+        if cell is None or kept is None:
+            assert cell is kept
+            continue
+        assert kept.form == cell.form
+        assert (kept.bitmap is None) == (share > 0.5)
+        # The first bytes are not of the filter.
+        for at in range(0 if number else 8, length):
             for bit in range(8):
                 probe = [(at, 1 << bit)]
-                assert packed.has(probe) == cell.has(probe) == bool(data[at] >> bit & 1)
+                assert kept.has(probe) == cell.has(probe)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,7 @@ MAX_LAYOUTS = 64  # forms of cells in one column; cells of others are not looked
 MAX_FAILURES = 64  # cells of one column that are no filters; after so many, others are not tried
 MAX_VALUES = 1_000  # of one condition; longer lists are not looked for
 _BATCH = 32
+_CELL_BYTES = 200  # beside its words
 _MOST_HELD = 5 << 28  # 1.25 GiB: 10,000 filters of the default size
 _SHARE_OF_MEMORY = 10
 _ZERO = constant(0, pa.int64())
@@ -52,16 +53,19 @@ def _default_budget() -> int:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A filter: the number of its layout, and its bytes, or only its words of 64 bits that are not zero.
+    """A filter: the number of its layout, and its bytes, or where it is in a batch that stays in memory.
 
-    Words are counted from behind the first ``skipped`` bytes, which no value is looked for in. ``bitmap``
-    tells of each whether it is not zero.
+    Of such a batch, ``data`` are the words of 64 bits that are not zero, and ``bitmap`` tells of each whether
+    it is one of them. Words are counted from the byte of the cell that is numbered ``origin``; in front of
+    those from the byte ``start`` of the bitmap on, ``before`` words are not zero.
     """
 
     form: int
     data: memoryview
     bitmap: bytes | None = None
-    skipped: int = 0
+    origin: int = 0
+    start: int = 0
+    before: int = 0
 
     def has(self, probe: Sequence[tuple[int, int]]) -> bool:
         """Return whether all bits of a value are set."""
@@ -69,30 +73,54 @@ class _Cell:
         if bitmap is None:
             return all(data[at] & mask for at, mask in probe)
         for at, mask in probe:
-            word, byte = divmod(at - self.skipped, 8)
+            word, byte = divmod(at - self.origin, 8)
             place, bit = divmod(word, 8)
             if not bitmap[place] >> bit & 1:
                 return False
-            kept = int.from_bytes(bitmap[:place], "little").bit_count() + (bitmap[place] & (1 << bit) - 1).bit_count()
+            kept = self.before + _count(bitmap[self.start : place]) + (bitmap[place] & (1 << bit) - 1).bit_count()
             if not data[8 * kept + byte] & mask:
                 return False
         return True
 
-    @property
-    def size(self) -> int:
-        return self.data.nbytes + len(self.bitmap or b"") + 200
 
-    def packed(self) -> _Cell:
-        """Return the filter as it stays in memory: without the words that are zero, if most are."""
-        skipped = len(self.data) % 8
-        raw = bytes(self.data[skipped:])
+def _count(bitmap: bytes) -> int:
+    return int.from_bytes(bitmap, "little").bit_count()
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Cells one after the other: where each begins and the last ends, and the numbers of their layouts, or -1."""
+
+    data: memoryview
+    places: Sequence[int]
+    forms: Sequence[int]
+
+    def cells(self) -> list[_Cell | None]:
+        """Return the filters, None for cells that are none."""
+        ends = zip(self.forms, pairwise(self.places), strict=True)
+        return [_Cell(form, self.data[a:b]) if form >= 0 else None for form, (a, b) in ends]
+
+    def packed(self) -> tuple[list[_Cell | None], int]:
+        """Return the filters as they stay in memory, without the words that are zero, if most are, and their size."""
+        first = self.places[0]
+        # No value is looked for in the first bytes of a cell.
+        first += (self.places[-1] - first) % 8
+        raw = bytes(self.data[first : self.places[-1]])
         words = pa.Array.from_buffers(pa.int64(), len(raw) // 8, [None, pa.py_buffer(raw)])
         filled = pc.not_equal(words, _ZERO)
-        kept = words.filter(filled)
-        if 2 * len(kept) > len(words):
-            return _Cell(self.form, memoryview(bytes(self.data)))
-        bitmap = filled.buffers()[1].to_pybytes()[: len(words) // 8 + 1]
-        return _Cell(self.form, memoryview(kept.buffers()[1] or b"").cast("B"), bitmap, skipped)
+        if 2 * filled.true_count > len(words):
+            copied = [replace(c, data=memoryview(bytes(c.data))) if c is not None else None for c in self.cells()]
+            return copied, self.places[-1] - self.places[0]
+        bitmap = filled.buffers()[1].to_pybytes()
+        data = memoryview(words.filter(filled).buffers()[1] or b"").cast("B")
+        found: list[_Cell | None] = []
+        start = before = 0
+        for form, place in zip(self.forms, self.places, strict=False):
+            begin = max(0, place - first) // 64
+            before += _count(bitmap[start:begin])
+            start = begin
+            found.append(_Cell(form, data, bitmap, first - place, start, before) if form >= 0 else None)
+        return found, data.nbytes + len(bitmap)
 
 
 class Filters:
@@ -110,6 +138,7 @@ class Filters:
         self._failures = 0
         self._held: dict[int, list[_Cell | None]] = {}
         self._asked = 0
+        self._is_full = False  # so that nothing is packed in vain
         self._lock = threading.Lock()
 
     def may_hold(self, values: Sequence[int | str], alive: Sequence[bool]) -> list[bool]:
@@ -139,15 +168,21 @@ class Filters:
         """Return the cells of a row group, None for those that are no filters."""
         if group in self._held:
             return self._held[group]
-        cells = self._read(group, count)
-        if self._asked == 1:
-            return cells
-        packed = [c.packed() if c is not None else None for c in cells]
-        if self._budget.take(sum(c.size for c in packed if c is not None)):
-            self._held[group] = packed
-        return packed
+        batches = self._batches(group, count)
+        if self._asked == 1 or self._is_full:
+            return chain.from_iterable(b.cells() for b in batches)
+        cells, size = list[_Cell | None](), _CELL_BYTES * count
+        for batch in batches:
+            packed, more = batch.packed()
+            cells += packed
+            size += more
+        if self._budget.take(size):
+            self._held[group] = cells
+        else:
+            self._is_full = True
+        return cells
 
-    def _read(self, group: int, count: int) -> Iterator[_Cell | None]:
+    def _batches(self, group: int, count: int) -> Iterator[_Batch]:
         seen = 0
         for array in self._segment.batches(self._index.column, _BATCH, [group]):
             if pa.types.is_struct(array.type) and array.type.num_fields == 1:
@@ -155,9 +190,12 @@ class Filters:
             if not pa.types.is_binary(array.type):
                 raise OddCells(f"cells of type {array.type} where filters are expected")
             seen += len(array)
-            for cell in _views(array):
-                form = -1 if cell is None else self._form(cell)
-                yield _Cell(form, cell) if cell is not None and form >= 0 else None
+            _, offsets, buffer = array.buffers()
+            places = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1].tolist()
+            data = memoryview(buffer if buffer is not None else b"").cast("B")
+            known = array.is_valid().to_pylist() if array.null_count else repeat(True)
+            forms = [self._form(data[a:b]) if k else -1 for k, (a, b) in zip(known, pairwise(places), strict=False)]
+            yield _Batch(data, places, forms)
         if seen != count:
             raise OddCells("it has another number of rows than its file says")
 
@@ -178,14 +216,3 @@ class Filters:
             f"{self._segment.source}: cells of the column {self._index.column} are not used: {problem}"
         )
         return -1
-
-
-def _views(array: pa.Array) -> list[memoryview | None]:
-    """Return the cells of a column without a copy of them."""
-    _, offsets, data = array.buffers()
-    places = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1]
-    content = memoryview(data if data is not None else b"").cast("B")
-    cells: list[memoryview | None] = [content[a:b] for a, b in pairwise(places)]
-    if array.null_count:
-        cells = [c if known else None for c, known in zip(cells, array.is_valid().to_pylist(), strict=True)]
-    return cells
