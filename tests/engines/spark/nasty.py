@@ -352,6 +352,8 @@ asin(r / 1000)
 acos(r / 1000)
 atan(g)
 atan2(r, g)
+atan2(g, f)
+atan2(-g, -g)
 sinh(r / 1000)
 cosh(r / 1000)
 tanh(r)
@@ -375,6 +377,9 @@ n::float
 n::decimal(10,2)
 n::boolean
 n::varchar
+(d / 1e8)::decimal(4,4)::varchar
+0.05::decimal(2,2) || s
+(g * 'nan'::double) > 1
 n::hugeint
 n::tinyint
 i64::hugeint

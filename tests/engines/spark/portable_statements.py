@@ -11,6 +11,9 @@ SELECT stddev(r), stddev_pop(r), var_samp(n), var_pop(k), variance(d) FROM t
 SELECT stddev(n), var_samp(n), stddev_pop(n) FROM t WHERE id = 1
 SELECT bool_and(b), bool_or(b), count_if(n > 0), bit_and(n), bit_or(n), bit_xor(n) FROM t
 SELECT sum(n), avg(n), min(s), count(*), count(n), bool_and(b), stddev(r) FROM t WHERE false
+SELECT b, count_if(b), count_if(b) FILTER (WHERE n > 0), count_if(n > 0) FROM t GROUP BY b
+SELECT count_if(b) FROM t WHERE id < 0
+SELECT id, lag(g * 'nan'::double) OVER (ORDER BY id), lead(f * '-inf'::float) OVER (ORDER BY id) FROM t
 SELECT n, count(*) FROM t GROUP BY n
 SELECT g, count(*) FROM t GROUP BY g
 SELECT f, count(*) FROM t GROUP BY f

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from kartosql.plan.bind import BoundQuery, texts_of
 from kartosql.plan.scan import Scan
 
 _ROWS = "__kartosql_rows"
+_NAN = re.compile(r'"value":-?NAN\b')  # as DuckDB writes it, and Python does not read it
 MAX_CONSTANT = 1 << 20  # bytes; the text that stands for it takes more
 
 
@@ -90,7 +92,7 @@ class Logical:
                 "SELECT json_serialize_plan(?, skip_default := true, optimize := false)", [text]
             )
         try:
-            found = json.loads(document)
+            found = json.loads(_NAN.sub('"value":NaN', document))
         except RecursionError:
             raise NotPortable("The statement is nested too deeply for Spark.") from None
         if found.get("error") or len(found.get("plans", ())) != 1:

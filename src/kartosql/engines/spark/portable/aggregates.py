@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kartosql.engines.spark.portable.casts import raises
+from kartosql.engines.spark.portable.casts import refuses
 from kartosql.engines.spark.portable.constants import Node
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Column, Expressions
 from kartosql.engines.spark.portable.functions import Arg
@@ -40,12 +40,11 @@ _TEMPLATES: tuple[tuple[str, str, str], ...] = (
     ("max", _ORDERED, "max({0}){f}"),
     ("bool_and", "b", "bool_and({0}){f}"),
     ("bool_or", "b", "bool_or({0}){f}"),
-    ("count_if countif", "b", "count_if({d}{0}){f}"),
+    ("count_if countif", "b", "sum({d}CAST({0} AS BIGINT)){f}"),
     ("bit_and", "i", "bit_and({0}){f}"),
     ("bit_or", "i", "bit_or({0}){f}"),
     ("bit_xor", "i", "bit_xor({d}{0}){f}"),
 )
-# Those that DuckDB refuses to give as infinite or NaN.
 _STATISTICS = {
     "stddev_samp": "stddev_samp",
     "stddev": "stddev_samp",
@@ -138,7 +137,7 @@ class Aggregates:
 
 
 def _statistic(name: str, sql: str, where: str) -> str:
-    """Return a statistic, which fails where it grows beyond all bounds, as DuckDB's do."""
+    """Return a statistic; refused where it grows beyond all bounds, as what comes of that hangs on how it is made."""
     found = f"{_STATISTICS[name]}(CAST({sql} AS DOUBLE)){where}"
     beyond = f"isnan({found}) OR abs({found}) = CAST('Infinity' AS DOUBLE)"
-    return f"CASE WHEN {beyond} THEN {raises('a statistic is out of range')} ELSE {found} END"
+    return f"CASE WHEN {beyond} THEN {refuses('a statistic of numbers that are so large, or none')} ELSE {found} END"

@@ -110,6 +110,8 @@ def _to_decimal(sql: str, target: Type, *, tries: bool) -> str | None:
 
 
 def _to_text(sql: str, source: Type) -> str | None:
+    if source.kind == "m" and source.scale == source.width:
+        return f"replace(CAST({sql} AS STRING), '0.', '.')"  # DuckDB writes no digit that the type has no room for
     if source.kind in "iuhmb":
         return f"CAST({sql} AS STRING)"
     if source.kind in "DT":

@@ -116,7 +116,13 @@ rule(
     "d",
     lambda call: f"{call.name}({call.args[0].sql})",
 )
-rule("atan2", "dd", "atan2({0}, {1})")
+# Spark's own takes the zero with a sign for the other one.
+rule(
+    "atan2",
+    "dd",
+    "CASE WHEN {0} = 0 AND {1} <= 0 THEN CASE WHEN CAST({1} AS STRING) NOT LIKE '-%' THEN {0} "
+    "WHEN CAST({0} AS STRING) LIKE '-%' THEN -pi() ELSE pi() END ELSE atan2({0}, {1}) END",
+)
 rule("isnan", "[fd]", f"({{0}} = {_NAN})", exact=True)
 rule("isinf", "[fd]", f"(abs({{0}}) = {_INF})", exact=True)
 rule("isfinite", "[fd]", f"(abs({{0}}) < {_INF})", exact=True)
