@@ -19,6 +19,7 @@ from kartosql.errors import KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek.places import BASE, POINTER
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.plan.prune import prune
+from kartosql.plan.skipping import condition_of
 
 ALL = "MINMAX(a, f, s, t, x.m), VALUELIST(s, b, k), BLOOMFILTER(a, s) WITH (fpp = 0.05, ndv = 100)"
 
@@ -166,6 +167,21 @@ def test_files_of_other_writers_are_read_until_a_refresh(connection, monkeypatch
     connection.refresh_skipping_index("d")
     monkeypatch.setattr("kartosql.formats.kartothek.skipping.RECHECK_SECONDS", 0.0)
     assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 1}
+
+
+def test_part_files_that_vanish_are_looked_for_again(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", rows(range(400)), partition_on="p")
+        con.sql("CREATE SKIPPING INDEX ON d (MINMAX(a), VALUELIST(s), BLOOMFILTER(a))")
+        sql = "SELECT * FROM d WHERE a = 77 AND s = 's15'"
+        skipping = con._snapshot().dataset("d").tables["table"].skipping
+        assert skipping.indexed()[1] == 20
+        # Another program refreshes after the metadata were opened, and before a column of them is read.
+        (part,) = (tmp_path / BASE / "d").rglob("part*.parquet")
+        part.rename(part.with_name("part-1.parquet"))
+        found = skipping.skipped(condition_of("a = 77 AND s = 's15'"), None, "UTC")
+        assert len(frozenset().union(*(f.files for f in found))) == 19
+        assert read(con, sql)["minmax"] == 1
 
 
 def test_a_failing_refresh_does_not_fail_the_commit(connection, monkeypatch):

@@ -12,7 +12,7 @@ from kartosql.formats.kartothek.places import Place
 from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import Index
-from kartosql.formats.xskipper.store import MetadataStore, Skipped
+from kartosql.formats.xskipper.store import ATTEMPTS, MetadataStore, Skipped
 from kartosql.store import Store
 
 if TYPE_CHECKING:
@@ -42,14 +42,19 @@ class DatasetSkipping:
     def skipped(self, condition: Any, types: Mapping[Any, Any], zone: str) -> Sequence[Skipped]:
         """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""
         try:
-            self._look()
-            if self._metadata is None:
-                return []
-            found = self._metadata.select_files([condition], self._files, Session(zone, types, INDEX_KINDS))
+            for _ in range(ATTEMPTS):
+                self._look()
+                if self._metadata is None:
+                    return []  # what is wrong with them was told
+                found = self._metadata.select_files([condition], self._files, Session(zone, types, INDEX_KINDS))
+                problems = self._metadata.problems
+                if not self._metadata.has_gaps:
+                    break
+                self._is_complete, self._looked = False, 0.0  # somebody replaced part files while they were read
         except Exception as e:  # noqa: BLE001 - whatever is wrong with the metadata, the answer is right without them
             self._tell(f"{self._place.folder}: {e.message if isinstance(e, KartosqlError) else e}")
             return []
-        self._tell(*self._metadata.problems)
+        self._tell(*problems)
         return found.skipped
 
     def indexed(self) -> tuple[list[Index], int]:

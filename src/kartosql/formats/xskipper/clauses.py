@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of
-from kartosql.formats.xskipper.cells import OddCells, everything, nothing
+from kartosql.formats.xskipper.cells import OddCells, Vanished, everything, nothing
 from kartosql.formats.xskipper.conditions import (
     Compare,
     Condition,
@@ -184,6 +184,8 @@ class Clauses:
             return None
         try:
             found = self._filters(self._segment, index).may_hold(values, alive.to_pylist())
+        except Vanished:
+            return None
         except OddCells as e:
             self._segment.report(f"{self._segment.source}: the column {index.column} is not used: {e}")
             return None

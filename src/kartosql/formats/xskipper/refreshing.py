@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ from kartosql.formats.xskipper.segment import Segment
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, Layout, part_file, part_name, spark_name
 from kartosql.store import Store
+from kartosql.store.keys import SIDE_FOLDER
 
+ABANDONED = dt.timedelta(hours=1)  # no file is written for so long
 PART_BYTES = 32 << 20
 PART_ROWS = 50_000
 MAX_PARTS = 16  # more of them that are not half full are merged
@@ -173,8 +176,13 @@ def _small(existing: MetadataStore) -> set[str]:
 
 
 def drop(store: Store, folder: str) -> int:
-    """Remove the metadata below ``folder``, and return how many files that were."""
-    keys = list(store.list_below(folder))
+    """Remove the metadata below ``folder``, and return how many files that were.
+
+    What somebody else writes just now stays; what a crash left of such is removed.
+    """
+    found = store.details(f"{folder}/")
+    begun = dt.datetime.now(dt.timezone.utc) - ABANDONED
+    keys = [key for key, detail in found.items() if f"/{SIDE_FOLDER}/" not in key or detail.modified < begun]
     store.delete(keys)
     return len(keys)
 
