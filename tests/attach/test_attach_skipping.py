@@ -24,12 +24,14 @@ import pytest
 import golden
 import kartosql
 import kartosql.query
+from crashes import NAMES
 from kartosql.attach.skipping import FolderMetadata
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, SqlError, UsageError
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.naming import folder_name
 from kartosql.plan.prune import prune
+from kartosql.store import steps
 
 SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 KEY = "MDEyMzQ1Njc4OTAxMjM0NQ=="
@@ -516,6 +518,42 @@ def test_a_reader_meets_whole_sets_while_others_refresh(parquet):
         stop.set()
         thread.join(60)
     assert not failures, failures
+
+
+class _Dead(BaseException):
+    """The process ended."""
+
+
+@pytest.mark.parametrize("statement", ["REFRESH SKIPPING INDEX ON t", "CREATE SKIPPING INDEX ON t (BLOOMFILTER(a))"])
+def test_whoever_dies_leaves_a_whole_set(parquet, monkeypatch, statement):
+    parquet.con.sql("CREATE SKIPPING INDEX ON t (MINMAX(a), VALUELIST(s))")
+    for at in range(100):
+        parquet.write(25, count=at + 1, begin=250)  # something to do
+        done = 0
+
+        def step(*args: Any, real: Any, at: int = at) -> Any:
+            nonlocal done
+            done += 1
+            if done > at:
+                raise _Dead
+            return real(*args)
+
+        ended = True
+        with monkeypatch.context() as patch:
+            for name in NAMES:
+                patch.setattr(steps, name, partial(step, real=getattr(steps, name)))
+            try:
+                parquet.con.sql(statement)
+            except _Dead:
+                ended = False
+        assert parquet.left("a = 42 AND s = 's8'")["minmax"] <= 2
+        assert parquet.con.sql("SELECT count(*) FROM t WHERE a BETWEEN 245 AND 400").rows() == [(at + 1,)]
+        if ended:
+            break
+    assert at > 4
+    parquet.con.sql("REFRESH SKIPPING INDEX ON t")
+    assert parquet.left("a = 42 AND s = 's8'") == {"minmax": 1}
+    assert sum(s.rows for s in MetadataStore.open(parquet.metadata).segments) == 21  # each file once
 
 
 def test_dropping_leaves_what_others_are_writing(parquet):
