@@ -390,6 +390,16 @@ def test_one_file_is_a_table_too(parquet):
     ]
 
 
+def test_metadata_of_one_file_do_not_become_rows_of_its_folder(parquet):
+    path = parquet.data / "p=1" / "7.parquet"
+    with pytest.warns(KartosqlWarning, match="there are no metadata"):
+        base = {"metadata": str(path.parent), "metadata_type": "EXPLICIT_BASE_PATH_LOCATION"}
+        parquet.con.attach(path, "one", type="parquet", **base)
+    with pytest.raises(UsageError, match="among its files"):
+        parquet.con.create_skipping_index("one", minmax="a")
+    assert parquet.con.sql("SELECT count(*) FROM t").rows() == [(200,)]
+
+
 def test_folders_of_object_stores_are_indexed(tmp_path):
     files, name = fsspec.filesystem("memory"), uuid.uuid4().hex
     for number in range(5):
@@ -662,6 +672,7 @@ def test_bytes_that_the_original_indexed_are_kept(parquet):
         ("CREATE SKIPPING INDEX ON t (BLOOMFILTER(f))", "unsupported-type"),
         ("CREATE SKIPPING INDEX ON t (BLOOMFILTER(s) WITH (fpp = 0))", "invalid-argument"),
         ("CREATE SKIPPING INDEX ON root (MINMAX(a))", "invalid-argument"),
+        ("CREATE SKIPPING INDEX ON nowhere (MINMAX(a))", "store-failed"),
         ("CREATE SKIPPING INDEX ON other.d (MINMAX(a))", "unknown-table"),
         ("CREATE SKIPPING INDEX ON bucket (MINMAX(a))", "invalid-argument"),
         ("CREATE SKIPPING INDEX ON t.x (MINMAX(a))", "unknown-table"),
@@ -679,11 +690,22 @@ def test_what_cannot_be_is_refused_and_nothing_written(parquet, sql, code):
         warnings.simplefilter("ignore", KartosqlWarning)
         parquet.attach("root", metadata="/", metadata_type="EXPLICIT_LOCATION")
         parquet.attach("bucket", metadata="memory://elsewhere/m")
+        parquet.attach("nowhere", metadata="/proc/none/m")
         with pytest.raises(KartosqlError) as caught:
             con.sql(sql)
     assert caught.value.code == code
     assert not parquet.base.exists()
-    assert caught.value.hint
+    assert caught.value.hint or code == "store-failed"
+
+
+@pytest.mark.parametrize(
+    "given", [{"fpp": "x"}, {"fpp": True}, {"fpp": float("nan")}, {"ndv": 1.5}, {"ndv": None}, {"x": 1}]
+)
+def test_parameters_of_filters_are_checked(parquet, given):
+    with pytest.raises(UsageError) as caught:
+        parquet.con.create_skipping_index("t", bloomfilter={"a": given})
+    assert caught.value.code == "invalid-argument"
+    assert not parquet.base.exists()
 
 
 def test_a_connection_that_only_reads_writes_no_metadata(parquet):

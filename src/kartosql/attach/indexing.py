@@ -106,11 +106,13 @@ class FolderIndexes:
             return None, name
 
     def _check_apart(self, place: MetadataPlace) -> None:
-        """Refuse metadata that would be among the files of the table."""
+        """Refuse metadata that would be among the files of the table, or beside the one that it is."""
         folder, url = self.metadata.url.rstrip("/"), place.url
         if is_local(folder):
             folder, url = os.path.realpath(self.metadata.identifiers[0]), os.path.realpath(url)
-        rest = (url + "/").removeprefix(folder.rstrip("/") + "/") if not self.metadata.is_file else url + "/"
+        if self.metadata.is_file:
+            folder = folder.rpartition("/")[0]
+        rest = (url + "/").removeprefix(folder.rstrip("/") + "/")
         if rest != url + "/" and not any(map(is_hidden, filter(None, rest.split("/")))):
             raise UsageError(
                 f"The metadata of {self.name!r} would lie among its files, in {place.url!r}.",

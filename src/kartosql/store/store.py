@@ -107,15 +107,23 @@ class Store(StoreWriting):
         self._safe_dirs: set[str] = set()
         if self.is_local:
             if create:
-                # What is in the way is reported below.
-                with contextlib.suppress(FileExistsError, NotADirectoryError):
-                    os.makedirs(self.root or "/", exist_ok=True)
+                self._make_root()
             if not os.path.isdir(self.root or "/"):
                 raise StoreError(
                     f"{self.root!r} is no folder.", code="store-not-found", hint="Check the path of the store."
                 )
             self._real_root = os.path.realpath(self.root or "/")
             self._safe_dirs.add(self._real_root)
+
+    def _make_root(self) -> None:
+        try:
+            os.makedirs(self.root or "/", exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            pass  # what is in the way is reported as no folder
+        except PermissionError as e:
+            raise StoreError(f"No permission to make {self.root!r}.", code="access-denied") from e
+        except OSError as e:
+            raise StoreError(f"Cannot make {self.root!r}: {e}") from e
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"

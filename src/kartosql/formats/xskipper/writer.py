@@ -75,7 +75,8 @@ class IndexSpec:
         if not self.column or "\0" in self.column:
             raise UsageError(f"{self.column!r} is no column.")
         if self.name == BLOOM:
-            usable = 0 < self.fpp < 1 and isinstance(self.ndv, int) and 0 < self.ndv < 1 << 40
+            usable = isinstance(self.fpp, float) and 0 < self.fpp < 1
+            usable = usable and isinstance(self.ndv, int) and 0 < self.ndv < 1 << 40
             if not usable or self.shape.bits > 64 * MAX_WORDS:
                 raise UsageError(
                     f"A Bloom filter with fpp = {self.fpp} and ndv = {self.ndv} is not possible.",
