@@ -392,8 +392,8 @@ def test_one_file_is_a_table_too(parquet):
 
 def test_metadata_of_one_file_do_not_become_rows_of_its_folder(parquet):
     path = parquet.data / "p=1" / "7.parquet"
+    base = {"metadata": str(path.parent), "metadata_type": "EXPLICIT_BASE_PATH_LOCATION"}
     with pytest.warns(KartosqlWarning, match="there are no metadata"):
-        base = {"metadata": str(path.parent), "metadata_type": "EXPLICIT_BASE_PATH_LOCATION"}
         parquet.con.attach(path, "one", type="parquet", **base)
     with pytest.raises(UsageError, match="among its files"):
         parquet.con.create_skipping_index("one", minmax="a")
