@@ -13,10 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import golden
 from kartosql.errors import UsageError
 from kartosql.store import Store
+
+# A run does not hang on how busy the machine is, nor on luck. --hypothesis-profile=default looks for other examples.
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session", autouse=True)

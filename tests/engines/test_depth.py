@@ -65,7 +65,7 @@ import json, resource, sys, time
 import kartosql
 n = 60_000
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-with kartosql.connect(sys.argv[1], timeout=250) as connection:
+with kartosql.connect(sys.argv[1], timeout=250, threads=2) as connection:
     for name, expression in json.loads(sys.stdin.read()).items():
         try:
             connection.sql(eval(expression)).rows()
