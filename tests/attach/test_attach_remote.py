@@ -12,6 +12,7 @@ import pytest
 from odf_folder import Dataset
 
 import kartosql
+from kartosql.errors import KartosqlWarning
 from kartosql.store import Store
 from kartosql.store.listing import list_files
 from s3_server import BUCKET, S3Server, serve
@@ -39,6 +40,25 @@ def folder_of(tmp_path: Path) -> Path:
         pq.write_table(pa.table({"a": [p, p + 10]}), path)
     (tmp_path / "f" / "_SUCCESS").write_bytes(b"")
     return tmp_path / "f"
+
+
+@pytest.mark.parametrize("few", [0, 32])
+def test_skipping_indexes_lie_in_the_bucket_of_their_folder(server, tmp_path, monkeypatch, few):
+    monkeypatch.setattr("kartosql.store.listing.FEW", few)
+    url = uploaded(server, folder_of(tmp_path), "data/f")
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        for number, where in enumerate([{}, {"metadata_type": "EXPLICIT_LOCATION"}]):
+            at = f"s3://{BUCKET}/meta{number}"
+            with pytest.warns(KartosqlWarning, match="there are no metadata"):
+                con.attach(url, f"t{number}", storage_options=server.storage_options, metadata=at, **where)
+            made = con.create_skipping_index(f"t{number}", minmax="a", valuelist="a", bloomfilter="a")
+            assert (made["indexes"], made["added"], made["unindexed"]) == (3, 2, 0)
+            scan = con.explain(f"SELECT a FROM t{number} WHERE a = 12").to_dict()["scans"][0]["datasets"][0]
+            assert scan["files"] == ["p=2/x.parquet"]
+            assert con.refresh_skipping_index(f"t{number}")["kept"] == 2
+            assert con.drop_skipping_index(f"t{number}")["files"] == 1
+            assert con.sql(f"SELECT a FROM t{number} WHERE a = 12").rows() == [(12,)]
 
 
 def test_folders_and_datasets_in_a_bucket_join_local_ones(server, tmp_path):

@@ -21,12 +21,12 @@ from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed, no_versions
 from kartosql.store import Store
-from kartosql.store.listing import ListedFile, list_files, time_of
+from kartosql.store.listing import ListedFile, list_files, times_of
 
 if TYPE_CHECKING:
     from kartosql.attach.indexing import FolderIndexes
     from kartosql.attach.registry import Place
-    from kartosql.formats.xskipper import Sources
+    from kartosql.formats.xskipper import DataFile, Sources
 
 
 class Reader(Protocol):
@@ -94,7 +94,10 @@ class ParquetReader:
         from kartosql.formats.xskipper.footers import parquet_footers
         from kartosql.formats.xskipper.scans import parquet_scan
 
-        return Sources(parquet_scan(self._store), parquet_footers(self._store), lambda f: time_of(self._store, f.key))
+        def still(files: Sequence[DataFile]) -> list[int | None]:
+            return times_of(self._store, [f.key for f in files])
+
+        return Sources(parquet_scan(self._store), parquet_footers(self._store), still)
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""

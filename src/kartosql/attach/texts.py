@@ -17,7 +17,7 @@ from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, com
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.folder.table import FolderTable, Shape
 from kartosql.store import Mounts, Store
-from kartosql.store.listing import ListedFile, time_of
+from kartosql.store.listing import ListedFile, times_of
 
 if TYPE_CHECKING:
     from kartosql.formats.xskipper import Sources
@@ -120,7 +120,7 @@ class CsvReader:
                 for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
                     yield number, batch.rename_columns(list(columns))
 
-        return Sources(scan, None, lambda f: time_of(self._store, f.key))
+        return Sources(scan, None, lambda files: times_of(self._store, [f.key for f in files]))
 
     @property
     def _asking(self) -> Sniffer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from kartosql.errors import FormatError, StoreError
 from kartosql.store.store import Store
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+FEW = 32  # files for which a listing does not pay
 _COPYING = "._COPYING_"
 
 
@@ -45,10 +47,14 @@ def list_files(store: Store, only: str | None = None) -> list[ListedFile]:
     return sorted(found, key=itemgetter(0))
 
 
-def time_of(store: Store, name: str) -> int | None:
-    """Return the modification time of a file in milliseconds as it stands now, None if it is gone."""
-    found = _one(store, name)
-    return found[0].time if found else None
+def times_of(store: Store, names: Sequence[str]) -> list[int | None]:
+    """Return the modification times of files in milliseconds as they stand now, None for those that are gone."""
+    if store.is_local or len(names) <= FEW:
+        found = [file for files in store.map(partial(_one, store), names) for file in files]
+    else:
+        found = list_files(store)
+    times = {file.name: file.time for file in found}
+    return [times.get(name) for name in names]
 
 
 def _one(store: Store, name: str) -> list[ListedFile]:

@@ -148,7 +148,9 @@ def test_parts_that_are_full_stay_as_they_are(lake, monkeypatch):
 
 
 def test_files_that_change_meanwhile_are_not_indexed(lake):
-    done = lake.refresh(still=lambda f: None if "a." in f.path else f.modified_ms + ("b." in f.path))
+    done = lake.refresh(
+        still=lambda files: [None if "a." in f.path else f.modified_ms + ("b." in f.path) for f in files]
+    )
     assert (done.added, done.unindexed) == (1, (f"{TABLE}/a.parquet", f"{TABLE}/b.parquet"))
     assert lake.read("i = 999") == ["a", "b"]
 

@@ -59,13 +59,13 @@ class Collecting(Protocol):
 class Sources:
     """How data are read for indexes in this process.
 
-    ``still`` returns the modification time of a file in milliseconds now, None if it is gone; files
+    ``still`` returns the modification times of files in milliseconds now, None for those that are gone; files
     that changed while they were read are not indexed.
     """
 
     scan: Scan
     read_footer: ReadFooter | None = None
-    still: Callable[[DataFile], int | None] | None = None
+    still: Callable[[Sequence[DataFile]], Sequence[int | None]] | None = None
 
     def rows(self, files: Sequence[DataFile], layout: Layout) -> Generator[pa.Table]:
         """Yield metadata rows of files, see ``Collecting``."""
@@ -74,7 +74,8 @@ class Sources:
             found = pa.Table.from_batches([batch])
             if self.still is not None:
                 indexed = [current[i] for i in found.column(OBJECT_COLUMN).to_pylist()]
-                found = found.filter(array_of([self.still(f) == f.modified_ms for f in indexed], pa.bool_()))
+                now = zip(self.still(indexed), indexed, strict=True)
+                found = found.filter(array_of([time == f.modified_ms for time, f in now], pa.bool_()))
             yield found
 
 
