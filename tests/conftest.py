@@ -27,10 +27,15 @@ settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _ctrl_c() -> None:
-    """Let this process and those that tests start hear Ctrl-C, also where the run was started behind ``&``."""
+def _signals() -> None:
+    """Let processes that tests start hear Ctrl-C and the end of a terminal, also in a run behind ``&`` or ``nohup``.
+
+    What is ignored is ignored by children as well; what has a handler is not.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 @pytest.fixture
