@@ -166,6 +166,8 @@ def test_commits_of_dataframes_are_indexed_by_executors(tmp_path, spark):
         con.extend_cube("c", {"e": spark.range(9).selectExpr("id AS x", "concat('p', id % 3) AS p", "1 AS w")})
         (kept,) = {row[-2:] for row in con.sql("SHOW SKIPPING INDEXES FROM c.seed").rows()}
         assert kept == (3, 3)
+        assert con.refresh_skipping_index("c", spark=spark)["seed"]["kept"] == 3
+        assert con.create_skipping_index("c", minmax="w", spark=spark)["e"]["added"] == 3
         assert con.sql("SELECT count(*), sum(x) FROM c.seed WHERE s = 's7'").rows() == [(5, 435)]
         assert not [key for key in leftovers(con.store) if "kartosql-spark" in key]
 
