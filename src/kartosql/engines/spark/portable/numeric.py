@@ -110,7 +110,13 @@ rule("log log10", "d", _logarithm("log10"))
 rule("log2", "d", _logarithm("log2"))
 rule("exp", "d", "exp({0})")
 rule("cbrt", "d", "cbrt({0})")
-rule("pow power ** ^", "dd", "power({0}, {1})")
+# Of what C says is 1, Java says that it is no number.
+rule(
+    "pow power ** ^",
+    "dd",
+    "CASE WHEN {0} = 1 AND {1} IS NOT NULL THEN 1 "
+    f"WHEN {{0}} = -1 AND abs({{1}}) = {_INF} THEN 1 ELSE power({{0}}, {{1}}) END",
+)
 rule(
     "sin cos tan asin acos atan sinh cosh tanh radians degrees",
     "d",
