@@ -12,7 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.errors import KartosqlError
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, bloom, filters, layout_for, refresh
+from kartosql.formats.xskipper import (
+    DataFile,
+    IndexSpec,
+    MetadataStore,
+    Sources,
+    bloom,
+    filters,
+    layout_for,
+    refresh,
+    segment,
+)
 from kartosql.formats.xskipper.footers import Footer, parquet_footers
 from kartosql.formats.xskipper.schema import ROW_METADATA
 from kartosql.store import Store
@@ -63,6 +73,11 @@ def _rewritten(part: Path, change: Any = None, columns: Any = None) -> None:
 
 def _without_bounds(described: Any) -> None:
     described["fields"] = [f for f in described["fields"] if not f["name"].startswith("i_minmax")]
+
+
+def _with_text_bounds(described: Any) -> None:
+    for member in _field(described, "i_minmax")["type"]["fields"]:
+        member["type"] = "string"
 
 
 def _field(described: Any, name: str) -> Any:
@@ -155,6 +170,22 @@ def test_bounds_the_wrong_way_round_bound_nothing(part):
     _rewritten(part, columns={"i_minmax_1": pa.array([{"min": None, "max": 1}] * 6, type_)})
     assert _selected(part.parent, "i < -20")[0] == {f.path for f in FILES}
     assert _selected(part.parent, "i > 20")[0] == set()
+
+
+@pytest.mark.parametrize("name", ["obj_name", "s_valuelist_1", "i_minmax_1"])
+def test_a_value_that_stands_in_all_rows_is_counted_before_it_is_repeated(part, monkeypatch, name):
+    monkeypatch.setattr(segment, "MAX_COLUMN_BYTES", 50_000)
+    long = "v" * 10_000
+    cells = {
+        "obj_name": pa.array([long] * 6),
+        "s_valuelist_1": pa.array([[long]] * 6),
+        "i_minmax_1": pa.array([{"min": long, "max": long}] * 6),
+    }
+    _rewritten(part, _with_text_bounds, {name: cells[name]})
+    assert part.stat().st_size < 20_000
+    found, problems = _selected(part.parent, "s = 'v3' AND i > 'v'")
+    assert len(found) == 6 or name == "i_minmax_1"
+    assert any("more than 50,000 bytes" in p for p in problems), (found, problems)
 
 
 def test_bounds_need_both_members(part):

@@ -19,6 +19,7 @@ from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
 
 MAX_LAYOUTS = 64  # forms of cells in one column; cells of others are not looked at
+MAX_READ = 16 << 30  # bytes of all filters of a row group
 MAX_FAILURES = 64  # cells of one column that are no filters; after so many, others are not tried
 MAX_VALUES = 1_000  # of one condition; longer lists are not looked for
 _BATCH = 32
@@ -183,13 +184,16 @@ class Filters:
         return cells
 
     def _batches(self, group: int, count: int) -> Iterator[_Batch]:
-        seen = 0
+        seen = size = 0
         for array in self._segment.batches(self._index.column, _BATCH, [group]):
             if pa.types.is_struct(array.type) and array.type.num_fields == 1:
                 array = array.flatten()[0]
             if not pa.types.is_binary(array.type):
                 raise OddCells(f"cells of type {array.type} where filters are expected")
             seen += len(array)
+            size += array.nbytes
+            if size > MAX_READ:
+                raise OddCells(f"its filters have more than {MAX_READ:,} bytes")
             _, offsets, buffer = array.buffers()
             places = memoryview(offsets).cast("B").cast("i")[array.offset : array.offset + len(array) + 1].tolist()
             data = memoryview(buffer if buffer is not None else b"").cast("B")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
@@ -15,7 +16,7 @@ from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, Vanished, 
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.old import old_bounds, old_values
-from kartosql.formats.xskipper.schema import FileSchema, Index, read_schema
+from kartosql.formats.xskipper.schema import BLOOM, FileSchema, Index, read_schema
 from kartosql.store import Store
 
 MAX_ROWS = 10_000_000
@@ -48,6 +49,8 @@ class Segment:
                 self.row_groups: list[int] = [group.num_rows for group in groups]
                 self.bytes: int = sum(group.total_byte_size for group in groups)  # before compression
                 self.schema: FileSchema = read_schema(metadata.metadata, key)
+                # What a footer says of columns is not asked for: for damaged ones Arrow ends the process.
+                self._texts = _texts(metadata.schema, {i.column for i in self.schema.indexes if i.name == BLOOM})
         except FileNotFoundError:
             raise KeyError(key) from None
         except _BAD as e:
@@ -59,7 +62,7 @@ class Segment:
         if self.rows > MAX_ROWS:
             raise FormatError(f"{key}: {self.rows:,} rows are more than {MAX_ROWS:,}.", code="too-large")
 
-    def _open(self) -> pq.ParquetFile:
+    def _open(self, texts: Sequence[str] = ()) -> pq.ParquetFile:
         secrets = crypto.decryption(self._keys)
         if isinstance(self._data, pa.BufferReader):
             self._data.seek(0)
@@ -70,6 +73,8 @@ class Segment:
             coerce_int96_timestamp_unit="us",
             decryption_properties=secrets[1] if secrets else None,
             arrow_extensions_enabled=False,
+            # A value that a page has once may stand in all rows: it is counted before it is repeated.
+            read_dictionary=texts or None,
         )
         file.kartosql_secrets = secrets
         return file
@@ -79,11 +84,11 @@ class Segment:
     def batches(self, column: str, size: int = _BATCH, groups: list[int] | None = None) -> Iterator[pa.Array]:
         """Yield the cells of a column bit by bit; raises OddCells."""
         try:
-            with self._open() as file:
+            with self._open(self._texts.get(column, ())) as file:
                 for batch in file.iter_batches(size, columns=[column], row_groups=groups, use_threads=False):
                     if batch.schema.names != [column]:
                         raise OddCells(f"there is no one column {column}")
-                    yield batch.column(0)
+                    yield _repeated(batch.column(0))
         except OddCells:
             raise
         except FileNotFoundError as e:
@@ -167,6 +172,44 @@ class Segment:
         if type_ is None:
             return None
         return self._once("partition", name, lambda: (single_values(self.column(VIRTUAL + name), type_), type_))
+
+
+def _texts(schema: Any, without: set[str]) -> dict[str, list[str]]:
+    """Return the paths of the leaves of bytes by the columns that they are in, but for some columns."""
+    found: dict[str, list[str]] = {}
+    for name, leaf in ((leaf.path.split(".")[0], leaf) for leaf in map(schema.column, range(len(schema)))):
+        for column in {name, leaf.path} - without:
+            if leaf.physical_type == "BYTE_ARRAY":
+                found.setdefault(column, []).append(leaf.path)
+    return found
+
+
+def _repeated(array: pa.Array) -> pa.Array:
+    """Return cells whose values are no references any more; raises OddCells if these are too many bytes."""
+    if pa.types.is_string(array.type) or pa.types.is_primitive(array.type):
+        return array
+    size, pending = 0, [array]
+    while pending:
+        part = pending.pop()
+        if pa.types.is_dictionary(part.type):
+            if part.dictionary.nbytes * len(part) < MAX_COLUMN_BYTES >> 8:
+                continue  # which is the rule, and sooner known
+            lengths = pc.binary_length(part.dictionary).cast(pa.int64())
+            size += pc.sum(lengths.take(part.indices)).as_py() or 0
+        elif pa.types.is_nested(part.type):
+            pending += part.flatten() if pa.types.is_struct(part.type) else [part.flatten()]
+    if size > MAX_COLUMN_BYTES:
+        raise OddCells(f"it has more than {MAX_COLUMN_BYTES:,} bytes")
+    type_ = _plain(array.type)
+    return array if type_ == array.type else array.cast(type_)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(type_):
+        return type_.value_type
+    if pa.types.is_struct(type_):
+        return pa.struct([f.with_type(_plain(f.type)) for f in type_])
+    return pa.list_(type_.value_field.with_type(_plain(type_.value_type))) if pa.types.is_list(type_) else type_
 
 
 def _bytes_of(array: pa.Array) -> list[bytes | None]:
