@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import random
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.formats.footer import footer_of, schema_bytes
+from kartosql.formats.footer import column_sizes, footer_of, schema_bytes
 
 TABLE = pa.table(
     {
@@ -27,6 +30,18 @@ def _file(table: pa.Table, **options: Any) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, **options)
     return sink.getvalue()
+
+
+@pytest.fixture
+def encrypted() -> bytes:
+    """A file whose footer can be read, but not its column ``b``."""
+    pe = pytest.importorskip("pyarrow.parquet.encryption")
+    from kartosql.formats.xskipper import crypto
+
+    made, connection = crypto.factory({"f": b"1" * 16, "c": b"2" * 16})
+    wanted = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["b"]}, plaintext_footer=True)
+    secret = made.file_encryption_properties(connection, wanted)
+    return _file(pa.table({"a": [1, 2], "b": [3, 4]}), encryption_properties=secret)
 
 
 def _schema(data: bytes) -> bytes:
@@ -91,3 +106,77 @@ def test_a_damaged_footer_has_no_schema():
             found = schema_bytes(bytes(changed))
             assert found is None or bytes(changed).startswith(found)
     assert schema_bytes(b"\x1c" * 100_000) is None
+
+
+def _footer(table: pa.Table, **options: Any) -> bytes:
+    found = footer_of(_file(table, **options))
+    assert found is not None
+    return found
+
+
+def test_sizes_of_columns_are_those_that_arrow_tells():
+    data = _file(pa.concat_tables([TABLE] * 50), row_group_size=40, compression="zstd")
+    metadata = pq.read_metadata(io.BytesIO(data))
+    told = [
+        [(c.path_in_schema, c.total_compressed_size) for c in map(group.column, range(group.num_columns))]
+        for group in map(metadata.row_group, range(metadata.num_row_groups))
+    ]
+    footer = footer_of(data)
+    assert footer is not None
+    assert column_sizes(footer) == told
+    assert column_sizes(footer, metadata.schema) == told
+    assert column_sizes(b"nonsense") is None
+
+
+def test_sizes_of_encrypted_columns_are_not_told(encrypted: bytes):
+    footer = footer_of(encrypted)
+    assert footer is not None
+    assert pq.read_metadata(io.BytesIO(encrypted)).num_rows == 2
+    assert column_sizes(footer) is None
+
+
+ASK = """
+import sys, pyarrow as pa, pyarrow.parquet as pq
+data, at = sys.stdin.buffer.read(), 0
+while at < len(data):
+    length = int.from_bytes(data[at : at + 4], "little")
+    footer, at = data[at + 4 : at + 4 + length], at + 4 + length
+    try:
+        found = pq.read_metadata(pa.BufferReader(b"PAR1" + footer + length.to_bytes(4, "little") + b"PAR1"))
+        groups = map(found.row_group, range(found.num_row_groups))
+    except (pa.ArrowException, OSError, ValueError):
+        continue
+    for group in groups:
+        for i in range(group.num_columns):
+            column = group.column(i)
+            (column.path_in_schema, column.total_compressed_size)
+            if column.statistics is not None and column.statistics.has_min_max:
+                try:
+                    (column.statistics.min, column.statistics.max)
+                except (ValueError, OverflowError, pa.ArrowException):
+                    pass
+"""
+
+
+def test_arrow_survives_questions_about_columns_whose_sizes_are_told():
+    rng = random.Random(1)
+    footer = _footer(TABLE)
+    told = bytearray()
+    untold = 0
+    for _ in range(4000):
+        data = bytearray(footer)
+        for _ in range(rng.choice([1, 2, 5, 20])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        whole = b"PAR1" + data + len(data).to_bytes(4, "little") + b"PAR1"
+        try:
+            schema = pq.read_metadata(pa.BufferReader(whole)).schema
+        except (pa.ArrowException, OSError, ValueError):
+            continue
+        if column_sizes(bytes(data), schema) is None:
+            untold += 1
+        else:
+            told += len(data).to_bytes(4, "little") + data
+    assert told
+    assert untold
+    run = subprocess.run([sys.executable, "-c", ASK], input=bytes(told), capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr[-500:]

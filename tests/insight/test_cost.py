@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.errors import LimitError
+import kartosql
+from kartosql.errors import FormatError, LimitError
 from kartosql.insight import footers
 
 
@@ -91,3 +92,24 @@ def test_registered_data_cost_nothing(con):
 
 def test_parameters_work(con):
     assert len(con.sql("EXPLAIN COST SELECT v1 FROM c WHERE p = ?", [1]).content.items) == 1
+
+
+def test_a_file_with_encrypted_columns_is_told_as_damaged(tmp_path):
+    pe = pytest.importorskip("pyarrow.parquet.encryption")
+    from kartosql.formats.xskipper import crypto
+
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("t", pa.table({"a": [1, 2], "b": [3, 4]}))
+        (path,) = tmp_path.glob("t/table/*.parquet")
+        made, connection = crypto.factory({"f": b"1" * 16, "c": b"2" * 16})
+        wanted = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["b"]}, plaintext_footer=True)
+        pq.write_table(
+            pa.table({"a": [1, 2], "b": [3, 4]}),
+            path,
+            encryption_properties=made.file_encryption_properties(connection, wanted),
+        )
+    with kartosql.connect(tmp_path) as con:
+        with pytest.raises(FormatError, match="encrypted or damaged") as e:
+            con.sql("EXPLAIN COST SELECT a FROM t WHERE a > 1").rows()
+        assert e.value.code == "corrupt-file"
+        assert con.sql("ADVISE SELECT a FROM t WHERE a > 1").rows()

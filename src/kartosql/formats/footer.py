@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+from kartosql.formats.thrift import DAMAGE, Reader
+
 MAGIC = b"PAR1"
 _END = len(MAGIC) + 4  # behind the footer: its length, and the magic bytes
 _SCHEMA, _ROWS = 2, 3  # fields of FileMetaData
+_BOUNDS = (1, 2, 5, 6)  # fields of Statistics
+_BYTE_ARRAY, _FIXED = 6, 7  # physical types
+_PHYSICAL = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_LENGTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, _BYTE_ARRAY: None}  # of values, by physical type
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(13)
 
 
@@ -32,6 +41,80 @@ def schema_bytes(footer: bytes) -> bytes | None:
     except (IndexError, RecursionError):
         return None
     return footer[:end] if (field, following) == (_SCHEMA, _ROWS) and end <= len(footer) else None
+
+
+def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]]] | None:
+    """Return the dotted path and the compressed bytes of each column in each row group, read from the footer.
+
+    None if what tells about a column is encrypted, left out or damaged. Arrow must not be asked about
+    such columns, as it ends the process; who wants to ask it hands over its ``schema`` of the file,
+    which has to agree.
+    """
+    try:
+        found = Reader(footer).struct()
+        leaves = _leaves(found[2])
+        groups = [group[1] for group in found[4]]
+        if schema is not None and leaves != [_told(schema.column(at)) for at in range(len(schema))]:
+            return None
+        if any(len(chunks) != len(leaves) for chunks in groups):
+            return None
+        return [[_column(*pair) for pair in zip(chunks, leaves, strict=True)] for chunks in groups]
+    except DAMAGE:
+        return None
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A column: its physical type, the length of its values if that is fixed, and its greatest levels."""
+
+    physical: int
+    length: int | None
+    definition: int
+    repetition: int
+
+
+def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
+    found: list[_Leaf] = []
+    around = [[elements[0].get(5, 0), 0, 0]]  # members left of the groups around, and their levels
+    for element in elements[1:]:
+        while not around[-1][0]:
+            around.pop()
+        around[-1][0] -= 1
+        definition = around[-1][1] + (element.get(3, 0) in (1, 2))
+        repetition = around[-1][2] + (element.get(3, 0) == 2)
+        if 5 in element:
+            around.append([element[5], definition, repetition])
+        else:
+            physical = element[1]
+            length = element.get(2, 0) if physical == _FIXED else _LENGTHS[physical]
+            found.append(_Leaf(physical, length, definition, repetition))
+    return found
+
+
+def _told(column: Any) -> _Leaf:
+    physical = _PHYSICAL.index(column.physical_type)
+    length = column.length if physical == _FIXED else _LENGTHS[physical]
+    return _Leaf(physical, length, column.max_definition_level, column.max_repetition_level)
+
+
+def _column(chunk: dict[int, Any], leaf: _Leaf) -> tuple[str, int]:
+    """Return the path and the size of a column in a row group; raises ValueError where Arrow would, for good."""
+    if 8 in chunk or 9 in chunk:
+        raise ValueError("encrypted")
+    meta = chunk[3]
+    size, sizes = meta[7], meta.get(16, {})
+    if meta[1] != leaf.physical or not isinstance(size, int) or size < 0:
+        raise ValueError("damaged")
+    for field, level in ((2, leaf.repetition), (3, leaf.definition)):
+        if len(sizes.get(field, ())) not in (0, level + 1):
+            raise ValueError("damaged")
+    if 1 in sizes and leaf.physical != _BYTE_ARRAY:
+        raise ValueError("damaged")
+    if leaf.length is not None and any(
+        len(meta.get(12, {}).get(f, b" " * leaf.length)) != leaf.length for f in _BOUNDS
+    ):
+        raise ValueError("damaged")
+    return ".".join(name.decode() for name in meta[3]), size
 
 
 def _field(data: bytes, at: int, before: int) -> tuple[int, int, int]:

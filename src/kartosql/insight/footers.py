@@ -42,7 +42,7 @@ def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = 
     """
     step = max(1.0, len(files) / most)
     chosen = tuple(files[int(i * step)] for i in range(min(len(files), most)))
-    found = list(store.map(partial(read_footer, store), [keys[i] for i in chosen]))
+    found = list(store.map(partial(read_footer, store, with_columns=True), [keys[i] for i in chosen]))
     return Sample(len(files), chosen, tuple(f for f, _ in found), tuple(size for _, size in found))
 
 

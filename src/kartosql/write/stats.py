@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
+from kartosql.formats.footer import column_sizes
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.store import Files
 
@@ -40,10 +41,11 @@ def footer(store: Files, key: str) -> tuple[int, int]:
     return found.num_rows, size
 
 
-def read_footer(store: Files, key: str) -> tuple[pq.FileMetaData, int]:
+def read_footer(store: Files, key: str, *, with_columns: bool = False) -> tuple[pq.FileMetaData, int]:
     """Return the footer and the size in bytes of a data file, reading no more than its end.
 
-    Raises ``missing-file`` and ``corrupt-file``.
+    Only ``with_columns`` may it be asked about the columns of row groups. Raises ``missing-file`` and
+    ``corrupt-file``.
     """
     try:
         size = store.size(key) or 0
@@ -52,7 +54,10 @@ def read_footer(store: Files, key: str) -> tuple[pq.FileMetaData, int]:
         if tail[4:] != b"PAR1" or length > size:
             raise FormatError(f"{store.shown(key)}: it is no Parquet file", code="corrupt-file")
         data = store.read(key, start=size - length, end=size)
-        return pq.read_metadata(pa.BufferReader(data)), size
+        found = pq.read_metadata(pa.BufferReader(data))
+        if with_columns and column_sizes(data[:-8], found.schema) is None:
+            raise FormatError(f"{store.shown(key)}: columns of it are encrypted or damaged", code="corrupt-file")
+        return found, size
     except KeyError:
         raise FormatError(f"The file {store.shown(key)!r} is missing.", code="missing-file") from None
     except (pa.ArrowException, OSError) as e:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text
 from kartosql.errors import FormatError
-from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
+from kartosql.formats.footer import MAGIC, column_sizes, footer_of, schema_bytes
 from kartosql.store import Files
 from kartosql.store.local import LocalFiles
 
@@ -153,11 +153,10 @@ def _bytes_of(file: tuple[str, int], footer: bytes, columns: frozenset[str] | No
     """Return how many bytes columns take in a file."""
     if columns is None:
         return file[1]
-    found = _metadata(file[0], footer)
-    paths = [found.schema.column(at).path.split(".")[0] for at in range(found.num_columns)]
-    wanted = [at for at, path in enumerate(paths) if path in columns]
-    groups = map(found.row_group, range(found.num_row_groups))
-    return sum(group.column(at).total_compressed_size for group in groups for at in wanted)
+    groups = column_sizes(footer)
+    if groups is None:
+        raise corrupt(file[0], "columns of it are encrypted or damaged")
+    return sum(size for group in groups for path, size in group if path.split(".")[0] in columns)
 
 
 def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:

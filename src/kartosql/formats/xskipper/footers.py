@@ -17,89 +17,16 @@ import pyarrow as pa
 from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import decimal_of
 from kartosql.formats.footer import footer_of
+from kartosql.formats.thrift import DAMAGE, Reader
 from kartosql.store import Store
 
-MAX_DEPTH = 16
 MAX_FOOTER = 64 << 20
 TAIL = 64 << 10
 _SHORT_TEXT = 32  # bytes; writers that cut texts in statistics keep at least so many
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 _BOOLEAN, _INT32, _INT64, _BYTE_ARRAY, _FIXED = 0, 1, 2, 6, 7  # physical types
 _UTF8, _DATE, _DECIMAL, _MILLIS, _MICROS = 0, 6, 5, 9, 10  # converted types
 _SIGNED = (15, 16, 17, 18)
-# What wrong types of values in a damaged footer lead to.
-_BAD = (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error, OverflowError)
-
-
-class _Reader:
-    """Thrift's compact protocol as dictionaries of fields; raises IndexError for what is none."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def number(self) -> int:
-        data, at = self.data, self.at
-        byte = data[at]
-        at += 1
-        found = byte & 0x7F
-        shift = 7
-        while byte & 0x80:
-            byte = data[at]
-            at += 1
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > 70:
-                raise IndexError
-        self.at = at
-        return found
-
-    def signed(self) -> int:
-        found = self.number()
-        return (found >> 1) ^ -(found & 1)
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        if depth > MAX_DEPTH:
-            raise IndexError
-        found: dict[int, Any] = {}
-        field = 0
-        while True:
-            head = self.data[self.at]
-            self.at += 1
-            kind = head & 15
-            if kind == _STOP:
-                return found
-            field = field + (head >> 4) if head >> 4 else self.signed()
-            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self.value(kind, depth)
-
-    def value(self, kind: int, depth: int) -> Any:
-        if 4 <= kind <= 6:
-            return self.signed()
-        if kind == _BINARY:
-            length = self.number()
-            start, self.at = self.at, self.at + length
-            if self.at > len(self.data):
-                raise IndexError
-            return self.data[start : self.at]
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
-        if kind in (_LIST, _SET):
-            head = self.data[self.at]
-            self.at += 1
-            count = head >> 4 if head >> 4 != 15 else self.number()
-            if count > len(self.data) - self.at:
-                raise IndexError
-            kind = head & 15
-            if kind in (_TRUE, _FALSE):
-                kind = _BYTE
-            return [self.value(kind, depth + 1) for _ in range(count)]
-        if kind == _BYTE:
-            self.at += 1
-            return self.data[self.at - 1]
-        if kind == _DOUBLE:
-            self.at += 8
-            return None
-        raise IndexError
+_BAD = (*DAMAGE, struct.error)
 
 
 @dataclass(frozen=True)
@@ -118,7 +45,7 @@ class Footer:
 
     def __init__(self, data: bytes) -> None:
         try:
-            found = _Reader(data).struct()
+            found = Reader(data).struct()
             self._groups: list[dict[int, Any]] = found[4]
             self._leaves: dict[str, tuple[int, _Leaf]] = {}
             self._unsure: set[str] = set()
