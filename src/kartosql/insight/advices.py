@@ -88,21 +88,26 @@ def unused(scan: OccurrenceScan) -> list[Condition]:
     return [c for c in dict.fromkeys(scan.predicates) if c.text in texts]
 
 
-def indices(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
-    """Yield the indices that would leave out files."""
+def unhelped(scan: OccurrenceScan) -> Iterator[tuple[PartScan, Condition, str]]:
+    """Yield the conditions that leave out no file, with the dataset and its column that an index could be over."""
     for part in scan.parts:
-        table = part.part.table
         if len(part.files) < 2 or part.summary is not None or not is_ours(part):
             continue
         for condition in unused(scan):
             column = alone(scan, part, condition)
-            if column is None or not is_index_type(table.types[column]):
-                continue
-            if measure.may_hold_for_null(table, condition, column):
-                continue
-            found = measure.matches(part, condition, [column])
-            if found is not None:
-                yield from _index(session, scan, part, condition, column, found)
+            if column is not None:
+                yield part, condition, column
+
+
+def indices(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
+    """Yield the indices that would leave out files."""
+    for part, condition, column in unhelped(scan):
+        table = part.part.table
+        if not is_index_type(table.types[column]) or measure.may_hold_for_null(table, condition, column):
+            continue
+        found = measure.matches(part, condition, [column])
+        if found is not None:
+            yield from _index(session, scan, part, condition, column, found)
 
 
 def _index(

@@ -18,14 +18,12 @@ from kartosql.formats.xskipper.writer import value_type
 from kartosql.insight.advices import (
     LEAST_SHARE,
     Advice,
-    alone,
     compares,
     counted_files,
-    is_ours,
     looked,
     sizes,
     target_of,
-    unused,
+    unhelped,
 )
 from kartosql.insight.footers import sample
 from kartosql.insight.inspect import Session
@@ -45,24 +43,18 @@ _BETWEEN = re.compile(r"BETWEEN\s+([^\s()]+|DATE '[^']*')\s+AND\s+([^\s()]+|DATE
 
 def skipping_indices(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
     """Yield the skipping indexes that would leave out files: bounds, else lists of values, else filters."""
-    for part in scan.parts:
-        table = part.part.table
-        if len(part.files) < 2 or part.summary is not None or not is_ours(part):
-            continue
-        for condition in unused(scan):
-            column = alone(scan, part, condition)
-            if column is None:
-                continue
-            bounds = None
-            if pa.types.is_signed_integer(table.types[column]) or pa.types.is_date32(table.types[column]):
-                bounds = _by_bounds(session, scan, part, condition, column, measure)
-            if bounds is not None:
-                yield bounds
-            values = _by_values(session, scan, part, condition, column, measure)
-            # Bounds are smaller than all else, so the others have to do better.
-            better = values.files_saved - (bounds.files_saved if bounds is not None else 0) if values is not None else 0
-            if values is not None and better >= max(1, LEAST_SHARE * len(part.files)):
-                yield values
+    for part, condition, column in unhelped(scan):
+        type_ = part.part.table.types[column]
+        bounds = None
+        if pa.types.is_signed_integer(type_) or pa.types.is_date32(type_):
+            bounds = _by_bounds(session, scan, part, condition, column, measure)
+        if bounds is not None:
+            yield bounds
+        values = _by_values(session, scan, part, condition, column, measure)
+        # Bounds are smaller than all else, so the others have to do better.
+        better = values.files_saved - (bounds.files_saved if bounds is not None else 0) if values is not None else 0
+        if values is not None and better >= max(1, LEAST_SHARE * len(part.files)):
+            yield values
 
 
 def _by_bounds(
