@@ -109,7 +109,7 @@ def test_a_file_with_encrypted_columns_is_told_as_damaged(tmp_path):
             encryption_properties=made.file_encryption_properties(connection, wanted),
         )
     with kartosql.connect(tmp_path) as con:
-        with pytest.raises(FormatError, match="encrypted or damaged") as e:
-            con.sql("EXPLAIN COST SELECT a FROM t WHERE a > 1").rows()
-        assert e.value.code == "corrupt-file"
-        assert con.sql("ADVISE SELECT a FROM t WHERE a > 1").rows()
+        for report in ("EXPLAIN COST", "ADVISE"):
+            with pytest.raises(FormatError, match="encrypted or damaged") as e:
+                con.sql(f"{report} SELECT a FROM t WHERE a > 1").rows()
+            assert e.value.code == "corrupt-file"
