@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,7 @@ def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]
     """
     try:
         found = Reader(footer).struct()
-        leaves = _leaves(found[2])
+        leaves = [_leaf(*leaf) for leaf in leaves_of(found[2])]
         groups = [group[1] for group in found[4]]
         if schema is not None and leaves != [_told(schema.column(at)) for at in range(len(schema))]:
             return None
@@ -73,22 +74,36 @@ class _Leaf:
     repetition: int
 
 
-def _leaves(elements: list[dict[int, Any]]) -> list[_Leaf]:
-    found: list[_Leaf] = []
-    around = [[elements[0].get(5, 0), 0, 0]]  # members left of the groups around, and their levels
-    for element in elements[1:]:
-        while not around[-1][0]:
+def leaves_of(elements: list[dict[int, Any]]) -> Iterator[tuple[str, dict[int, Any], int, int]]:
+    """Yield the columns of a schema in order: dotted path, element, and the levels of definition and repetition.
+
+    Raises what is in ``DAMAGE`` for what is no schema.
+    """
+    at = 1
+    # Path, members left and levels of the groups around.
+    around: list[list[Any]] = [["", elements[0].get(5, 0), 0, 0]]
+    while around:
+        if not around[-1][1]:
             around.pop()
-        around[-1][0] -= 1
-        definition = around[-1][1] + (element.get(3, 0) in (1, 2))
-        repetition = around[-1][2] + (element.get(3, 0) == 2)
-        if 5 in element:
-            around.append([element[5], definition, repetition])
+            continue
+        around[-1][1] -= 1
+        before, _, definition, repetition = around[-1]
+        element = elements[at]
+        at += 1
+        name = element[4].decode()
+        path = f"{before}.{name}" if before else name
+        definition += element.get(3) in (1, 2)
+        repetition += element.get(3) == 2
+        if element.get(5):
+            around.append([path, element[5], definition, repetition])
         else:
-            physical = element[1]
-            length = element.get(2, 0) if physical == _FIXED else _LENGTHS[physical]
-            found.append(_Leaf(physical, length, definition, repetition))
-    return found
+            yield path, element, definition, repetition
+
+
+def _leaf(_: str, element: dict[int, Any], definition: int, repetition: int) -> _Leaf:
+    physical = element[1]
+    length = element.get(2, 0) if physical == _FIXED else _LENGTHS[physical]
+    return _Leaf(physical, length, definition, repetition)
 
 
 def _told(column: Any) -> _Leaf:

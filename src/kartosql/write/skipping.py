@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.folder.hive import spark_values
+from kartosql.formats.kartothek.cube import CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.places import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -104,10 +105,10 @@ def of_datasets(snapshot: Snapshot, name: str, specs: Sequence[IndexSpec]) -> di
 
     Empty unless ``name`` is that of a cube. Raises ``unknown-column`` and ``unsupported-type``.
     """
-    if name in snapshot.keys or name not in snapshot.members or not snapshot.is_cube(name):
+    cube = _cube(snapshot, name)
+    if cube is None:
         return {}
     merged((), specs)
-    cube = snapshot.cube(name)
     found: dict[str, tuple[str, list[IndexSpec]]] = {}
     for spec in specs:
         column = spec.column.lower().partition(".")[0]
@@ -126,9 +127,10 @@ def indexed_datasets(snapshot: Snapshot, name: str) -> dict[str, str]:
 
     Empty unless ``name`` is that of a cube.
     """
-    if name in snapshot.keys or name not in snapshot.members or not snapshot.is_cube(name):
+    cube = _cube(snapshot, name)
+    if cube is None:
         return {}
-    tables = {member.name: member.table for member in snapshot.cube(name).members.values()}
+    tables = {member.name: member.table for member in cube.members.values()}
     found = {n: t.uuid for n, t in tables.items() if place_in(t.metadata, t.uuid) is not None}
     if not found:
         raise _not_indexed(f"Cube {name!r}")
@@ -170,6 +172,12 @@ def drop_forgotten(store: Store, begin: str) -> int:
 
 
 # -- inside --------------------------------------------------------------------------------------
+
+
+def _cube(snapshot: Snapshot, name: str) -> CubeState | None:
+    """Return the cube of a name, None if it is that of a dataset or of nothing."""
+    is_cube = name not in snapshot.keys and name in snapshot.members and snapshot.is_cube(name)
+    return snapshot.cube(name) if is_cube else None
 
 
 def _only_table(dataset: Dataset) -> DatasetTable:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import decimal_of
-from kartosql.formats.footer import footer_of
+from kartosql.formats.footer import footer_of, leaves_of
 from kartosql.formats.thrift import DAMAGE, Reader
 from kartosql.store import Store
 
@@ -49,12 +49,12 @@ class Footer:
             self._groups: list[dict[int, Any]] = found[4]
             self._leaves: dict[str, tuple[int, _Leaf]] = {}
             self._unsure: set[str] = set()
-            for place, (path, leaf) in enumerate(_leaves(found[2])):
+            for place, (path, element, _, repetition) in enumerate(leaves_of(found[2])):
                 name = path.lower()
                 # Of two columns that differ in case only, it is not known which is meant.
                 if name in self._leaves:
                     self._unsure.add(name)
-                self._leaves[name] = place, leaf
+                self._leaves[name] = place, _leaf(element, repetition)
         except _BAD:
             raise ValueError("the footer is damaged") from None
 
@@ -100,29 +100,10 @@ class Footer:
         return (min(lows), max(highs)) if lows else (None, None)
 
 
-def _leaves(elements: list[dict[int, Any]]) -> list[tuple[str, _Leaf]]:
-    """Return the columns with their dotted paths, in order."""
-    found: list[tuple[str, _Leaf]] = []
-    at = 1
-    # (path, members left, repeats) of the groups around
-    around: list[list[Any]] = [["", elements[0].get(5, 0), False]]
-    while around:
-        if not around[-1][1]:
-            around.pop()
-            continue
-        around[-1][1] -= 1
-        element = elements[at]
-        at += 1
-        name = element[4].decode()
-        path = f"{around[-1][0]}.{name}" if around[-1][0] else name
-        repeats = around[-1][2] or element.get(3) == 2
-        if element.get(5):
-            around.append([path, element[5], repeats])
-        else:
-            logical = element.get(10, {})
-            scale = logical.get(5, {}).get(1, element.get(7, 0)) if 5 in logical else element.get(7, 0)
-            found.append((path, _Leaf(element[1], element.get(6), logical, scale, repeats)))
-    return found
+def _leaf(element: dict[int, Any], repetition: int) -> _Leaf:
+    logical = element.get(10, {})
+    scale = logical.get(5, {}).get(1, element.get(7, 0)) if 5 in logical else element.get(7, 0)
+    return _Leaf(element[1], element.get(6), logical, scale, repetition > 0)
 
 
 def _decoder(leaf: _Leaf, type_: pa.DataType) -> Callable[[bytes], Any] | None:
