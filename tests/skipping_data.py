@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,6 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import golden
 from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Session, Sources, layout_for, refresh
 from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.naming import column_name
@@ -261,3 +264,14 @@ def cases(seed: int, folder: Path, count: int) -> Iterator[tuple[World, str, set
         matching = made.matching(where)
         if matching is not None:
             yield made, where, matching, made.read(where)
+
+
+def copied(sample: dict[str, Any], folder: Path) -> Path:
+    """Copy the data files of a sample, with the times that the metadata know."""
+    shutil.copytree(golden.require() / "xskipper" / sample["data_dir"], folder)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755)
+    for name in sample["objects"]:
+        path, _, time = name.rpartition("#")
+        os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
+    return folder

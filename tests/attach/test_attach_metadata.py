@@ -19,6 +19,7 @@ import pytest
 
 import golden
 import kartosql
+import skipping_data
 from kartosql.attach.skipping import FolderMetadata
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.naming import folder_name
@@ -33,17 +34,6 @@ def con(tmp_path: Path):
     (tmp_path / "store").mkdir()
     with kartosql.connect(tmp_path / "store") as con:
         yield con
-
-
-def copied(sample: dict[str, Any], folder: Path) -> Path:
-    """Copy the data files of a sample, with the times that the metadata know."""
-    shutil.copytree(golden.require() / "xskipper" / sample["data_dir"], folder)
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o755)
-    for name in sample["objects"]:
-        path, _, time = name.rpartition("#")
-        os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
-    return folder
 
 
 def scan_of(con, sql: str) -> dict[str, Any]:
@@ -62,7 +52,7 @@ def attached(con, sample: dict[str, Any], folder: Path, monkeypatch) -> None:
 @pytest.mark.parametrize("sample", ALL)
 def test_files_with_a_match_are_read_and_provable_ones_are_not(con, tmp_path, monkeypatch, sample):
     golden.require()
-    folder = copied(sample, tmp_path / "data")
+    folder = skipping_data.copied(sample, tmp_path / "data")
     attached(con, sample, folder, monkeypatch)
     con.attach(folder, "plain", type=sample["data_format"])
     skipped = 0
@@ -92,7 +82,7 @@ def sample() -> dict[str, Any]:
 
 
 def test_changed_and_new_files_are_read(con, tmp_path, monkeypatch, sample):
-    folder = copied(sample, tmp_path / "data")
+    folder = skipping_data.copied(sample, tmp_path / "data")
     attached(con, sample, folder, monkeypatch)
     case = next(c for c in sample["cases"] if c["must_skip"] and "X'" not in c["predicate"])
     sql = f"SELECT * FROM t WHERE {case['predicate']}"
@@ -105,7 +95,7 @@ def test_changed_and_new_files_are_read(con, tmp_path, monkeypatch, sample):
 
 
 def test_metadata_are_found_below_their_base(con, tmp_path, monkeypatch, sample):
-    folder = copied(sample, tmp_path / "data")
+    folder = skipping_data.copied(sample, tmp_path / "data")
     prefix = sample["object_prefix"]
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [prefix]))
     base = tmp_path / "base"
@@ -121,7 +111,7 @@ def test_metadata_are_found_below_their_base(con, tmp_path, monkeypatch, sample)
 
 
 def test_metadata_of_another_table_are_not_used(con, tmp_path, sample):
-    folder = copied(sample, tmp_path / "data")
+    folder = skipping_data.copied(sample, tmp_path / "data")
     metadata = golden.require() / "xskipper" / sample["metadata_dir"]
     with pytest.warns(KartosqlWarning, match="the metadata are about"):
         con.sql(f"ATTACH '{folder}' AS t (TYPE parquet, METADATA '{metadata}')")
@@ -174,7 +164,7 @@ def lists(con, tmp_path, monkeypatch) -> dict[str, Any]:
     """A folder ``t`` with value lists of texts."""
     golden.require()
     found = next(s for s in SAMPLES if s["name"] == "repo_v4_t1")
-    attached(con, found, copied(found, tmp_path / "data"), monkeypatch)
+    attached(con, found, skipping_data.copied(found, tmp_path / "data"), monkeypatch)
     return found
 
 
@@ -200,7 +190,7 @@ def test_conditions_on_other_tables_say_nothing(con, lists):
 
 def test_parameters_joins_and_members_of_structs_are_understood(con, tmp_path, monkeypatch):
     nested = next(s for s in SAMPLES if s["name"] == "built_nested_minmax")
-    attached(con, nested, copied(nested, tmp_path / "data"), monkeypatch)
+    attached(con, nested, skipping_data.copied(nested, tmp_path / "data"), monkeypatch)
     case = next(c for c in nested["cases"] if c["predicate"] == "items.serial = 555")
     for sql, parameters in [
         ("SELECT * FROM t WHERE items.serial = 555", None),

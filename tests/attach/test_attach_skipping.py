@@ -24,6 +24,7 @@ import pytest
 import golden
 import kartosql
 import kartosql.query
+import skipping_data
 from crashes import NAMES
 from kartosql.attach.skipping import FolderMetadata
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, SqlError, UsageError
@@ -229,13 +230,10 @@ def cells_of(metadata: MetadataStore) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("sample", ALL)
 def test_metadata_of_the_original_become_version_4_and_say_the_same(tmp_path, monkeypatch, sample):
     folder, metadata = tmp_path / "data", tmp_path / "metadata"
-    shutil.copytree(golden.require() / "xskipper" / sample["data_dir"], folder)
+    skipping_data.copied(sample, folder)
     shutil.copytree(golden.require() / "xskipper" / sample["metadata_dir"], metadata)
-    for path in [folder, *folder.rglob("*"), metadata, *metadata.rglob("*")]:
+    for path in [metadata, *metadata.rglob("*")]:
         path.chmod(0o755)
-    for name in sample["objects"]:
-        path, _, time = name.rpartition("#")
-        os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
     keys = sample["encrypted"]["keys"] if sample["encrypted"] else None
     given = {"metadata_keys": keys} if keys else {}
@@ -285,12 +283,7 @@ def test_what_is_made_is_what_the_original_made(tmp_path, monkeypatch, sample):
         elif "binary" not in index.cols[0]:
             kinds[index.name].append(index.cols[0])
     folder, base = tmp_path / "data", tmp_path / "base"
-    shutil.copytree(golden.require() / "xskipper" / sample["data_dir"], folder)
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o755)
-    for name in sample["objects"]:
-        path, _, time = name.rpartition("#")
-        os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
+    skipping_data.copied(sample, folder)
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
     (tmp_path / "store").mkdir()
     with kartosql.connect(tmp_path / "store") as con:
