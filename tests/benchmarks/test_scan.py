@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 import kartosql
-from benchmarks import planning, pruning, ratios
-from benchmarks.comparisons import Comparison, comparisons
-from benchmarks.ideal import Ideal
-from benchmarks.lineitem import Data, generator, prepare
-from benchmarks.scan import PARTS, run
+from tests.benchmarks import planning, pruning, ratios
+from tests.benchmarks.comparisons import Comparison, comparisons
+from tests.benchmarks.ideal import Ideal
+from tests.benchmarks.lineitem import Data, generator, prepare
+from tests.benchmarks.scan import PARTS, run
 
 SCALE = 0.001
 COUNTS = {"lineitem_few": 90, "lineitem_many": 150}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import spark_building
+from tests.benchmarks import spark_building
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Writers that append to one dataset at once, in full: data files, index, commit.
 
-The sizes of the product's figures run with ``python -m benchmarks.races``.
+The sizes of the product's figures run with ``python -m tests.benchmarks.races``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import kartosql
-from benchmarks import races
 from kartosql.store import Store
 from s3_server import BUCKET, serve
+from tests.benchmarks import races
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,7 +21,7 @@ import pytest
 
 import golden
 import kartosql
-from benchmarks import races
+from tests.benchmarks import races
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -1,8 +1,8 @@
 """Figures of the Spark engine: views over many files, scans through them, and point queries by index.
 
-    python -m benchmarks.spark --data FOLDER [--scale 1] [--runs 7] [--no-scans]
+    python -m tests.benchmarks.spark --data FOLDER [--scale 1] [--runs 7] [--no-scans]
 
-takes the data of ``benchmarks.scan`` and prints a table; it ends with exit code 1 if a figure is missed.
+takes the data of ``tests.benchmarks.scan`` and prints a table; it ends with exit code 1 if a figure is missed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 import kartosql
 import kartosql.spark
-from benchmarks.lineitem import MONTH, Data, prepare
 from kartosql.engines.spark.session import session
+from tests.benchmarks.lineitem import MONTH, Data, prepare
 
 TABLE = "lineitem_many"
 COLUMNS = ("l_orderkey", "l_partkey", "l_quantity", "l_extendedprice", "l_shipdate", "l_comment")

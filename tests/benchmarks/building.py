@@ -1,6 +1,6 @@
 """Measure writing: a partitioned, indexed dataset against DuckDB's own partitioned COPY, and memory while sorting.
 
-    python -m benchmarks.building [--scale 0.5] [--runs 5]
+    python -m tests.benchmarks.building [--scale 0.5] [--runs 5]
 
 Both write the same sorted rows (TPC-H lineitem by month) from memory to ZSTD Parquet on the same disk.
 """
@@ -18,13 +18,13 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 
-from benchmarks.ratios import HEAD, Figure, in_turns, row
 from kartosql.store import Store
 from kartosql.write import files, indexing
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from kartosql.write.rows import write_rows
 from kartosql.write.spill import SpillingSorter
+from tests.benchmarks.ratios import HEAD, Figure, in_turns, row
 
 MONTH = "l_shipmonth"
 DIMENSIONS = ("l_orderkey", "l_linenumber")
@@ -127,7 +127,7 @@ def _peak() -> int:
 def memory() -> Figure:
     """Return by how much a process grows that builds from many times the memory setting."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.building", "--within-memory", folder]
+        command = [sys.executable, "-m", "tests.benchmarks.building", "--within-memory", folder]
         rows, grown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     limit = 2 * MEMORY_MB
     name = f"build {int(rows):,} unsorted rows, {TIMES_MEMORY} x write_memory={MEMORY_MB}MB: the process grows by"

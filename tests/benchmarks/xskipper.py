@@ -1,6 +1,6 @@
 """Measure data-skipping metadata: planning with 10,000 indexed files, and collecting from TPC-H in 1,000 files.
 
-    python -m benchmarks.xskipper [--data FOLDER] [--scale 1] [--runs 5] [--files 10000]
+    python -m tests.benchmarks.xskipper [--data FOLDER] [--scale 1] [--runs 5] [--files 10000]
 
 Times are CPU seconds of all threads: what else the machine does touches them less. Without ``--data`` nothing is
 collected.
@@ -22,12 +22,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from benchmarks.lineitem import Data, prepare
-from benchmarks.ratios import HEAD, Figure, row, within
 from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, drop, layout_for, refresh
 from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.store import Store
+from tests.benchmarks.lineitem import Data, prepare
+from tests.benchmarks.ratios import HEAD, Figure, row, within
 
 TABLE = "/lake/t"
 TYPES = {"i": pa.int64(), "s": pa.string(), "v": pa.string()}

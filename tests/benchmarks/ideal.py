@@ -9,7 +9,7 @@ from typing import Any, Self
 import duckdb
 import pyarrow as pa
 
-from benchmarks.lineitem import month_of
+from tests.benchmarks.lineitem import month_of
 
 
 class Ideal:

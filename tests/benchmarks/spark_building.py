@@ -1,6 +1,6 @@
 """Measure building a cube on Spark against Spark's own partitioned write, and the memory of the driver.
 
-    python -m benchmarks.spark_building [--scale 1] [--runs 3]
+    python -m tests.benchmarks.spark_building [--scale 1] [--runs 3]
 
 Both sort the same rows (TPC-H lineitem by month of shipment) on local[2] and write them to the same disk: Spark with
 repartition(month).sortWithinPartitions(month, order, line).write.partitionBy(month).parquet(...), ours as a cube with
@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import kartosql
-from benchmarks.ratios import HEAD, Figure, row
 from kartosql.engines.spark.session import session
+from tests.benchmarks.ratios import HEAD, Figure, row
 
 MONTH = "l_shipmonth"
 DIMENSIONS = ["l_orderkey", "l_linenumber"]

@@ -1,6 +1,6 @@
 """The figures of the shell: CPU seconds until its prompt, of completions, and of a small batch statement.
 
-python -m benchmarks.shell [--runs 9]
+python -m tests.benchmarks.shell [--runs 9]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attaching folders and ODF datasets of many files, and planning over them, in CPU time.
 
-python -m benchmarks.attached
+python -m tests.benchmarks.attached
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures the figures of the planner on TPC-H lineitem: ``python -m benchmarks.scan --help``."""
+"""Measures the figures of the planner on TPC-H lineitem: ``python -m tests.benchmarks.scan --help``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dataclasses import replace
 import duckdb
 
 import kartosql
-from benchmarks import planning, pruning
-from benchmarks.comparisons import Comparison, comparisons
-from benchmarks.ideal import Ideal
-from benchmarks.lineitem import Data, prepare
-from benchmarks.ratios import HEAD, Figure, at_least, at_most, in_turns, ms, row, within
 from kartosql.connection import Connection
+from tests.benchmarks import planning, pruning
+from tests.benchmarks.comparisons import Comparison, comparisons
+from tests.benchmarks.ideal import Ideal
+from tests.benchmarks.lineitem import Data, prepare
+from tests.benchmarks.ratios import HEAD, Figure, at_least, at_most, in_turns, ms, row, within
 
 GLOB_RUNS = 3
 PARTS = ("ideal", "planning", "pruning")
@@ -98,7 +98,7 @@ def pruning_figures(data: Data, con: Connection, runs: int, wanted: str) -> Iter
 
 def arguments() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scan", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scan", description=__doc__)
     parser.add_argument("--scale", type=float, default=1, help="scale factor of TPC-H (default 1: 6,001,215 rows)")
     parser.add_argument("--data", help="folder that keeps the data for the next run (default: a temporary one)")
     parser.add_argument("--runs", type=int, default=15, help="turns of which the median counts (default 15)")

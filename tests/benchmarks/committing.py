@@ -1,4 +1,4 @@
-"""Measure an append to a dataset of 100,000 partitions with an index: ``python -m benchmarks.committing``.
+"""Measure an append to a dataset of 100,000 partitions with an index: ``python -m tests.benchmarks.committing``.
 
 Each run is a process of its own that has imported everything. The first append reads and parses the metadata; the
 second one of the same connection shows what is left then.
@@ -14,8 +14,8 @@ import tempfile
 import time
 import uuid
 
-from benchmarks import metadata
-from benchmarks.ratios import HEAD, Figure, row
+from tests.benchmarks import metadata
+from tests.benchmarks.ratios import HEAD, Figure, row
 
 PARTITIONS = 100_000
 LIMIT = 1.5
@@ -63,7 +63,7 @@ def measure(kind: str, partitions: int, runs: int) -> Figure:
         metadata.make(folder, kind, partitions)
         found = []
         for number in range(runs):
-            command = [sys.executable, "-W", "ignore", "-m", "benchmarks.committing", "--append", folder, kind]
+            command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.committing", "--append", folder, kind]
             answer = subprocess.run([*command, str(number)], check=True, capture_output=True, text=True).stdout
             found.append(json.loads(answer))
         check(folder, partitions, runs)

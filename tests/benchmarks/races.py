@@ -1,6 +1,6 @@
 """Race writers that append to one dataset, and count what is lost, doubled or refused.
 
-    python -m benchmarks.races [--writers 16] [--appends 200] [--only local|memory|s3|lost|fsync]
+    python -m tests.benchmarks.races [--writers 16] [--appends 200] [--only local|memory|s3|lost|fsync]
 
 Each append is a commit of its own with one data file, in one of four partitions, and an inverted index. Processes
 share a local disk or a strict S3 server, threads share memory. The last figure compares 8 x 20 appends on a disk with
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,12 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import kartosql
-from benchmarks.ratios import HEAD, Figure, row
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import indexing
@@ -35,12 +34,13 @@ from kartosql.write.deltas import read_index
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from kartosql.write.rows import write_rows
+from tests.benchmarks.ratios import HEAD, Figure, row
 
 DATASET = "d"
 PARTITIONS, VALUES, ROWS = 4, 10, 10
 SLOWER_BY = 4.0  # seconds
 SEED = 7
-CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def race_processes(
     url: str, writers: int, appends: int, options: Mapping[str, Any] | None = None, *, what: str = "append"
 ) -> tuple[float, list[str]]:
     """Let processes write at once; return the seconds until the last one is done, and all errors."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.races", "--work"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.races", "--work"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": CHECKOUT}
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(writers)]

@@ -1,6 +1,6 @@
 """Measure skipping indexes: a query by a column that goes along with the partitions, with MINMAX and without.
 
-    python -m benchmarks.skipping --data FOLDER [--scale 1] [--runs 9]
+    python -m tests.benchmarks.skipping --data FOLDER [--scale 1] [--runs 9]
 
 The orders of a month are received within the next weeks, so the date of receipt is clustered by the month of
 shipment, which the partitions are of. Each turn connects anew, as remembered statistics of row groups would help
@@ -15,8 +15,8 @@ import sys
 import tempfile
 
 import kartosql
-from benchmarks.lineitem import prepare
-from benchmarks.ratios import HEAD, Figure, at_least, in_turns, row
+from tests.benchmarks.lineitem import prepare
+from tests.benchmarks.ratios import HEAD, Figure, at_least, in_turns, row
 
 TABLE, COLUMN = "lineitem_few", "l_receiptdate"
 
@@ -50,7 +50,7 @@ def measure(root: str, runs: int) -> Figure:
 
 def main() -> int:
     """Measure, and print the figure."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.skipping", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.skipping", description=__doc__)
     parser.add_argument("--data", help="folder that keeps the data for the next run (default: a temporary one)")
     parser.add_argument("--scale", type=float, default=1, help="scale factor of TPC-H (default 1)")
     parser.add_argument("--runs", type=int, default=9, help="turns of which the median counts (default 9)")

@@ -10,8 +10,8 @@ from functools import partial
 import duckdb
 import pyarrow as pa
 
-from benchmarks.ideal import Ideal
-from benchmarks.lineitem import DIMENSIONS, MONTH, Data, month_of
+from tests.benchmarks.ideal import Ideal
+from tests.benchmarks.lineitem import DIMENSIONS, MONTH, Data, month_of
 
 POINT = "SELECT l_orderkey, l_linenumber, l_quantity, l_extendedprice, l_shipdate FROM {0} WHERE "
 MONTHLY = "l_shipmode, count(*) AS n, sum(l_extendedprice * (1 - l_discount)) AS revenue FROM {0} "

@@ -1,4 +1,4 @@
-"""Measure how opening and planning grow with the number of partitions: ``python -m benchmarks.metadata``.
+"""Measure how opening and planning grow with the number of partitions: ``python -m tests.benchmarks.metadata``.
 
 Nothing heavy is imported here: a process starts with the peak memory of the one that made it.
 """
@@ -86,7 +86,7 @@ def measure(folder: str, sql: str, statements: int) -> dict[str, float]:
 
 def child(*arguments: str) -> str:
     """Run this module in a process of its own and return what it prints."""
-    command = [sys.executable, "-m", "benchmarks.metadata", *arguments]
+    command = [sys.executable, "-m", "tests.benchmarks.metadata", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

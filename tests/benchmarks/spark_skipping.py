@@ -1,6 +1,6 @@
 """Measure data-skipping metadata that executors collect against those of one process, and the memory of the driver.
 
-    python -m benchmarks.spark_skipping [--files 1000] [--rows 6000] [--runs 3]
+    python -m tests.benchmarks.spark_skipping [--files 1000] [--rows 6000] [--runs 3]
 
 The files hold random numbers and texts; of each they keep bounds, a list of values, and a Bloom filter of the default
 size, 120 kB. CPU time is that of this process, the JVM and all its Python workers, on local[2].
@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import kartosql
-from benchmarks.ratios import HEAD, Figure, row
-from benchmarks.spark_building import cpu_seconds
 from kartosql.formats.xskipper import IndexSpec
+from tests.benchmarks.ratios import HEAD, Figure, row
+from tests.benchmarks.spark_building import cpu_seconds
 
 INDEXES: dict[str, Any] = {"minmax": "n", "valuelist": "few", "bloomfilter": "many"}
 
@@ -72,7 +72,7 @@ def _peak() -> float:
 
 def measured(folder: str, way: str) -> list[float]:
     """Return what ``once`` prints in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.spark_skipping", way, folder]
+    command = [sys.executable, "-m", "tests.benchmarks.spark_skipping", way, folder]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [float(text) for text in done.stdout.split()[-3:]]
 

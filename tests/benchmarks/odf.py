@@ -1,6 +1,6 @@
 """Blocks of Open Data Fabric: how fast they are decoded, and what the schema history of a dataset costs.
 
-python -m benchmarks.odf
+python -m tests.benchmarks.odf
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Measures the figures in docs/performance.md: ``python -m benchmarks``."""

@@ -1,0 +1,1 @@
+"""Measures the figures in docs/performance.md: ``python -m tests.benchmarks``."""
