@@ -48,18 +48,13 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def golden_folder() -> Path:
-    return golden.require()
+def ktk_store() -> Path:
+    return golden.find("kartothek/ktk_store")
 
 
 @pytest.fixture(scope="session")
-def ktk_store(golden_folder: Path) -> Path:
-    return golden_folder / "kartothek" / "ktk_store"
-
-
-@pytest.fixture(scope="session")
-def plateau_store(golden_folder: Path) -> Path:
-    return golden_folder / "kartothek" / "plateau_store"
+def plateau_store() -> Path:
+    return golden.find("kartothek/plateau_store")
 
 
 @pytest.fixture

@@ -7,50 +7,88 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+OWN = CHECKOUT / "tests" / "data"
+BESIDE = CHECKOUT.parent / "shared"
+# Of these only a part was made for this project and stands in OWN; the rest is of public repositories.
+_PARTED = ("odf/manifest.json", "xskipper/manifest.json")
 
 
-def folder() -> Path:
-    """Return where the golden data should be: KARTOSQL_GOLDEN, else beside the checkout."""
+def folders() -> list[Path]:
+    """Return where golden data may be: KARTOSQL_GOLDEN alone, else in the repository and beside the checkout."""
     named = os.environ.get("KARTOSQL_GOLDEN")
-    return Path(named) if named else CHECKOUT.parent / "shared" / "golden"
+    return [Path(named)] if named else [OWN, BESIDE / "golden"]
 
 
-def require() -> Path:
-    """Return the golden folder; without it CI fails and other runs skip."""
-    path = folder()
-    if not (path / "kartothek" / "manifest.json").is_file():
-        reason = f"no golden data in {path}; set KARTOSQL_GOLDEN to its folder"
-        if os.environ.get("CI") or os.environ.get("KARTOSQL_GOLDEN"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
-    return path
+def missing(reason: str) -> NoReturn:
+    """Fail where the data were asked for, and in CI where there are data beside the checkout; skip elsewhere."""
+    if os.environ.get("KARTOSQL_GOLDEN") or (os.environ.get("CI") and BESIDE.is_dir()):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def find(name: str) -> Path:
+    """Return a file or folder of the golden data."""
+    for folder in folders():
+        if (folder / name).exists():
+            return folder / name
+    missing(f"no {name} in {' or '.join(map(str, folders()))}; KARTOSQL_GOLDEN may name the folder of all golden data")
 
 
 @functools.cache
 def load(name: str) -> Any:
-    """Return a JSON file of the golden folder, or an empty list where it is absent."""
-    path = folder() / name
-    return json.loads(path.read_text("utf-8")) if path.is_file() else []
+    """Return a JSON file of the golden data, with the entries of all folders; an empty object where there is none."""
+    found = [json.loads((f / name).read_text("utf-8")) for f in folders() if (f / name).is_file()]
+    if name not in _PARTED or not found:
+        return found[0] if found else {}
+    lists = {key for given in found for key, value in given.items() if isinstance(value, list)}
+    return found[0] | {key: _without_repeats(e for given in found for e in given.get(key, ())) for key in lists}
 
 
-def params(name: str, keep: Callable[[dict[str, Any]], Any] = lambda case: True) -> list[Any]:
-    """Return the cases of a file as pytest parameters, named by their id.
+def _without_repeats(entries: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for entry in entries:
+        if entry not in found:
+            found.append(entry)
+    return found
 
-    Without golden data there is one placeholder, so that ``require`` gets to say so.
-    """
+
+def entries(name: str, key: str = "cases") -> list[dict[str, Any]]:
+    """Return the entries of a file: itself if it is a list, else what stands under ``key``."""
     found = load(name)
-    cases = found["cases"] if isinstance(found, dict) else found
-    if not cases:
-        return [pytest.param(None, id="no-golden-data")]
-    return [pytest.param(case, id=case["id"]) for case in cases if keep(case)]
+    return found if isinstance(found, list) else found.get(key, [])
+
+
+def params(
+    name: str, keep: Callable[[dict[str, Any]], Any] = lambda case: True, *, key: str = "cases", named: str = "id"
+) -> list[Any]:
+    """Return entries of a file as pytest parameters; without any there is one that is skipped."""
+    found = [pytest.param(case, id=case[named]) for case in entries(name, key) if keep(case)]
+    reason = f"no such {key} of {name} in {' or '.join(map(str, folders()))}"
+    return found or [pytest.param(None, id="no-golden-data", marks=pytest.mark.skip(reason))]
+
+
+SAMPLES = entries("xskipper/manifest.json", "samples")
+
+
+def samples(keep: Callable[[dict[str, Any]], Any] = lambda sample: True) -> list[Any]:
+    """Return samples of data-skipping metadata as pytest parameters."""
+    return params("xskipper/manifest.json", keep, key="samples", named="name")
+
+
+def sample(name: str) -> dict[str, Any]:
+    """Return one sample of data-skipping metadata."""
+    for found in SAMPLES:
+        if found["name"] == name:
+            return found
+    missing(f"no sample {name} of data-skipping metadata; those of public repositories stand outside of this one")
 
 
 # -- values ----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import builders
+import golden
 import kartosql
-from golden import load, require
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.naming import HISTORY
@@ -349,11 +349,10 @@ def test_exports_go_to_any_store(con):
 
 
 def test_histories_of_attached_datasets_are_those_of_the_manifest(con):
-    require()
     seen = 0
-    for case in load("odf/manifest.json")["datasets"]:
+    for case in golden.entries("odf/manifest.json", "datasets"):
         wanted = case["expect"]["schema_history"]
-        con.sql(f"ATTACH OR REPLACE '{require() / 'odf' / case['folder']}' AS o (TYPE odf)").rows()
+        con.sql(f"ATTACH OR REPLACE '{golden.find('odf/' + case['folder'])}' AS o (TYPE odf)").rows()
         found = rows(con, "SHOW SCHEMA HISTORY FROM o")
         assert [(r["version"], r["block"], r["form"]) for r in found] == [
             (w["number"], w["block"], w["form"]) for w in wanted

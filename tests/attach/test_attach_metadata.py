@@ -24,9 +24,7 @@ from kartosql.attach.skipping import FolderMetadata
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.naming import folder_name
 
-SAMPLES = (golden.load("xskipper/manifest.json") or {"samples": []})["samples"]
-READABLE = [s for s in SAMPLES if s["data_format"] in ("csv", "parquet")]
-ALL = [pytest.param(s, id=s["name"]) for s in READABLE] or [pytest.param(None, id="no-golden-data")]
+ALL = golden.samples(lambda s: s["data_format"] in ("csv", "parquet"))
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def scan_of(con, sql: str) -> dict[str, Any]:
 def attached(con, sample: dict[str, Any], folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
     keys = {"metadata_keys": sample["encrypted"]["keys"]} if sample["encrypted"] else {}
-    metadata = golden.require() / "xskipper" / sample["metadata_dir"]
+    metadata = golden.find(f"xskipper/{sample['metadata_dir']}")
     con.attach(
         folder, "t", type=sample["data_format"], metadata=str(metadata), metadata_type="EXPLICIT_LOCATION", **keys
     )
@@ -51,7 +49,6 @@ def attached(con, sample: dict[str, Any], folder: Path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("sample", ALL)
 def test_files_with_a_match_are_read_and_provable_ones_are_not(con, tmp_path, monkeypatch, sample):
-    golden.require()
     folder = skipping_data.copied(sample, tmp_path / "data")
     attached(con, sample, folder, monkeypatch)
     con.attach(folder, "plain", type=sample["data_format"])
@@ -77,8 +74,7 @@ def test_files_with_a_match_are_read_and_provable_ones_are_not(con, tmp_path, mo
 
 @pytest.fixture
 def sample() -> dict[str, Any]:
-    golden.require()
-    return next(s for s in SAMPLES if s["name"] == "built_types_minmax")
+    return golden.sample("built_types_minmax")
 
 
 def test_changed_and_new_files_are_read(con, tmp_path, monkeypatch, sample):
@@ -99,7 +95,7 @@ def test_metadata_are_found_below_their_base(con, tmp_path, monkeypatch, sample)
     prefix = sample["object_prefix"]
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [prefix]))
     base = tmp_path / "base"
-    shutil.copytree(golden.require() / "xskipper" / sample["metadata_dir"], base / folder_name(prefix))
+    shutil.copytree(golden.find(f"xskipper/{sample['metadata_dir']}"), base / folder_name(prefix))
     case = next(c for c in sample["cases"] if c["must_skip"] and "X'" not in c["predicate"])
     for number, more in enumerate(["", ", METADATA_TYPE EXPLICIT_BASE_PATH_LOCATION"]):
         con.sql(f"ATTACH '{folder}' AS t{number} (TYPE parquet, METADATA '{base}'{more})")
@@ -112,7 +108,7 @@ def test_metadata_are_found_below_their_base(con, tmp_path, monkeypatch, sample)
 
 def test_metadata_of_another_table_are_not_used(con, tmp_path, sample):
     folder = skipping_data.copied(sample, tmp_path / "data")
-    metadata = golden.require() / "xskipper" / sample["metadata_dir"]
+    metadata = golden.find(f"xskipper/{sample['metadata_dir']}")
     with pytest.warns(KartosqlWarning, match="the metadata are about"):
         con.sql(f"ATTACH '{folder}' AS t (TYPE parquet, METADATA '{metadata}')")
     case = next(c for c in sample["cases"] if c["must_skip"])
@@ -162,8 +158,7 @@ def test_options_that_do_not_fit_are_refused(con, tmp_path, options):
 @pytest.fixture
 def lists(con, tmp_path, monkeypatch) -> dict[str, Any]:
     """A folder ``t`` with value lists of texts."""
-    golden.require()
-    found = next(s for s in SAMPLES if s["name"] == "repo_v4_t1")
+    found = golden.sample("repo_v4_t1")
     attached(con, found, skipping_data.copied(found, tmp_path / "data"), monkeypatch)
     return found
 
@@ -189,7 +184,7 @@ def test_conditions_on_other_tables_say_nothing(con, lists):
 
 
 def test_parameters_joins_and_members_of_structs_are_understood(con, tmp_path, monkeypatch):
-    nested = next(s for s in SAMPLES if s["name"] == "built_nested_minmax")
+    nested = golden.sample("built_nested_minmax")
     attached(con, nested, skipping_data.copied(nested, tmp_path / "data"), monkeypatch)
     case = next(c for c in nested["cases"] if c["predicate"] == "items.serial = 555")
     for sql, parameters in [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 from odf_folder import SECOND, Dataset, state
 
+import golden
 import kartosql
 from kartosql.attach import odf
 from kartosql.engines.duckdb import footers
@@ -44,11 +44,10 @@ def moment(nanoseconds: int) -> str:
     return str(dt.datetime.fromtimestamp(nanoseconds // SECOND, UTC))
 
 
-def test_states_and_logs_of_golden_datasets(con, golden_folder):
-    folder = golden_folder / "odf"
+def test_states_and_logs_of_golden_datasets(con):
     asked = 0
-    for entry in json.loads((folder / "manifest.json").read_text())["datasets"]:
-        con.sql(f"ATTACH OR REPLACE '{folder / entry['folder']}' AS t (TYPE odf)")
+    for entry in golden.entries("odf/manifest.json", "datasets"):
+        con.sql(f"ATTACH OR REPLACE '{golden.find('odf/' + entry['folder'])}' AS t (TYPE odf)")
         query = entry["expect"].get("query")
         if query is not None:
             asked += 1
@@ -57,11 +56,10 @@ def test_states_and_logs_of_golden_datasets(con, golden_folder):
     assert asked >= 3
 
 
-def test_broken_golden_datasets_are_refused_with_fault_and_block(con, golden_folder):
-    folder = golden_folder / "odf"
-    entries = json.loads((folder / "manifest.json").read_text())["broken"]
+def test_broken_golden_datasets_are_refused_with_fault_and_block(con):
+    entries = golden.entries("odf/manifest.json", "broken")
     for entry in entries:
-        error = failure(con, f"ATTACH '{folder / entry['folder']}' AS b (TYPE odf)")
+        error = failure(con, f"ATTACH '{golden.find('odf/' + entry['folder'])}' AS b (TYPE odf)")
         assert error.code.startswith("odf-"), entry
         assert entry["error"].split(":")[0] in error.message
         assert "block" in error.message

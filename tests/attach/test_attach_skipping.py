@@ -36,9 +36,7 @@ from kartosql.store import steps
 
 SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 KEY = "MDEyMzQ1Njc4OTAxMjM0NQ=="
-SAMPLES = (golden.load("xskipper/manifest.json") or {"samples": []})["samples"]
-READABLE = [s for s in SAMPLES if s["data_format"] in ("csv", "parquet") and "regex" not in s["name"]]
-ALL = [pytest.param(s, id=s["name"]) for s in READABLE] or [pytest.param(None, id="no-golden-data")]
+ALL = golden.samples(lambda s: s["data_format"] in ("csv", "parquet") and "regex" not in s["name"])
 # Bounds of NaN are not those of the original, which loses rows by them.
 NEWEST = [p for p in ALL if not p.values[0] or (p.values[0]["version"] == 4 and not p.values[0]["encrypted"])]
 NEWEST = [p for p in NEWEST if not p.values[0] or "nan" not in p.values[0]["name"]]
@@ -231,7 +229,7 @@ def cells_of(metadata: MetadataStore) -> dict[str, dict[str, Any]]:
 def test_metadata_of_the_original_become_version_4_and_say_the_same(tmp_path, monkeypatch, sample):
     folder, metadata = tmp_path / "data", tmp_path / "metadata"
     skipping_data.copied(sample, folder)
-    shutil.copytree(golden.require() / "xskipper" / sample["metadata_dir"], metadata)
+    shutil.copytree(golden.find(f"xskipper/{sample['metadata_dir']}"), metadata)
     for path in [metadata, *metadata.rglob("*")]:
         path.chmod(0o755)
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
@@ -274,8 +272,7 @@ def test_metadata_of_the_original_become_version_4_and_say_the_same(tmp_path, mo
 
 @pytest.mark.parametrize("sample", NEWEST)
 def test_what_is_made_is_what_the_original_made(tmp_path, monkeypatch, sample):
-    golden.require()
-    original = MetadataStore.open(golden.require() / "xskipper" / sample["metadata_dir"])
+    original = MetadataStore.open(golden.find(f"xskipper/{sample['metadata_dir']}"))
     kinds: dict[str, Any] = {"minmax": [], "valuelist": [], "bloomfilter": {}}
     for index in original.indexes:
         if index.name == "bloomfilter":
@@ -302,12 +299,11 @@ def test_what_is_made_is_what_the_original_made(tmp_path, monkeypatch, sample):
 
 
 def test_indexes_of_plugins_are_left_as_they_are(tmp_path, monkeypatch):
-    golden.require()
-    sample = next(s for s in SAMPLES if s["name"] == "built_regex")
+    sample = golden.sample("built_regex")
     metadata = tmp_path / "metadata"
-    shutil.copytree(golden.require() / "xskipper" / sample["metadata_dir"], metadata)
+    shutil.copytree(golden.find(f"xskipper/{sample['metadata_dir']}"), metadata)
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
-    data = golden.require() / "xskipper" / sample["data_dir"]
+    data = golden.find(f"xskipper/{sample['data_dir']}")
     (tmp_path / "store").mkdir()
     before = {p.name: p.read_bytes() for p in metadata.iterdir() if p.is_file()}
     with kartosql.connect(tmp_path / "store") as con:

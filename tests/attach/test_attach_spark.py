@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from odf_folder import Dataset
 
+import golden
 import kartosql
 from kartosql.errors import KartosqlError
 
@@ -35,10 +35,9 @@ def same(con: Any, sql: str) -> list[Any]:
     return spark.to_pylist()
 
 
-def test_golden_odf_datasets(con, golden_folder):
-    folder = golden_folder / "odf"
-    for entry in json.loads((folder / "manifest.json").read_text())["datasets"]:
-        con.sql(f"ATTACH OR REPLACE '{folder / entry['folder']}' AS t (TYPE odf)")
+def test_golden_odf_datasets(con):
+    for entry in golden.entries("odf/manifest.json", "datasets"):
+        con.sql(f"ATTACH OR REPLACE '{golden.find('odf/' + entry['folder'])}' AS t (TYPE odf)")
         same(con, "SELECT * FROM t")
         same(con, 'SELECT * FROM "t$log"')
         query = entry["expect"].get("query")

@@ -29,7 +29,7 @@ def _some(path: str, condition: Callable[[dict[str, Any]], bool]) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def connect(spark, golden_folder) -> Iterator[Any]:
+def connect(spark) -> Iterator[Any]:
     """Return the connection to a store, or with the store and settings of a case."""
     opened: dict[str, Any] = {}
 
@@ -38,7 +38,7 @@ def connect(spark, golden_folder) -> Iterator[Any]:
         path = f"kartothek/{store}" if isinstance(store, str) else f"sql/{store['setup']}"
         name = f"{path} {settings}"
         if name not in opened:
-            url = str(golden_folder / path)
+            url = str(golden.find(path))
             opened[name] = kartosql.connect(url, read_only=True, engine="spark", **settings)
         return opened[name]
 

@@ -40,13 +40,13 @@ Connect = Callable[[str], Any]
 
 
 @pytest.fixture(scope="module")
-def connect(golden_folder) -> Iterator[Connect]:
-    """Return the connection to a store of the golden folder, opened once."""
+def connect() -> Iterator[Connect]:
+    """Return the connection to a store of the golden data, opened once."""
     opened: dict[str, Any] = {}
 
     def get(store: str) -> Any:
         if store not in opened:
-            opened[store] = kartosql.connect(str(golden_folder / "kartothek" / store), read_only=True)
+            opened[store] = kartosql.connect(str(golden.find(f"kartothek/{store}")), read_only=True)
         return opened[store]
 
     yield get

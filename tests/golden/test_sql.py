@@ -17,7 +17,7 @@ Connect = Callable[[dict[str, Any]], Any]
 
 
 @pytest.fixture(scope="module")
-def connect(golden_folder) -> Iterator[Connect]:
+def connect() -> Iterator[Connect]:
     """Return the connection with a case's store and settings, opened once."""
     opened: dict[str, Any] = {}
 
@@ -25,7 +25,7 @@ def connect(golden_folder) -> Iterator[Connect]:
         settings = case.get("settings", {})
         name = f"{case['setup']} {settings}"
         if name not in opened:
-            url = str(golden_folder / "sql" / case["setup"])
+            url = str(golden.find(f"sql/{case['setup']}"))
             opened[name] = kartosql.connect(url, read_only=True, **settings)
         return opened[name]
 
@@ -80,9 +80,9 @@ def test_no_more_files_are_selected_than_a_good_planner_opens(case, connect):
 
 
 @pytest.mark.parametrize("case", golden.params(CASES, lambda c: "must_keep_all" in c))
-def test_tables_that_must_not_be_pruned_are_kept_whole(case, connect, golden_folder):
+def test_tables_that_must_not_be_pruned_are_kept_whole(case, connect):
     report = connect(case).explain(case["query"], parameters=case.get("params")).to_dict()
     for table in case["must_keep_all"]:
-        folder = golden_folder / "sql" / case["setup"] / table / "table"
+        folder = golden.find(f"sql/{case['setup']}/{table}/table")
         everything = {p.relative_to(folder.parents[1]).as_posix() for p in folder.rglob("*.parquet")}
         assert _files(report, table) == everything, _what(case)

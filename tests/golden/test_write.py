@@ -106,7 +106,7 @@ def _is_of_the_cube_alone(case: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("case", golden.params(CASES, lambda c: not _is_of_the_cube_alone(c)))
-def test_writing_does_what_the_original_does(case, golden_folder, tmp_path):
+def test_writing_does_what_the_original_does(case, tmp_path):
     cube = Cube(**case["cube"])
     with kartosql.connect(tmp_path) as con:
         for at, step in enumerate(case["steps"]):
@@ -129,7 +129,7 @@ def test_writing_does_what_the_original_does(case, golden_folder, tmp_path):
 
 
 @pytest.mark.parametrize("case", golden.params(CASES, _is_of_the_cube_alone))
-def test_a_cube_that_the_original_refuses_is_refused(case, golden_folder):
+def test_a_cube_that_the_original_refuses_is_refused(case):
     with pytest.raises(UsageError) as e:
         Cube(**case["cube"])
     assert e.value.code == "invalid-cube"

@@ -9,13 +9,12 @@ import pytest
 import golden
 from kartosql.formats.xskipper import MetadataStore
 
-SAMPLES = (golden.load("xskipper/manifest.json") or {"samples": []})["samples"]
-ALL = [pytest.param(s, id=s["name"]) for s in SAMPLES] or [pytest.param(None, id="no-golden-data")]
+ALL = golden.samples()
 
 
 def _opened(sample: dict[str, Any]) -> MetadataStore:
     keys = (sample["encrypted"] or {}).get("keys")
-    return MetadataStore.open(golden.require() / "xskipper" / sample["metadata_dir"], keys)
+    return MetadataStore.open(golden.find(f"xskipper/{sample['metadata_dir']}"), keys)
 
 
 def _listing(sample: dict[str, Any]) -> list[tuple[str, int]]:
@@ -25,7 +24,6 @@ def _listing(sample: dict[str, Any]) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("sample", ALL)
 def test_a_metadata_set_says_what_the_original_says(sample):
-    golden.require()
     store = _opened(sample)
     assert store.versions == [sample["version"]]
     assert store.table_identifiers == [sample["table_identifier"]]
@@ -37,7 +35,6 @@ def test_a_metadata_set_says_what_the_original_says(sample):
 
 @pytest.mark.parametrize("sample", ALL)
 def test_files_with_a_match_are_kept_and_provable_ones_skipped(sample):
-    golden.require()
     store, listing = _opened(sample), _listing(sample)
     prefix = sample["object_prefix"] + "/"
     for case in sample["cases"]:
@@ -51,7 +48,6 @@ def test_files_with_a_match_are_kept_and_provable_ones_skipped(sample):
 
 @pytest.mark.parametrize("sample", ALL)
 def test_changed_and_new_files_are_read(sample):
-    golden.require()
     store = _opened(sample)
     for case in sample.get("listing_cases", ()):
         assert set(store.select(case["predicate"], case["listing"])) == set(case["sound_read"]), case["about"]

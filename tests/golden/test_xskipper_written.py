@@ -21,7 +21,6 @@ from kartosql.formats.xskipper.schema import ROW_METADATA
 from kartosql.formats.xskipper.writer import Secrets
 from kartosql.store import Store
 
-SAMPLES = (golden.load("xskipper/manifest.json") or {"samples": []})["samples"]
 _ARROW = {
     "byte": pa.int8(),
     "short": pa.int16(),
@@ -40,12 +39,11 @@ _NOT_WRITTEN = ("built_types_minmax", "built_regex", "emulated_v0_unversioned")
 
 
 def _params(keep: Any) -> list[Any]:
-    found = [pytest.param(s, id=s["name"]) for s in SAMPLES if s["name"] not in _NOT_WRITTEN and keep(s)]
-    return found or [pytest.param(None, id="no-golden-data")]
+    return golden.samples(lambda s: s["name"] not in _NOT_WRITTEN and keep(s))
 
 
 def _folder(sample: dict[str, Any]) -> Path:
-    return golden.require() / "xskipper" / sample["metadata_dir"]
+    return golden.find(f"xskipper/{sample['metadata_dir']}")
 
 
 def _layout(sample: dict[str, Any]) -> Any:
@@ -65,7 +63,7 @@ def _layout(sample: dict[str, Any]) -> Any:
         )
         columns[index["cols"][0]] = _ARROW[name] if name else columns.get(index["cols"][0], pa.string())
     if sample["data_format"] == "parquet":
-        part = next((golden.require() / "xskipper" / sample["data_dir"]).rglob("*.parquet"))
+        part = next(golden.find(f"xskipper/{sample['data_dir']}").rglob("*.parquet"))
         # Filters do not tell the types of their columns.
         columns = {f.name.lower(): f.type for f in pq.read_schema(part)} | columns
         columns |= {f.name.lower(): f.type for f in pq.read_schema(part) if columns[f.name.lower()] == pa.string()}
@@ -85,7 +83,6 @@ def _plain(described: Any) -> Any:
 
 @pytest.mark.parametrize("sample", _params(lambda s: s["version"] == 4))
 def test_the_schema_in_the_footer_is_that_of_the_original(sample):
-    golden.require()
     part = next(_folder(sample).glob("*.parquet"))
     original = json.loads(pq.read_metadata(part).metadata[ROW_METADATA.encode()])
     assert _plain(_layout(sample).described()) == _plain(original)
@@ -128,9 +125,8 @@ def _cells(folder: Path, keys: Any = None) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("sample", _params(lambda s: s["data_format"] == "parquet" and s["version"] == 4))
 def test_metadata_collected_from_the_data_are_those_of_the_original(sample, tmp_path):
-    golden.require()
     layout = _layout(sample)
-    data = Store(golden.require() / "xskipper" / sample["data_dir"])
+    data = Store(golden.find(f"xskipper/{sample['data_dir']}"))
     files = _files(sample, dict(layout.partitions))
     done = refresh(Store(tmp_path), "meta", files, layout, Sources(parquet_scan(data)))
     assert (done.added, done.unindexed) == (len(files), ())
@@ -163,10 +159,9 @@ def _none(keys: Any, columns: Any) -> Any:
 
 @pytest.mark.parametrize("sample", _params(lambda s: s["version"] in (1, 2, 3)))
 def test_older_versions_become_the_newest_without_a_look_at_the_data(sample, tmp_path):
-    golden.require()
     shutil.copytree(_folder(sample), tmp_path / "meta")
     (tmp_path / "meta").chmod(0o755)
-    newest = next(s for s in SAMPLES if s["name"] == sample["name"].replace(f"_v{sample['version']}_", "_v4_"))
+    newest = golden.sample(sample["name"].replace(f"_v{sample['version']}_", "_v4_"))
     layout = _layout(newest)
     files = _files(sample, dict(layout.partitions))
     before = _cells(tmp_path / "meta")
@@ -192,7 +187,6 @@ def test_older_versions_become_the_newest_without_a_look_at_the_data(sample, tmp
 
 @pytest.mark.parametrize("sample", _params(lambda s: True))
 def test_names_of_folders_are_hashes_of_identifiers(sample):
-    golden.require()
     assert folder_name(sample["table_identifier"]) == sample["metadata_dir"].rsplit("/", 1)[-1]
     if sample["version"]:
         assert table_identifier("s3a://bucket" + sample["table_identifier"] + "/") == sample["table_identifier"]

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import golden
 import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from engines.spark.spark_rows import comparable, on_duckdb, on_spark
@@ -50,9 +51,9 @@ def code_of(spark: Any, con: kartosql.Connection, text: str) -> str:
 @pytest.mark.parametrize(
     "name", ["kartothek/ktk_store", "kartothek/plateau_store", "sql/main", "sql/paths", "sql/typed"]
 )
-def test_views_hold_the_rows_and_types_of_duckdbs_relations(spark: Any, golden_folder: Path, name: str) -> None:
+def test_views_hold_the_rows_and_types_of_duckdbs_relations(spark: Any, name: str) -> None:
     compared = 0
-    with kartosql.connect(golden_folder / name) as con:
+    with kartosql.connect(golden.find(name)) as con:
         for table in tables_of(con):
             text = f'SELECT * FROM "{table}"'
             try:

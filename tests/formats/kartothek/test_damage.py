@@ -33,7 +33,7 @@ UUIDS = ["retail++seed", "grid3++by_i4", "types1++seed", "pd-multi", "tsdim++see
 
 
 def _read(folder: str, name: str) -> bytes:
-    return (golden.require() / "kartothek" / folder / name).read_bytes()
+    return golden.find(f"kartothek/{folder}/{name}").read_bytes()
 
 
 edits = st.lists(

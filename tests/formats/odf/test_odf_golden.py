@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from golden import folder, load, require
+import golden
 from kartosql.errors import FormatError
 from kartosql.formats.odf import arrow_schema, data_schema, hashes, times
 from kartosql.formats.odf.blocks import Block, read_block, write_block
@@ -20,15 +21,8 @@ from kartosql.formats.odf.plain import block_to_plain, event_from_plain
 from odf_data import reader_of
 
 
-@pytest.fixture(autouse=True)
-def golden_data() -> None:
-    require()
-
-
 def cases(name: str, key: str) -> list[Any]:
-    manifest = load("odf/manifest.json")
-    found = manifest[name] if manifest else []
-    return [pytest.param(case, id=case[key]) for case in found] or [pytest.param(None, id="no-golden-data")]
+    return golden.params("odf/manifest.json", key=name, named=key)
 
 
 def plain(value: Any) -> Any:
@@ -39,7 +33,7 @@ def plain(value: Any) -> Any:
 
 
 def read_file(name: str) -> bytes:
-    return (require() / "odf" / name).read_bytes()
+    return golden.find(f"odf/{name}").read_bytes()
 
 
 def fields(schema: Any) -> list[dict[str, Any]]:
@@ -82,7 +76,7 @@ def test_arrow_schemas_are_read_written_and_translated(case: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("case", cases("datasets", "folder"))
 def test_chains_are_walked(case: dict[str, Any]) -> None:
-    read = reader_of(require() / "odf" / case["folder"])
+    read = reader_of(golden.find(f"odf/{case['folder']}"))
     chain = read_chain(read, case["folder"])
     vocab = {
         "offsetColumn": chain.vocab.offset_column,
@@ -117,7 +111,7 @@ def test_chains_are_walked(case: dict[str, Any]) -> None:
     ]
     for s in chain.slices:
         check_data(read(s.key), s)
-        table = pq.read_table(folder() / "odf" / case["folder"] / s.key)
+        table = pq.read_table(golden.find(f"odf/{case['folder']}/{s.key}"))
         assert hashes.to_text(logical_hash_of(table.schema, table.to_batches())) == s.logical_hash
     assert {k: v for k, v in case["expect"].items() if k != "query"} == {
         "id": chain.id,
@@ -134,7 +128,7 @@ def test_chains_are_walked(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("broken", "folder"))
 def test_broken_chains_are_refused_by_name_of_fault_and_block(case: dict[str, Any]) -> None:
-    read = reader_of(require() / "odf" / case["folder"])
+    read = reader_of(golden.find(f"odf/{case['folder']}"))
 
     def check() -> None:
         for s in read_chain(read, case["folder"]).slices:
@@ -148,7 +142,7 @@ def test_broken_chains_are_refused_by_name_of_fault_and_block(case: dict[str, An
 @pytest.mark.parametrize("case", cases("logical_hashes", "logicalHash"))
 def test_logical_hashes_do_not_depend_on_layout(case: dict[str, Any]) -> None:
     for name in case["files"]:
-        table = pq.read_table(require() / "odf" / name)
+        table = pq.read_table(golden.find(f"odf/{name}"))
         assert hashes.to_text(logical_hash_of(table.schema, table.to_batches())) == case["logicalHash"]
 
 
@@ -159,7 +153,7 @@ def test_evolution_is_judged(case: dict[str, Any]) -> None:
 
 
 def test_texts_of_hashes() -> None:
-    texts = load("odf/hashes.json")
+    texts = json.loads(read_file("hashes.json"))
     for content, forms in texts["sha3_of_ascii"].items():
         found = hashes.hash_of(content.encode())
         assert hashes.to_text(found) == forms["f"]
