@@ -274,6 +274,7 @@ RAISED: dict[str, Callable[[World], object]] = {
     "spark-failed": _java_that_fails,
     "limit-exceeded": _class_alone("LimitError"),
     "error": _class_alone("KartosqlError"),
+    "foreign-table": lambda w: w.sql(f"ATTACH '{w.folder}' AS f (TYPE parquet)"),
     "no-files": lambda w: w.sql(f"ATTACH '{w.folder / 'empty'}' AS f (TYPE parquet)"),
 }
 

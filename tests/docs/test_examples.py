@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fences
+import pyarrow.parquet as pq
 import pytest
 
 import kartosql
@@ -21,12 +22,16 @@ EXAMPLES = sorted((fences.CHECKOUT / "sql_examples").glob("*.sql"))
 def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "kartosql-demo"
     build_flights(folder)
+    with kartosql.connect(folder) as con:
+        weather = con.sql("SELECT * FROM flights.weather").arrow()
+    pq.write_to_dataset(weather, folder.parent / "weather", partition_cols=["month"])
     return folder
 
 
 @pytest.fixture
 def demo_copy(demo_folder: Path, tmp_path: Path) -> Path:
-    """The demo store for one test, which may write to it."""
+    """The demo store for one test, which may write to it, and beside it the folder of docs/attach.md."""
+    shutil.copytree(demo_folder.parent / "weather", tmp_path / "weather", copy_function=os.link)
     return shutil.copytree(demo_folder, tmp_path / "kartosql-demo", copy_function=os.link)
 
 

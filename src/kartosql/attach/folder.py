@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,7 @@ from kartosql.attach.skipping import FolderSkipping, metadata_of
 from kartosql.attach.texts import CsvReader
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.folder.hive import partitions_of
+from kartosql.formats.folder.owners import owner_above, owner_within
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape, united
 from kartosql.formats.kartothek.partitions import PartitionTable
@@ -122,6 +123,8 @@ class Folder:
         self._source: TableSource | None = None
         self._prefix = place.mounts.mount(store)
         try:
+            if only is None and (owner := owner_above(store)) is not None:
+                raise owner.error(store.url)
             self.find(())
         except BaseException:
             self.close()
@@ -166,7 +169,9 @@ class Folder:
         if as_of is not None:
             raise no_versions(self._place.name)
         with self._lock:
-            listed = list_files(self._store, self._only)
+            left_out: set[str] = set()
+            listed = list_files(self._store, self._only, left_out)
+            self._check_free(left_out)
             if self._source is None or listed != self._listed:
                 self._source = self._made(listed)
                 self._listed, self._skipping = listed, None
@@ -184,6 +189,12 @@ class Folder:
             skipping = FolderSkipping(self._metadata, metadata, self._listed, is_text=not table.has_footers)
         return folder_source(source.name, replace(table, metadata_of_files=skipping), self._reader.kind)
 
+    def _check_free(self, names: Iterable[str]) -> None:
+        """Raise ``foreign-table`` if names in the folder tell that a table format decides which rows count."""
+        owner = owner_within(self._store.url.rstrip("/"), names) if self._only is None else None
+        if owner is not None:
+            raise owner.error(self._store.url)
+
     def _made(self, listed: list[ListedFile]) -> TableSource:
         if not listed:
             raise FormatError(
@@ -191,13 +202,14 @@ class Folder:
                 code="no-files",
                 hint="Names that begin with . or _ and empty files do not count; check the path.",
             )
+        names = [f.name for f in listed]
+        self._check_free(names)
         before = {f.name: f.state for f in self._listed}
         if any(before.get(f.name, f.state) != f.state for f in listed):
             # Whatever is remembered of the keys was about other contents.
             self._prefix = self._place.mounts.mount(self._store)
             self._place.runtime.forget()
         columns, shapes = self._reader.columns(listed, self._prefix)
-        names = [f.name for f in listed]
         none = PartitionTable((), (), (), 1, (0,) * len(names))
         values = partitions_of(names, self._store.url, typed=self._typed) if self._hive else none
         keys = {key.lower() for key in values.keys}

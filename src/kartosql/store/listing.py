@@ -35,15 +35,17 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith(_COPYING)
 
 
-def list_files(store: Store, only: str | None = None) -> list[ListedFile]:
+def list_files(store: Store, only: str | None = None, left_out: set[str] | None = None) -> list[ListedFile]:
     """Return the files of a store, or the one called ``only``, sorted by name, without hidden and empty ones.
 
+    The files and folders that do not count are added to ``left_out``, of a hidden folder its name alone.
     Raises ``unsafe-key`` for links, ``access-denied`` and ``store-failed``.
     """
     if only is not None:
         return _one(store, only)
     store.counter.add("lists")
-    found = _local(store) if store.is_local else _remote(store)
+    left_out = set() if left_out is None else left_out
+    found = _local(store, left_out) if store.is_local else _remote(store, left_out)
     return sorted(found, key=itemgetter(0))
 
 
@@ -73,7 +75,7 @@ def _one(store: Store, name: str) -> list[ListedFile]:
     return [ListedFile(name, size, time, (str(info.get("ETag")), time))] if size else []
 
 
-def _local(store: Store) -> Iterator[ListedFile]:
+def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
     root = os.path.realpath(store.root or "/")
     pending = [""]
     while pending:
@@ -89,6 +91,7 @@ def _local(store: Store) -> Iterator[ListedFile]:
                 name = entry.name
                 # Looked at closer only then, as folders may be large.
                 if (name[0] in "._" or name[-1] == "_") and is_hidden(name):
+                    left_out.add(below + name)
                     continue
                 name = below + name
                 if entry.is_dir(follow_symlinks=False):
@@ -104,12 +107,14 @@ def _local(store: Store) -> Iterator[ListedFile]:
                         code="unsafe-key",
                         hint="Links in a folder that is attached are not followed; replace it by what it points to.",
                     )
-                if stat.S_ISREG(info.st_mode) and info.st_size:
+                if not info.st_size:
+                    left_out.add(name)
+                elif stat.S_ISREG(info.st_mode):
                     time = info.st_mtime_ns
                     yield ListedFile(name, info.st_size, time // 1_000_000, (time, info.st_ctime_ns, info.st_ino))
 
 
-def _remote(store: Store) -> Iterator[ListedFile]:
+def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
     try:
         store.fs.invalidate_cache()
         found: Mapping[str, Any] = store.fs.find(store.root, detail=True)
@@ -122,11 +127,19 @@ def _remote(store: Store) -> Iterator[ListedFile]:
     cut = len(store.root) + 1
     for path, info in found.items():
         name = path[cut:]
-        if name and info.get("type", "file") == "file" and not any(map(is_hidden, name.split("/"))):
+        if not name or info.get("type", "file") != "file":
+            continue
+        parts = name.split("/")
+        first = next((at for at, part in enumerate(parts) if is_hidden(part)), None)
+        if first is not None:
+            left_out.add("/".join(parts[: first + 1]))
+        else:
             time = _time_of(info)
             size = int(info.get("size") or 0)
             if size:
                 yield ListedFile(name, size, time, (str(info.get("ETag")), time))
+            else:
+                left_out.add(name)
 
 
 def _time_of(info: Mapping[str, Any]) -> int | None:
