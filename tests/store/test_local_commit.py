@@ -308,6 +308,35 @@ def test_a_refused_rename_changes_nothing(local, monkeypatch):
     assert files_of(local.root) == {DOC: b"old"}
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("is_alone", [False, True])
+@pytest.mark.parametrize("step", ["rename", "link", "unlink"])
+def test_a_step_that_fails_without_an_answer_is_an_unknown_outcome(local, monkeypatch, step, is_alone, is_done):
+    version = local.put_if(DOC, b"old", None)
+    if is_alone:
+        monkeypatch.setattr(steps, "try_lock", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOTSUP, "no locks")))
+        local = Store(local.url)
+        local.single_writer = True
+        local.require_conditional_put("u")
+    real = getattr(steps, "rename" if is_alone and step == "link" else step)
+
+    def lost(*args):
+        if str(args[-1]).endswith(".json"):
+            if is_done:
+                real(*args)
+            raise OSError(errno.EIO, "the server does not answer")
+        real(*args)
+
+    monkeypatch.setattr(steps, real.__name__, lost)
+    act = {
+        "rename": lambda: local.put_if(DOC, b"new", version),
+        "link": lambda: local.put_if("v.by-dataset-metadata.json", b"new", None),
+        "unlink": lambda: local.delete_if(DOC, version),
+    }[step]
+    with pytest.raises(OutcomeUnknown):
+        act()
+
+
 @pytest.mark.parametrize("missing", ["link", "flock"])
 def test_a_folder_without_links_or_locks_is_only_for_a_single_writer(local, monkeypatch, missing):
     def refuse(*args):

@@ -49,6 +49,12 @@ def test_what_a_later_head_tells(now, fate):
     assert Attempt(BEFORE, None, False).fate(now, "me", ["mine"]) is fate
 
 
+def test_without_conditions_an_unanswered_put_may_happen_at_any_time():
+    now = _head("2", "a", "b")
+    assert Attempt(BEFORE, None, False, False).fate(now, "me", ["mine"]) is Fate.OPEN
+    assert Attempt(BEFORE, None, True, False).fate(now, "me", ["mine"]) is Fate.LOST
+
+
 def test_a_refused_put_is_lost_with_the_dataset():
     assert Attempt(BEFORE, None, True).fate(None, "me", ["mine"]) is Fate.LOST
 

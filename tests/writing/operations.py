@@ -36,15 +36,20 @@ def plain(*s: int) -> pa.Table:
 
 
 def prepare(folder: str) -> None:
-    """Make a cube of two datasets and a plain dataset, the files of which can be merged."""
+    """Fill a new store."""
     with kartosql.connect(folder) as con:
-        con.build_cube(CUBE, {"seed": seed(1, 2), "en": en(1)})
-        con.append_to_cube("c", {"seed": seed(2, 3)})
-        con.create_dataset("d", plain(1, 2), partition_on="q", index_columns="s")
-        con.append_to_dataset("d", plain(3))
-        # What is replaced belongs to nothing then: a cleanup has something to remove.
-        con.replace_partitions("d", plain(4))
-        con.append_to_dataset("d", plain(5))
+        fill(con)
+
+
+def fill(con: kartosql.Connection) -> None:
+    """Make a cube of two datasets and a plain dataset, the files of which can be merged."""
+    con.build_cube(CUBE, {"seed": seed(1, 2), "en": en(1)})
+    con.append_to_cube("c", {"seed": seed(2, 3)})
+    con.create_dataset("d", plain(1, 2), partition_on="q", index_columns="s")
+    con.append_to_dataset("d", plain(3))
+    # What is replaced belongs to nothing then: a cleanup has something to remove.
+    con.replace_partitions("d", plain(4))
+    con.append_to_dataset("d", plain(5))
 
 
 OTHER_SEED = pa.table({"x": ["1"], "p": [7], "i": [3]})

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import errno
 import hashlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from kartosql.errors import KartosqlError
+
+# Answers of a store that did not do what it was asked for. Any other failure may hide that it did, or will.
+_REFUSALS = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, NotImplementedError)
+_REFUSALS_BY_NUMBER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,27 @@ class OutcomeUnknown(Exception):
 
 class Unsupported(Exception):
     """The store knows no such conditional write; nothing was written."""
+
+
+@contextlib.contextmanager
+def settling(key: str, is_unchanged: Callable[[], bool]) -> Iterator[None]:
+    """Turn what a change of ``key`` raises into OutcomeUnknown, unless the store refused it and nothing has changed."""
+    is_certain = False
+    try:
+        yield
+    except (KartosqlError, PreconditionFailed, OutcomeUnknown, Unsupported):
+        raise
+    except Exception as e:
+        if _is_refusal(e):
+            with contextlib.suppress(Exception):
+                is_certain = is_unchanged()
+        if not is_certain:
+            raise OutcomeUnknown(f"{key}: {e}") from e
+        raise
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, _REFUSALS) or (isinstance(error, OSError) and error.errno in _REFUSALS_BY_NUMBER)
 
 
 def version_of(data: bytes) -> Version:

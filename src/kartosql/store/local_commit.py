@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 from kartosql.errors import StoreError
 from kartosql.store import steps
-from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version, version_of
+from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version, settling, version_of
 from kartosql.store.keys import SIDE_FOLDER, side_folder
 from kartosql.store.turns import lock_before
 
@@ -125,21 +125,25 @@ class LocalWriter:
         # A look before the work; what counts is looked at again under the lock.
         if self._version(path) != expected:
             raise PreconditionFailed(key)
-        if self.checks_by_reading:
-            self.put(key, data)
-            return version_of(data)
+        settled = settling(key, lambda: self._version(path) == expected)
         with self._temporary(key, data) as temp:
-            if expected is None:
-                try:
-                    self._name(steps.link, temp, path)
-                except FileExistsError:
-                    raise PreconditionFailed(key) from None
+            if self.checks_by_reading:
+                with settled:
+                    self._name(steps.rename, temp, path)
+                self._sync_committed(key)
+            elif expected is None:
+                with settled:
+                    try:
+                        self._name(steps.link, temp, path)
+                    except FileExistsError:
+                        raise PreconditionFailed(key) from None
                 self._sync_committed(key)
             else:
                 with self._locked(key, path) as fd:
                     if _content_version(fd) != expected:
                         raise PreconditionFailed(key)
-                    steps.rename(temp, path)
+                    with settled:
+                        steps.rename(temp, path)
                     self._sync_committed(key)
         return version_of(data)
 
@@ -152,7 +156,8 @@ class LocalWriter:
             with self._locked(key, path) as fd:
                 if _content_version(fd) != expected:
                     raise PreconditionFailed(key)
-                steps.unlink(path)
+                with settling(key, lambda: self._version(path) == expected):
+                    steps.unlink(path)
                 self._sync_committed(key)
         except PreconditionFailed:
             if os.path.lexists(path):
@@ -167,7 +172,8 @@ class LocalWriter:
             return
         if version != expected:
             raise PreconditionFailed(key)
-        steps.unlink(path)
+        with settling(key, lambda: self._version(path) == expected):
+            steps.unlink(path)
         self._sync_committed(key)
         self._remove_empty({os.path.dirname(path)})
 

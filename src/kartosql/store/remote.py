@@ -11,7 +11,15 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, cast
 
-from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Unsupported, Version, version_of
+from kartosql.store.conditional import (
+    Detail,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Unsupported,
+    Version,
+    settling,
+    version_of,
+)
 
 SPOOL_BYTES = 32 << 20
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated")
@@ -79,8 +87,15 @@ class RemoteWriter:
             return self.put_atomically(key, data, expected)
         if self._version(key) != expected:
             raise PreconditionFailed(key)
-        self.put(key, data)
-        return self.read_versioned(key)[1]
+        with settling(key, lambda: self._version(key) == expected):
+            self.put(key, data)
+        try:
+            found, version = self.read_versioned(key)
+        except Exception as e:
+            raise OutcomeUnknown(f"{key} is written, but cannot be read: {e}") from e
+        if found != data:
+            raise OutcomeUnknown(f"{key} is not what was written")
+        return version
 
     def delete_if(self, key: str, expected: Version) -> None:
         """Remove the object if it has the expected version; silent when there is none."""
@@ -97,7 +112,8 @@ class RemoteWriter:
             return
         if version != expected:
             raise PreconditionFailed(key)
-        self._delete_one(key)
+        with settling(key, lambda: self._version(key) == expected):
+            self._delete_one(key)
 
     def _version(self, key: str) -> Version | None:
         try:

@@ -47,7 +47,11 @@ class S3Writer(RemoteWriter):
             return
         except PreconditionFailed:
             # Some servers say so of an object that is not there.
-            if self._version(key) is not None:
+            try:
+                is_gone = self._version(key) is None
+            except Exception as e:
+                raise OutcomeUnknown(f"{key}: {e}") from e
+            if not is_gone:
                 raise
         finally:
             self.fs.invalidate_cache(self.path(key))

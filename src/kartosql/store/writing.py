@@ -158,6 +158,11 @@ class StoreWriting:
                 raise self._unconditional()
             self._writer.checks_by_reading = not self._conditional
 
+    @property
+    def is_conditional(self) -> bool:
+        """Whether a write that was not answered cannot happen any more once another version stands there."""
+        return not self._writer.checks_by_reading
+
     def _probe(self, folder: str) -> tuple[bool, bool]:
         key = f"{folder or '.'}{'/' if folder else ''}kartosql-probe-{uuid.uuid4().hex}"
         with self._failures(key):

@@ -6,9 +6,10 @@ import contextlib
 import datetime as dt
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
+from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.store.keys import SIDE_FOLDER
@@ -17,7 +18,7 @@ from kartosql.write.document import Head, remove, swap
 from kartosql.write.evolve import HeadMoved
 from kartosql.write.identity import Identity, new_id
 from kartosql.write.journal import record
-from kartosql.write.outcome import Attempt, Fate
+from kartosql.write.outcome import Attempt, Fate, is_silent
 from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
 from kartosql.write.race import LONGEST_WAIT_OF_COMMIT, Patience, Race
 from kartosql.write.settle import complete_schemas, open_head, read_head
@@ -32,7 +33,8 @@ class Committed:
     """What a commit did.
 
     ``rebased`` counts the rounds that were lost to others; ``foreign`` tells whether another
-    program had written the dataset since the last commit of kartosql.
+    program had written the dataset since the last commit of kartosql. ``document`` is what was
+    committed, None after a drop.
     """
 
     uuid: str
@@ -42,6 +44,7 @@ class Committed:
     labels_removed: tuple[str, ...]
     rebased: int = 0
     foreign: bool = False
+    document: DatasetDocument | None = field(default=None, compare=False, repr=False)
 
 
 def utc_now() -> dt.datetime:
@@ -149,7 +152,8 @@ class _Committing:
         return self._committed(head, after, prepared)
 
     def _doubt(self, head: Head | None, prepared: Prepared | None, error: Exception) -> None:
-        self.attempts.append(Attempt(head, prepared, isinstance(error, PreconditionFailed)))
+        was_refused = isinstance(error, PreconditionFailed)
+        self.attempts.append(Attempt(head, prepared, was_refused, self.store.is_conditional))
         self.winner = head
 
     def _landed(self, head: Head | None, attempt: Attempt) -> Committed:
@@ -161,7 +165,7 @@ class _Committing:
         return committed(self.store, self.change, prepared, identity, self.id, self.race.rounds, heads)
 
     def _check_time(self, error: Exception | None = None) -> None:
-        if self.race.is_over():
+        if self.race.is_over() or is_silent(self.store, self.attempts):
             if self.attempts:
                 raise self._unknown() from error
             raise conflict(self.change, self.winner, "others commit to it all the time")
@@ -179,7 +183,7 @@ class _Dropping(_Committing):
         if self.attempts and (head is None or head.is_absent):
             return self._committed(self.attempts[-1].head, None, None)
         if self.attempts and head is not None and head.version != self.attempts[-1].version:
-            self.attempts = []
+            self.attempts = [a for a in self.attempts if not a.is_over]
         return None
 
     def _try(self, head: Head | None) -> Committed | None:
@@ -217,6 +221,7 @@ def committed(
         labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
         rebased=rounds,
         foreign=tell_foreign(*heads),
+        document=prepared.document if prepared is not None else None,
     )
 
 

@@ -124,11 +124,6 @@ class Operation:
         head = self._head(uuid)
         return None if head is None else head.document
 
-    def fresh_document(self, uuid: str) -> DatasetDocument | None:
-        """Return the document of a dataset as it stands now, None if it does not exist."""
-        head = read_head(self.store, uuid, self._patience)
-        return None if head is None else head.document
-
     # -- files -----------------------------------------------------------------------------------
 
     def write(self, rows: Mapping[str, Rows], layouts: Mapping[str, Layout]) -> dict[str, Written]:
@@ -202,7 +197,8 @@ class Operation:
             raise
         for change in changes:
             if change.starts_anew:
-                self._check_schemas(change)
+                with contextlib.suppress(KartosqlError):  # the commit stands
+                    self._check_schemas(change)
         self._keep_up(changes)
         return {c.uuid: c for c in done}
 

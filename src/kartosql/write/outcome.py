@@ -14,6 +14,8 @@ from kartosql.write.document import Head
 from kartosql.write.identity import RECENT
 from kartosql.write.prepare import Prepared
 
+MOST_UNANSWERED = 8
+
 
 class Fate(Enum):
     """What a later look at the document tells about a put."""
@@ -24,13 +26,25 @@ class Fate(Enum):
     UNKNOWN = "unknown"
 
 
+def is_silent(store: Store, attempts: Collection[Attempt]) -> bool:
+    """Return whether a store left so many puts without an answer that no more is to be sent.
+
+    Of conditional puts to a server any number can be sent: at most one of them happens.
+    """
+    return (store.is_local or not store.is_conditional) and sum(not a.was_refused for a in attempts) >= MOST_UNANSWERED
+
+
 @dataclass(frozen=True)
 class Attempt:
-    """A put in the place of ``head``; ``was_refused`` says that the store answered, with no."""
+    """A put in the place of ``head``; ``was_refused`` says that the store answered, with no.
+
+    One that is not ``conditional`` may happen at any time, whatever stands there by then.
+    """
 
     head: Head | None
     prepared: Prepared | None
     was_refused: bool
+    is_conditional: bool = True
 
     @property
     def version(self) -> Version | None:
@@ -39,6 +53,15 @@ class Attempt:
 
     def fate(self, now: Head | None, commit_id: str, labels: Collection[str]) -> Fate:
         """Return what ``now`` tells about it; ``labels`` are those that only this commit adds."""
+        found = self._fate(now, commit_id, labels)
+        return Fate.OPEN if found is Fate.LOST and not self.is_over else found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it cannot happen any more once another version stands there."""
+        return self.was_refused or self.is_conditional
+
+    def _fate(self, now: Head | None, commit_id: str, labels: Collection[str]) -> Fate:
         if now is not None and now.identity is not None and commit_id in now.identity.recent:
             return Fate.LANDED
         if (now.version if now is not None else None) == self.version:

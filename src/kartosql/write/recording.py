@@ -31,9 +31,9 @@ def record_schema(operation: Operation, uuid: str) -> list[dict[str, Any]]:
     if before is not None and _is_up_to_date(operation, document, before):
         return [_row(uuid, t.name, t.chain.schemas[-1].number, t.head, False) for t in before.tables.values()]
     metadata = {DAMAGED: document.metadata[HISTORY]} if is_broken else {}
-    operation.commit([Change(uuid, operation.name, metadata=metadata, restart_history=is_broken)])
+    done = operation.commit([Change(uuid, operation.name, metadata=metadata, restart_history=is_broken)])
     old = {name: table.head for name, table in before.tables.items()} if before is not None else {}
-    after = operation.fresh_document(uuid)
+    after = done[uuid].document
     history = history_of(after) if after is not None else None
     tables = history.tables.values() if history is not None else ()
     return [_row(uuid, t.name, t.chain.schemas[-1].number, t.head, old.get(t.name) != t.head) for t in tables]

@@ -24,7 +24,7 @@ from kartosql.write.commit import Clock, Committed, committed, unknown, utc_now
 from kartosql.write.document import Head, encode, read_raw, swap, tombstone, touched, with_marks
 from kartosql.write.evolve import HeadMoved
 from kartosql.write.identity import digest, new_id, read_identity
-from kartosql.write.outcome import Attempt, Fate
+from kartosql.write.outcome import Attempt, Fate, is_silent
 from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
 from kartosql.write.race import Patience, Race
 from kartosql.write.settle import abort, clear_away, finish, open_head, roll_back
@@ -206,9 +206,12 @@ class _Transaction:
                 return True
             except PreconditionFailed:
                 return self._has_mark(uuid)
-            except OutcomeUnknown:
+            except OutcomeUnknown as e:
                 if self._has_mark(uuid):
                     return True
+                if not self.store.is_conditional:
+                    # It may arrive later and take the place of what is committed by then.
+                    raise StoreError(f"Cannot write {document.key!r}: the store gives no answer.") from e
                 self.race.wait()
         return self._has_mark(uuid)
 
@@ -231,7 +234,7 @@ class _Transaction:
             except StoreError:
                 if not self.attempts or self.race.is_over():
                     raise
-            if self.race.is_over():
+            if self.race.is_over() or is_silent(self.store, self.attempts):
                 raise self._unknown() if self.attempts else conflict(own, None, "others commit to it all the time")
             self.race.wait()
 
@@ -247,7 +250,7 @@ class _Transaction:
                 self.attempts.remove(attempt)
                 attempt.discard(self.store)
         if head is None or head.intent is None or head.intent.tx != self.tx:
-            raise _TakenBack
+            raise self._unknown() if self.attempts else _TakenBack
         if own.drop:
             check_conflicts(own, head, self._base(own, head))
             prepared = None
@@ -267,7 +270,8 @@ class _Transaction:
         try:
             swap(self.store, document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
-            self.attempts.append(Attempt(head, prepared, isinstance(e, PreconditionFailed)))
+            was_refused = isinstance(e, PreconditionFailed)
+            self.attempts.append(Attempt(head, prepared, was_refused, self.store.is_conditional))
             return None
         return head, prepared
 
