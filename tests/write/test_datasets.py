@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import builders
+import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -178,8 +179,6 @@ BAD = {
     "missing": (lambda s: append(s, ROWS.drop_columns(["x"])), "incompatible-schema"),
     "extra": (lambda s: append(s, ROWS.append_column("k", ROWS["x"])), "incompatible-schema"),
     "null": (lambda s: append(s, ROWS.set_column(0, "p", pa.array([None, "a", "b"]))), "null-in-key"),
-    "dots": (lambda s: append(s, ROWS.set_column(0, "p", pa.array(["..", "a", "b"]))), "invalid-data"),
-    "nul": (lambda s: append(s, ROWS.set_column(0, "p", pa.array(["\0", "a", "b"]))), "invalid-data"),
     "long": (lambda s: append(s, ROWS.set_column(0, "p", pa.array(["ä" * 50, "a", "b"]))), "invalid-data"),
     "other table": (lambda s: append(s, {"t": ROWS}), "invalid-data"),
     "delete": (lambda s: datasets.delete_dataset(Operation(s, "t"), "zz"), "unknown-table"),
@@ -194,6 +193,23 @@ def test_bad_calls_leave_nothing_behind(store, call, code):
         call(store)
     assert e.value.code == code
     assert everything_in(store) == before
+
+
+def test_any_text_is_a_partition_value(local):
+    values = ["", "..", ".", "a/../b", "../..", "/etc/passwd", "//", "...", "./x", "\0", "\1", "x\ny", "\x7f"]
+    values += ["a b", " ", "a=b", "q=..", "a:b", "a/b", "a+b", "a%41", "%2F", "%2e%2e", "%00", "é", "e\u0301", "日本"]
+    values += ["'", '"', "\\", "*", "?", "[a]", "{a,b}", "#", "&", "~", "file://x", "s3://b/k", "\u202e", "\U0001f600"]
+    values += ["None", "nan", "null", "NULL", "__HIVE_DEFAULT_PARTITION__", "True", "01", "1", "1.0", "2020-01-01"]
+    data = pa.table({"p": values, "x": range(len(values)), "s": values})
+    with kartosql.connect(local.url) as con:
+        con.create_dataset("d", data, partition_on="p", index_columns="s")
+        con.append_to_dataset("d", data)
+        con.compact("d")
+        assert sorted(con.sql("SELECT p, s, count(*) FROM d GROUP BY ALL").rows()) == sorted((v, v, 2) for v in values)
+        for value in values:
+            assert con.sql("SELECT DISTINCT s FROM d WHERE p = ?", [value]).rows() == [(value,)]
+            con.delete_from_dataset("d", [("p", "==", value)])
+        assert con.sql("SELECT count(*) FROM d").rows() == [(0,)]
 
 
 @pytest.mark.parametrize("name", ["indices", "a/b", ".commit", "..", "", "a\0", "x" * 300])

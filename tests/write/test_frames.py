@@ -138,13 +138,6 @@ def test_a_table_without_columns_is_refused():
         to_table(pa.table({}), "seed")
 
 
-def test_pandas_frames_lose_only_their_unnamed_index():
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame({"x": [1, 2], "v": [1.5, None]}, index=[7, 8])
-    assert to_table(frame, "seed").to_pydict() == {"x": [1, 2], "v": [1.5, None]}
-    assert to_table(frame.rename_axis("day"), "seed").column_names == ["x", "v", "day"]
-
-
 def test_pandas_labels_must_be_text():
     pd = pytest.importorskip("pandas")
     with pytest.raises(UsageError, match="label is not text"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -185,6 +186,46 @@ def test_columns_without_values_take_the_type_of_the_table_they_join():
     rows = open_rows(pa.table({"i": pa.nulls(2), "x": pa.array([1, 2], pa.int8())}), "seed").typed(known)
     assert rows.schema == pa.schema({"i": pa.int64(), "x": pa.int8()})
     assert read(rows).to_pydict() == {"i": [None, None], "x": [1, 2]}
+
+
+def test_an_unnamed_index_of_pandas_is_no_column_however_the_data_come(tmp_path):
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    plain = pd.DataFrame({"x": [1, 2], "v": [1.5, None]})
+    tuples = pd.MultiIndex.from_tuples([(7, "k"), (8, "l")])
+    frames = {
+        (): [plain, plain.set_axis([7, 8]), plain.set_axis(tuples), plain[plain["x"] > 0], plain.rename_axis("day")],
+        ("day",): [plain.set_axis([7, 8]).rename_axis("day"), plain.set_axis(tuples).rename_axis([None, "day"])],
+    }
+    for (index, number), frame in {(i, n): f for i, fs in frames.items() for n, f in enumerate(fs)}.items():
+        path = tmp_path / f"{number}{index}.parquet"
+        frame.to_parquet(path)
+        table = pa.Table.from_pandas(frame)
+        ways = {
+            "frame": frame,
+            "path": path,
+            "paths": [path, str(path)],
+            "frame and path": [frame, path],
+            "table": table,
+            "stream": Stream(table),
+            "reader": table.to_reader(),
+            "batches": iter(table.to_batches()),
+            "path and frame": iter([pq.read_table(path), frame]),
+            "dataset": ds.dataset(path),
+            "polars": pl.read_parquet(path),
+            "relation": duckdb.connect().from_parquet(str(path)),
+        }
+        for way, data in ways.items():
+            rows = open_rows(data, "seed")
+            assert rows.schema.names == ["x", "v", *index], way
+            assert read(rows).slice(0, 2)["x"].to_pylist() == [1, 2], way
+
+
+def test_a_table_that_has_an_index_of_pandas_as_column_keeps_it():
+    table = pa.table({"x": [1], "__index_level_0__": [7]})
+    for data in (table, [table, table.select([1, 0])], table.to_reader()):
+        assert open_rows(data, "seed").typed(table.schema).schema == table.schema
+    given = open_rows([table, table.select(["x"])], "seed").typed(table.schema)
+    assert given.schema.names == ["x"]
 
 
 def test_torn_values_are_refused_before_they_are_used():

@@ -186,10 +186,12 @@ def change_members(
     metadata: Metadata,
     *,
     replace_partitions: bool = False,
+    convert: bool = False,
 ) -> Report:
     """Append the ``given`` rows to datasets of a cube and remove partitions, all in one commit.
 
-    With ``replace_partitions`` those are removed that rows are appended to.
+    With ``replace_partitions`` those are removed that rows are appended to. Values of other types than the columns
+    have are refused, as the original does, unless they are to ``convert``.
     """
     cube = state.cube
     tables = {name: _member(state, name) for name in targets}
@@ -197,7 +199,8 @@ def change_members(
     rows: dict[str, Rows] = {}
     layouts: dict[str, Layout] = {}
     for name in given:
-        rows[name], layouts[name] = _to_append(operation, cube, tables[name], name, given[name], metadata_of)
+        rows[name] = open_rows(given[name], name).typed(tables[name].schema, convert=convert)
+        layouts[name] = _layout_to_append(operation, cube, tables[name], name, rows[name], metadata_of)
     written = operation.write(rows, layouts)
     changes = []
     for name in targets:
@@ -212,15 +215,9 @@ def change_members(
     return {name: report(written.get(name), done.get(cube.uuid(name))) for name in targets}
 
 
-def _to_append(
-    operation: Operation,
-    cube: Cube,
-    table: DatasetTable,
-    name: str,
-    parts: list[Any],
-    metadata_of: Mapping[str, Any],
-) -> tuple[Rows, Layout]:
-    rows = open_rows(parts, name).typed(table.schema)
+def _layout_to_append(
+    operation: Operation, cube: Cube, table: DatasetTable, name: str, rows: Rows, metadata_of: Mapping[str, Any]
+) -> Layout:
     widen(table.schema, common_schema(rows.schema, table.partition_keys))
     indexed = operation.snapshot.dataset(table.uuid).document.indices
     for column in members.wanted_indices(cube, name, table.schema.names, table.partition_keys):
@@ -231,10 +228,9 @@ def _to_append(
                 hint=f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
             )
     there = [c for c in indexed if c in rows.schema.names and c not in table.partition_keys]
-    layout = members.appended_layout(
+    return members.appended_layout(
         cube, name, rows.schema.names, table.partition_keys, there, metadata_of.get(name, {})
     )
-    return rows, layout
 
 
 def _with_rows(change: Change, written: Written) -> Change:

@@ -101,6 +101,7 @@ def append_to_dataset(
             (member,),
             None if metadata is None else {member: metadata},
             replace_partitions=replace_partitions,
+            convert=True,
         )[member]
     keys = next(iter(dataset.tables.values())).partition_keys
     indexed = tuple(c for c in dataset.document.indices if c not in keys)
@@ -229,7 +230,7 @@ def _fitting(rows: Mapping[str, Rows], dataset: Dataset) -> dict[str, Rows]:
         )
     found = {}
     for name, table in dataset.tables.items():
-        found[name] = rows[name].typed(table.schema)
+        found[name] = rows[name].typed(table.schema, convert=True)
         widen(table.schema, common_schema(found[name].schema, table.partition_keys))
     return found
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, UsageError
+from kartosql.write.convert import converted
 
 MAX_COLUMN_NAME = 1024
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+# Types of DuckDB whose values are others in Arrow: bytes of their own, less digits, no offset.
+_CHANGING = re.compile(r"(?<!['\"\w])(BIT|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
 
 
 def invalid_data(name: str, reason: str, hint: str | None = None, code: str = "invalid-data") -> UsageError:
@@ -33,10 +36,7 @@ def arrow_table(data: Any, name: str) -> pa.Table:
         raise invalid_data(name, "a column label is not text", "Rename the columns of the frame.")
     with reading(name):
         # A table is taken as it is: on the way through the C interface names would end at a NUL.
-        table = data if isinstance(data, pa.Table) else pa.table(data)
-    if is_pandas:
-        table = table.select([c for c in table.column_names if not _UNNAMED_INDEX.fullmatch(c)])
-    return table
+        return data if isinstance(data, pa.Table) else pa.table(data)
 
 
 def carries_arrow(data: Any) -> bool:
@@ -55,6 +55,11 @@ def reading(name: str) -> Iterator[None]:
         raise invalid_data(name, f"its Arrow data cannot be read: {e}") from e
 
 
+def without_index(schema: pa.Schema) -> pa.Schema:
+    """Return the columns that are no unnamed index of pandas, which goes by its name where its metadata are lost."""
+    return pa.schema([f for f in schema if not _UNNAMED_INDEX.fullmatch(f.name)])
+
+
 def storage_schema(schema: pa.Schema, name: str) -> pa.Schema:
     """Return the columns of ``schema`` with the types they are stored in; raises ``invalid-data``."""
     _check_names(schema.names, name)
@@ -67,6 +72,18 @@ def storage_schema(schema: pa.Schema, name: str) -> pa.Schema:
             )
         fields.append(pa.field(field.name, type_))
     return pa.schema(fields)
+
+
+def check_origin(types: Mapping[str, Any], dataset: str) -> None:
+    """Raise ``invalid-data`` for columns of a query of DuckDB whose values are others in Arrow."""
+    for name, type_ in types.items():
+        found = _CHANGING.search(str(type_))
+        if found:
+            raise invalid_data(
+                dataset,
+                f"the column {name!r} is {type_}, which cannot be stored",
+                f"Cast {found[1]} to another type, such as VARCHAR.",
+            )
 
 
 def to_storage(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
@@ -89,16 +106,13 @@ def _check_names(names: list[str], dataset: str) -> None:
 
 
 def _to_storage(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
-    target = field.type
     try:
-        if pa.types.is_dictionary(column.type):
-            # Decoded by way of a plain layout: dictionaries of views cannot be decoded directly.
-            values = [pa.DictionaryArray.from_arrays(c.indices, c.dictionary.cast(target)) for c in column.chunks]
-            column = pa.chunked_array(values, pa.dictionary(column.type.index_type, target))
-        return column.cast(target)
-    except pa.ArrowException as e:
+        return converted(column, field.type)
+    except ValueError as e:
         raise invalid_data(
-            dataset, f"the column {field.name!r} does not fit into {target}: {e}", "Round or cast it first."
+            dataset,
+            f"the column {field.name!r} does not fit into {field.type}: a value would change, first {e}",
+            "Round or cast it first.",
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek.schema import normalise
-from kartosql.write.frames import arrow_table, carries_arrow, invalid_data, reading, storage_schema, to_storage
+from kartosql.write.convert import may_become
+from kartosql.write.frames import (
+    arrow_table,
+    carries_arrow,
+    check_origin,
+    invalid_data,
+    reading,
+    storage_schema,
+    to_storage,
+    without_index,
+)
 
 PIECE_BYTES = 16 << 20
 FILE_BATCH_ROWS = 65_536
@@ -42,11 +53,13 @@ class Rows:
     """Rows to be written: the types they are stored in, and where they come from.
 
     ``num_rows`` and ``nbytes`` are None for rows that are not in memory. A stream can be read once.
+    ``given`` are the types that all pieces have, but for their width; None where pieces cannot differ.
     """
 
     name: str
     schema: pa.Schema
     parts: tuple[_Part, ...]
+    given: pa.Schema | None = dataclasses.field(default=None, kw_only=True)
 
     @property
     def num_rows(self) -> int | None:
@@ -70,7 +83,9 @@ class Rows:
         for part in self.parts:
             for piece in part.pieces():
                 if piece.num_rows:
-                    yield to_storage(_fitting(piece, self.schema, self.name), self.schema, self.name)
+                    if self.given is not None:
+                        _check_piece(piece, self.given, self.name)
+                    yield to_storage(piece, self.schema, self.name)
 
     def columns(self, names: Sequence[str]) -> pa.Table | None:
         """Return some columns of all rows, or None for rows that are not in memory."""
@@ -80,26 +95,37 @@ class Rows:
         schema = pa.schema([self.schema.field(name) for name in names])
         return pa.concat_tables([to_storage(t.select(list(names)), schema, self.name) for t in tables])
 
-    def typed(self, schema: pa.Schema) -> Rows:
-        """Return the rows with the types of ``schema`` for columns in which all values are missing.
+    def typed(self, schema: pa.Schema, *, convert: bool = False) -> Rows:
+        """Return the rows with the types of ``schema``, a table that they join, where these are to be taken.
 
-        These are the columns of type null; for data that join what stands in a table already.
+        That is for columns in which all values are missing; with ``convert`` for all whose values may become such.
         """
-        fields = []
-        for field in self.schema:
-            at = schema.get_field_index(field.name)
-            known = pa.types.is_null(field.type) and at >= 0
-            fields.append(pa.field(field.name, normalise(schema.field(at).type)) if known else field)
-        return replace(self, schema=storage_schema(pa.schema(fields), self.name))
+        stored = {f.name: normalise(f.type) for f in schema}
+        own = [*self.schema, *self._index_in(schema)]
+        filled = [f.with_type(stored.get(f.name, f.type)) if pa.types.is_null(f.type) else f for f in own]
+        fields = [f.with_type(self._type_in(f.type, stored.get(f.name))) if convert else f for f in filled]
+        given = None if self.given is None else storage_schema(pa.schema(filled), self.name)
+        return replace(self, schema=storage_schema(pa.schema(fields), self.name), given=given)
+
+    def _index_in(self, schema: pa.Schema) -> list[pa.Field]:
+        """Return the columns of an index of pandas that a table has nevertheless, as all of the data do."""
+        kept = set(schema.names).difference(without_index(schema).names, self.schema.names)
+        common = kept.intersection(*(part.schema.names for part in self.parts)) if self.parts else ()
+        return [storage_schema(self.parts[0].schema, self.name).field(name) for name in sorted(common)]
+
+    def _type_in(self, own: pa.DataType, stored: pa.DataType | None) -> pa.DataType:
+        """Return the type in which values of type ``own`` are written to a column of type ``stored``."""
+        keeps = stored is None or normalise(own).equals(stored) or not may_become(own, stored)
+        return own if keeps else stored
 
 
 def open_rows(data: Any, name: str) -> Rows:
     """Return the rows of ``data`` for the dataset ``name``; streams and files are not read yet.
 
     ``data`` is anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``, the path of a local
-    Parquet file, a DataFrame of Spark, a list of these, or an iterable of record batches or tables. Parts of one list
-    are read one after the other; they have the same columns, in any order and of types that
-    differ at most in their width. Raises ``invalid-data``.
+    Parquet file, a dataset of pyarrow, a DataFrame of Spark, a list of these, or an iterable of record
+    batches or tables. Parts of one list are read one after the other; they have the same columns, in any
+    order and of types that differ at most in their width. Raises ``invalid-data``.
     """
     if isinstance(data, Rows):
         return data
@@ -115,9 +141,11 @@ def open_rows(data: Any, name: str) -> Rows:
             from kartosql.write.spark.frames import joined
 
             return joined(rows, _common(rows, name), name)
-        return Rows(name, _common(rows, name), tuple(part for r in rows for part in r.parts))
+        schema = _common(rows, name)
+        return Rows(name, schema, tuple(part for r in rows for part in r.parts), given=schema)
     part = _part(data, name)
-    return Rows(name, storage_schema(part.schema, name), (part,))
+    schema = storage_schema(without_index(part.schema), name)
+    return Rows(name, schema, (part,), given=schema)
 
 
 def rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema, name: str) -> Rows:
@@ -130,6 +158,9 @@ def _part(data: Any, name: str) -> _Part:
         return _file(os.fspath(data), name)
     if isinstance(data, pa.RecordBatchReader):
         return _reader(data, name)
+    if type(data).__module__ == "pyarrow._dataset" and hasattr(data, "scanner"):
+        with reading(name):
+            return _reader(data.scanner().to_reader(), name)
     if not carries_arrow(data):
         if isinstance(data, Iterable) and not isinstance(data, (bytes, bytearray, memoryview, Mapping)):
             return _iterable(data, name)
@@ -137,8 +168,10 @@ def _part(data: Any, name: str) -> _Part:
     if _is_stream(data):
         with reading(name):
             # Through the reader of our own results errors keep their codes.
-            ours = type(data).__module__.split(".")[0] == "kartosql"
-            reader = data.reader() if ours else pa.RecordBatchReader.from_stream(data)
+            origin = type(data).__module__.split(".")[0]
+            reader = data.reader() if origin == "kartosql" else pa.RecordBatchReader.from_stream(data)
+            if origin in ("kartosql", "duckdb", "_duckdb"):
+                check_origin(dict(zip(reader.schema.names, data.types or (), strict=False)), name)
         return _reader(reader, name)
     table = arrow_table(data, name)
     return _Part(table.schema, table)
@@ -234,17 +267,16 @@ def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return normalise(left) if normalise(left).equals(normalise(right)) else None
 
 
-def _fitting(piece: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """Return ``piece`` if its columns are those of ``schema``; later pieces of an iterable may differ."""
-    if piece.schema.names == schema.names and piece.schema.equals(schema):
-        return piece
-    given = storage_schema(piece.schema, name)
+def _check_piece(piece: pa.Table, schema: pa.Schema, name: str) -> None:
+    """Raise ``invalid-data`` unless the columns are those of ``schema``; later pieces of an iterable may differ."""
+    if piece.schema.equals(schema):
+        return
+    given = storage_schema(without_index(piece.schema), name)
     _check_columns(given.names, schema.names, name)
     for field in given:
         known = schema.field(field.name).type
         if _wider(known, field.type) is None or (pa.types.is_null(known) and not pa.types.is_null(field.type)):
             raise _disagree(name, field.name, known, field.type)
-    return piece
 
 
 def _check_columns(given: Sequence[str], known: Iterable[str], name: str) -> None:

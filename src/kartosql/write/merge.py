@@ -14,8 +14,8 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
 from kartosql.write.files import open_key
-from kartosql.write.frames import storage_type
-from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, open_rows
+from kartosql.write.frames import storage_schema, storage_type
+from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of
 from kartosql.write.layout import Layout
 from kartosql.write.rows import Written, discard
 from kartosql.write.split import is_index_type, run_starts
@@ -59,7 +59,7 @@ class Merge:
         layout = Layout(stored.uuid, self.name, (), cell, indexed, cell)
         pieces = merged.last_versions(layout, ordered) if cell else merged.pieces()
         batches = (batch for piece in pieces for batch in piece.to_batches())
-        return open_rows(pa.RecordBatchReader.from_batches(merged.schema, batches), self.name), layout
+        return rows_of(batches, storage_schema(merged.schema, self.name), self.name), layout
 
 
 @dataclass
@@ -130,7 +130,7 @@ class _Merged:
         # A cell may occur once per file.
         inner = Layout(layout.uuid, layout.name, (), (*layout.cell, self._number), (), layout.cell)
         schema = self.schema.append(pa.field(self._number, pa.int64()))
-        rows = open_rows(pa.RecordBatchReader.from_batches(schema, self._with_numbers(schema)), layout.name)
+        rows = rows_of(self._with_numbers(schema), storage_schema(schema, layout.name), layout.name)
         held: pa.Table | None = None
         for piece in ordered(rows, inner):
             piece = piece.select(self.schema.names)

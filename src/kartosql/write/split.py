@@ -167,22 +167,9 @@ def folders(table: pa.Table, layout: Layout, starts: list[int]) -> list[tuple[st
             raise invalid_data(layout.name, f"a value of {name!r} has no text form: {e}") from None
         if pa.types.is_floating(firsts[name].type):
             texts = ["0.0" if t == "-0.0" else t for t in texts]  # they are equal, so they are one partition
-        for text in texts:
-            problem = _value_problem(text)
-            if problem:
-                raise invalid_data(layout.name, f"the value {text[:60]!r} of the partition column {name!r} {problem}")
         column = naming.quote(name)
         found = [(*f, f"{column}={naming.quote(t)}") for f, t in zip(found, texts, strict=True)]
     return found
-
-
-def _value_problem(text: str) -> str | None:
-    # Quoted they would do no harm here, but other programs unquote paths.
-    if "\0" in text:
-        return "holds a NUL character"
-    if "." in text and not {".", ".."}.isdisjoint(text.split("/")):
-        return "is a path of its own: it has a segment '.' or '..'"
-    return None
 
 
 def check_label(label: str, layout: Layout) -> None:

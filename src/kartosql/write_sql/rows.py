@@ -9,15 +9,18 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import ConcurrentCommit, SqlError, UsageError
+from kartosql.formats.kartothek.schema import normalise
 from kartosql.query import SelectQuery
 from kartosql.result import Query
+from kartosql.write.convert import converted
+from kartosql.write.frames import check_origin
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column to be written: that of the query at ``place``, or ``constant`` (None is NULL) where that is None.
+    """A column to be written: that of the query at ``place``, or a ``constant`` (None is NULL) where that is None.
 
-    A ``type`` of None leaves values as they are.
+    ``type`` is that of the table. Values of the same kind are widened to it; all others are left to the writer.
     """
 
     name: str
@@ -74,9 +77,10 @@ class Rows(Query):
             self._batches.close()
 
     def _type(self, column: Column) -> pa.DataType:
-        if column.type is not None:
+        if column.place is None:
             return column.type
-        return pa.null() if column.place is None else self._given.field(column.place).type
+        given = self._given.field(column.place).type
+        return column.type if column.type is not None and normalise(given).equals(column.type) else given
 
     def _run(self) -> Generator[pa.RecordBatch, None, None]:
         schema = self.schema
@@ -84,30 +88,18 @@ class Rows(Query):
         with self._running.reader() as reader:
             if not reader.schema.equals(self._given):
                 raise ConcurrentCommit(f"{self._name}: the columns of the query changed while the statement ran.")
+            types = self._running.types or ()
+            places = {c.name: c.place for c in self._columns if c.place is not None}
+            check_origin({name: types[place] for name, place in places.items()}, self._name)
             for batch in reader:
                 yield pa.RecordBatch.from_arrays([self._array(c, batch) for c in self._columns], schema=schema)
 
     def _array(self, column: Column, batch: pa.RecordBatch) -> pa.Array:
         if column.place is None:
-            type_ = self._type(column)
             if column.constant is None:
-                return pa.nulls(batch.num_rows, type_)
-            return pa.repeat(pa.scalar(column.constant, type_), batch.num_rows)
-        array = batch.column(column.place)
-        if column.type is None or array.type.equals(column.type):
-            return array
-        try:
-            if pa.types.is_decimal(array.type) and pa.types.is_floating(column.type):
-                # Arrow's own conversion misses the nearest double now and then.
-                array = array.cast(pa.string())
-            return array.cast(column.type)
-        except pa.ArrowException as e:
-            raise UsageError(
-                f"{self._name}: a value of the column {column.name!r} does not fit into {column.type}: "
-                f"{str(e).splitlines()[0]}",
-                code="invalid-data",
-                hint="Round or cast it in the query.",
-            ) from None
+                return pa.nulls(batch.num_rows, column.type)
+            return pa.repeat(pa.scalar(column.constant, column.type), batch.num_rows)
+        return batch.column(column.place).cast(self._type(column))
 
 
 def target_columns(
@@ -132,15 +124,7 @@ def target_columns(
         )
     else:
         places = {column: place for place, column in enumerate(positions)}
-    return [
-        Column(
-            field.name,
-            places.get(field.name),
-            stored_type(query.field(places[field.name]).type, field.type) if field.name in places else field.type,
-            constants.get(field.name),
-        )
-        for field in stored
-    ]
+    return [Column(field.name, places.get(field.name), field.type, constants.get(field.name)) for field in stored]
 
 
 def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], name: str) -> dict[str, int]:
@@ -172,40 +156,13 @@ def _count(number: int) -> str:
     return f"{number} column{'' if number == 1 else 's'}"
 
 
-def stored_type(given: pa.DataType, stored: pa.DataType) -> pa.DataType | None:
-    """Return the type that values are converted to before they are written, None to leave them to the writer.
-
-    Converted is what an INSERT of literals needs, and only where no value changes: numbers,
-    dates and times, texts to dates and times, and NULL.
-    """
-    t = pa.types
-    if t.is_null(stored) or given.equals(stored):
-        return None
-    if t.is_timestamp(stored):
-        stored = pa.timestamp("us", stored.tz)
-
-    def is_number(type_: pa.DataType) -> bool:
-        return bool(t.is_integer(type_) or t.is_floating(type_) or t.is_decimal(type_))
-
-    naive = t.is_date(stored) or (t.is_timestamp(stored) and stored.tz is None)
-    is_time = t.is_date(given) or (t.is_timestamp(given) and given.tz is None)
-    same_zone = t.is_timestamp(stored) and t.is_timestamp(given) and (stored.tz is None) == (given.tz is None)
-    fits = (
-        t.is_null(given)
-        or (is_number(given) and is_number(stored))
-        or same_zone
-        or (naive and (is_time or t.is_string(given)))
-    )
-    return stored if fits else None
-
-
 def constants_of(given: Mapping[str, Any], stored: pa.Schema, name: str) -> dict[str, Any]:
     """Return the constants of PARTITION in the types of their columns; raises ``invalid-data``."""
     found: dict[str, Any] = {}
     for column, value in given.items():
         type_ = stored.field(column).type
         try:
-            found[column] = pa.array([value]).cast(type_)[0].as_py()
-        except (pa.ArrowException, OverflowError, ValueError) as e:
+            found[column] = converted(pa.chunked_array([pa.array([value])]), type_)[0].as_py()
+        except (OverflowError, ValueError) as e:
             raise UsageError(f"{name}: {value!r} is no {type_}, the type of {column!r}.", code="invalid-data") from e
     return found

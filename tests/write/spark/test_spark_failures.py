@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import json
 import signal
@@ -93,6 +94,30 @@ def test_types_and_columns_that_do_not_fit(spark, con):
     refused(con, append, spark.sql("SELECT 1L AS x, 2L AS x"), "invalid-data", "occurs twice")
     refused(con, append, spark.range(3).rdd, "invalid-data", "is no DataFrame")
     refused(con, append, spark.readStream.format("rate").load(), "invalid-data", "is a stream")
+
+
+def test_values_are_converted_where_none_of_them_changes(spark, con):
+    con.create_dataset("d", pa.table({"p": [1], "v": [0.5], "day": [dt.date(2020, 1, 1)]}), partition_on="p")
+
+    def append(p: str, v: str, day: str = "DATE '2020-01-02'") -> None:
+        con.append_to_dataset("d", spark.sql(f"SELECT {p} AS p, {v} AS v, {day} AS day, 7 AS `__index_level_0__`"))
+
+    append("2", "3L")
+    append("CAST(3 AS DECIMAL(5,1))", "CAST(0.1 AS DECIMAL(9,3))", "TIMESTAMP_NTZ '2020-01-03 00:00:00'")
+    expected = [(1, 0.5, dt.date(2020, 1, 1)), (2, 3.0, dt.date(2020, 1, 2)), (3, 0.1, dt.date(2020, 1, 3))]
+    assert sorted(con.sql("SELECT p, v, day FROM d").rows()) == expected
+    for row, code in {
+        ("2", "9007199254740993L"): "invalid-data",
+        ("CAST(2.5 AS DECIMAL(5,1))", "3L"): "invalid-data",
+        ("2", "3L", "TIMESTAMP_NTZ '2020-01-03 23:59:59'"): "invalid-data",
+        ("2", "3L", "TIMESTAMP_LTZ '2020-01-03 00:00:00'"): "incompatible-schema",
+        ("2", "3L", "'2020-01-03'"): "incompatible-schema",
+    }.items():
+        with pytest.raises(UsageError) as e:
+            append(*row)
+        assert e.value.code == code, row
+    assert not leftovers(con.store)
+    assert sorted(con.sql("SELECT p, v, day FROM d").rows()) == expected
 
 
 @pytest.mark.parametrize(("what", "code"), [("rows_per_file", 0), ("rows_per_file", True), ("repartition", "hash")])

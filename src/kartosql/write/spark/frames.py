@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.write.frames import invalid_data, storage_schema
+from kartosql.write.frames import invalid_data, storage_schema, without_index
 from kartosql.write.inputs import Rows
 
 _TYPES = {
@@ -37,6 +37,10 @@ class SparkRows(Rows):
 
     frames: tuple[Any, ...] = ()
 
+    def _type_in(self, own: pa.DataType, stored: pa.DataType | None) -> pa.DataType:
+        # Spark tells tasks and cells apart by texts, of which two may be one date.
+        return own if pa.types.is_string(own) else super()._type_in(own, stored)
+
     @property
     def _tables(self) -> None:
         return None
@@ -64,7 +68,7 @@ def open_frame(data: Any, name: str) -> SparkRows:
                 "Cast it to another type.",
             )
         fields.append(pa.field(field.name, type_))
-    return SparkRows(name, storage_schema(pa.schema(fields), name), (), (data,))
+    return SparkRows(name, storage_schema(without_index(pa.schema(fields)), name), (), (data,))
 
 
 def arrow_type(type_: Any) -> pa.DataType | None:
