@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import KartosqlError, SqlError, UsageError
+from kartosql.failures import tells_failures
 from kartosql.plan.tables import Tables, TableSource
 from kartosql.result import Query
 from kartosql.settings import Settings
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kartosql.attach.indexing import FolderIndexes
 
 
+@tells_failures
 class Attaching:
     """What a connection knows of attached folders, files and stores."""
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from kartosql.attaching import Attaching
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
+from kartosql.failures import reraise, tells_failures
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -54,6 +55,7 @@ def connect(
     return Connection(Store(url, storage_options), values, read_only=read_only, storage_options=storage_options)
 
 
+@tells_failures
 class Connection(Upkeep, Attaching, Histories):
     """A store, the session's settings and the data registered by the user.
 
@@ -364,6 +366,7 @@ class Connection(Upkeep, Attaching, Histories):
         try:
             table = data if isinstance(data, pa.Table) else pa.table(data)
         except (TypeError, ValueError, pa.ArrowException) as e:
+            reraise(e)
             raise UsageError(
                 f"{type(data).__name__} cannot be registered: {e}",
                 hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",

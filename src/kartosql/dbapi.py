@@ -28,6 +28,7 @@ from kartosql.errors import (
     StoreError,
     UsageError,
 )
+from kartosql.failures import told
 from kartosql.result import Query, python_rows
 
 __all__ = [
@@ -319,9 +320,10 @@ class Cursor:
 
     def _stream(self, reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
         try:
-            for batch in reader:
-                assert self.query is not None
-                yield from python_rows(pa.Table.from_batches([batch]), self.query.types)
+            with told():
+                for batch in reader:
+                    assert self.query is not None
+                    yield from python_rows(pa.Table.from_batches([batch]), self.query.types)
         except KartosqlError as e:
             _raise(e)
 

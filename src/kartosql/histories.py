@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.errors import UsageError
+from kartosql.failures import reraise, tells_failures
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Tables
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kartosql.write.operation import Operation
 
 
+@tells_failures
 class Histories:
     """What a connection knows of the schemas that its tables had."""
 
@@ -110,6 +112,7 @@ class Histories:
             # Through the reader of our own results errors keep their codes.
             rows = data.reader() if isinstance(data, Query) else pa.RecordBatchReader.from_stream(data)
         except (TypeError, ValueError, pa.ArrowException) as e:
+            reraise(e)
             raise UsageError(
                 f"{type(data).__name__} is no Arrow data: {str(e)[:200]}",
                 code="invalid-data",

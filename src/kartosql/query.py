@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, SqlError
+from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.less import counted
@@ -36,6 +37,7 @@ REMOTE_STAT_LIMIT = 200
 _NAME_ERRORS = ("unknown-column", "unknown-table", "invalid-query")
 
 
+@tells_failures
 class SelectQuery(Query):
     """A SELECT: bound to a snapshot when it is made, planned and run when rows are asked for."""
 
@@ -358,9 +360,10 @@ class SelectQuery(Query):
         """Pass the batches on; afterwards note what was read and free the engine."""
         rows = 0
         try:
-            for batch in batches:
-                rows += batch.num_rows
-                yield batch
+            with told():
+                for batch in batches:
+                    rows += batch.num_rows
+                    yield batch
         finally:
             ended = time.perf_counter()
             self._measured = statement.measured()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from kartosql.errors import UsageError
+from kartosql.failures import tells_failures
 from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
 from kartosql.text import markup
@@ -36,6 +37,7 @@ class Progress:
     fraction: float | None = None
 
 
+@tells_failures
 class Query:
     """The result of a statement.
 

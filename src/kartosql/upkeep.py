@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.failures import tells_failures
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kartosql.write.check import Finding
 
 
+@tells_failures
 class Upkeep(Writing):
     """What a connection does for the sake of what stands in the store, not of its rows.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from kartosql.errors import UsageError
+from kartosql.failures import tells_failures
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.settings import Settings
@@ -24,6 +25,7 @@ PartitionOn = Mapping[str, str | Iterable[str]]
 Repartition = bool | Literal["range"]
 
 
+@tells_failures
 class Writing:
     """What a connection writes.
 

@@ -46,7 +46,10 @@ def run(arguments: Sequence[str] | None) -> int:
         except KartosqlError as e:
             return report.report(e)
         except Exception as e:  # noqa: BLE001
-            return report.report_bug(e)
+            from kartosql.failures import failure_of
+
+            found = failure_of(e)
+            return report.report_bug(e) if found is None else report.report(found)
 
 
 def _run(arguments: list[str]) -> None:

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError
+from kartosql.errors import KartosqlError, LimitError, StoreError
+from kartosql.failures import reraise
 from kartosql.plan.tables import TableSource, quote_identifier
 from kartosql.store import Store
 
@@ -43,7 +44,10 @@ def read(store: Store, source: TableSource, run: Run) -> pa.Table:
             raise CannotRead("it is no dataset")
         return run(_query(source, tables), tables)
     except (KeyError, ValueError, TypeError, AttributeError, OSError, pa.ArrowException) as e:
+        reraise(e)
         raise CannotRead(f"{type(e).__name__}: {e}".splitlines()[0]) from None
+    except (StoreError, LimitError):
+        raise
     except KartosqlError as e:
         raise CannotRead(e.message) from None
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError
+from kartosql.errors import KartosqlError, LimitError, StoreError
 from kartosql.insight import independent
 from kartosql.insight.inspect import Session
 from kartosql.insight.multisets import difference, digest
@@ -28,6 +28,7 @@ from kartosql.text.version import VERSION
 ATTEMPTS = 3
 # What an engine says that is not asked: it is no answer, and no fault.
 NOT_ASKED = frozenset({"not-portable", "missing-extra", "invalid-setting", "not-supported", "byte-budget"})
+STOPPED = ("interrupted", "connection-closed")
 _HEAD = ("answered by", "rows", "digest", "files", "bytes", "time", "verdict")
 
 
@@ -201,7 +202,11 @@ def _compared(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]], 
     except independent.CannotRead as e:
         return Answer(by, "not asked", note=str(e))
     except KartosqlError as e:
-        return Answer(by, "not asked" if e.code in NOT_ASKED else "failed", note=f"{e.code}: {e.message}")
+        if e.code in STOPPED:
+            raise
+        # What the machine or a store refuses says nothing about the answer.
+        is_asked = e.code not in NOT_ASKED and not isinstance(e, LimitError | StoreError)
+        return Answer(by, "failed" if is_asked else "not asked", note=f"{e.code}: {e.message}")
     seconds = time.perf_counter() - started
     how = difference(table, reference)
     verdict = "equal" if how is None else "equal but for rounding" if how == "" else "different"

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from kartosql.errors import StoreError, UsageError
+from kartosql.failures import reraise
 from kartosql.render.formats import FORMATS, write_stream
 
 SUFFIXES = {
@@ -80,6 +81,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
                 os.unlink(part)
             raise
     except OSError as e:
+        reraise(e, f"Cannot write {path!r}")
         raise StoreError(
             f"Cannot write {path!r}: {e.strerror or e}", hint="Check the folder, its permissions and the space left."
         ) from e

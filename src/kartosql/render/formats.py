@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 
 from kartosql.errors import UsageError
+from kartosql.failures import reraise
 from kartosql.render import tables
 from kartosql.render.values import json_names, jsons, texts
 from kartosql.text.escape import escaped_csv, escaped_json
@@ -184,6 +185,7 @@ def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal
         try:
             writer = pq.ParquetWriter(sink, schema, compression="zstd")
         except pa.ArrowException as e:
+            reraise(e)
             raise _unwritable("Parquet", e) from None
         for group in _groups(reader):
             pieces = max(1, group.num_rows // ROW_GROUP_ROWS)

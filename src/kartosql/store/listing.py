@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError, StoreError
+from kartosql.failures import reraise
 from kartosql.store.store import Store
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -86,6 +87,9 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
             raise StoreError(f"No permission to list {below!r} in {store.url!r}.", code="access-denied") from e
         except FileNotFoundError:
             continue  # it went away meanwhile
+        except OSError as e:
+            reraise(e, f"Cannot list {below!r} in {store.url!r}")
+            raise
         with entries:
             for entry in entries:
                 name = entry.name
@@ -123,6 +127,7 @@ def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
     except PermissionError as e:
         raise StoreError(f"No permission to list {store.url!r}.", code="access-denied") from e
     except Exception as e:
+        reraise(e, f"Cannot list {store.url!r}")
         raise StoreError(f"Cannot list {store.url!r}: {e}") from e
     cut = len(store.root) + 1
     for path, info in found.items():

@@ -20,9 +20,9 @@ class LocalFiles:
             return [{"name": e.path, "size": None, "type": "directory" if e.is_dir() else "file"} for e in entries]
 
     def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
-        """Return every file below a folder; links to folders are not followed."""
+        """Return every file below a folder; links to folders are not followed, and no folder is left out silently."""
         found = {}
-        for folder, _, names in os.walk(path):
+        for folder, _, names in os.walk(path, onerror=_unless_gone):
             for name in names:
                 full = f"{folder.rstrip('/')}/{name}"
                 if not os.path.islink(full):
@@ -53,3 +53,9 @@ class LocalFiles:
 
     def invalidate_cache(self) -> None:
         """Do nothing: nothing is cached."""
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raise what went wrong with a folder, unless somebody removed it."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

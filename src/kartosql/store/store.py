@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError, StoreError
+from kartosql.failures import reraise
 from kartosql.store.keys import check_key
 from kartosql.store.local import LocalFiles
 from kartosql.store.writing import StoreWriting
@@ -108,7 +109,12 @@ class Store(StoreWriting):
         if self.is_local:
             if create:
                 self._make_root()
-            if not os.path.isdir(self.root or "/"):
+            try:
+                is_folder = stat.S_ISDIR(os.stat(self.root or "/").st_mode)
+            except (OSError, ValueError) as e:
+                reraise(e, f"Cannot open {self.root!r}")
+                is_folder = False
+            if not is_folder:
                 raise StoreError(
                     f"{self.root!r} is no folder.", code="store-not-found", hint="Check the path of the store."
                 )
@@ -123,6 +129,7 @@ class Store(StoreWriting):
         except PermissionError as e:
             raise StoreError(f"No permission to make {self.root!r}.", code="access-denied") from e
         except OSError as e:
+            reraise(e, f"Cannot make {self.root!r}")
             raise StoreError(f"Cannot make {self.root!r}: {e}") from e
 
     def __repr__(self) -> str:
@@ -201,6 +208,7 @@ class Store(StoreWriting):
         except Exception as e:
             if self._is_torn(e):
                 return self._list(prefix)
+            reraise(e, f"Cannot list {self.url!r}")
             raise StoreError(f"Cannot list {self.url!r}: {e}") from e
         entries = []
         for row in rows:
@@ -234,6 +242,7 @@ class Store(StoreWriting):
         except Exception as e:
             if self._is_torn(e):
                 return self.list_below(prefix)
+            reraise(e, f"Cannot list {prefix!r} in {self.url!r}")
             raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {e}") from e
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
@@ -339,6 +348,7 @@ class Store(StoreWriting):
         except (FormatError, StoreError, KeyError):
             raise
         except Exception as e:
+            reraise(e, f"Cannot read {key!r} in {self.url!r}")
             raise StoreError(f"Cannot read {key!r} in {self.url!r}: {e}") from e
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from kartosql.errors import KartosqlError, StoreError
+from kartosql.failures import FULL, reraise
 from kartosql.store import turns
 from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Unsupported, Version, version_of
 from kartosql.store.keys import check_key, side_folder
@@ -25,8 +26,7 @@ SINGLE_WRITER_HINT = (
     "If nobody else writes to this store at the same time, set single_writer=True; "
     "two writers would then lose data of each other."
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_BROKEN = (*_FULL, errno.EIO, errno.EROFS)
+_BROKEN = (*FULL, errno.EIO, errno.EROFS)
 
 
 class StoreWriting:
@@ -223,12 +223,13 @@ class StoreWriting:
         except PermissionError as e:
             raise StoreError(f"No permission to {verb} {key!r} in {self.url!r}.", code="access-denied") from e
         except Exception as e:
-            if isinstance(e, OSError) and e.errno in _FULL:
+            if isinstance(e, OSError) and e.errno in FULL:
                 raise StoreError(
                     f"No space left to {verb} {key!r} in {self.url!r}.",
                     code="disk-full",
                     hint="Free space, then try again. Nothing of this call is visible.",
                 ) from e
+            reraise(e, f"Cannot {verb} {key!r} in {self.url!r}")
             raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {e}") from e
 
     def _unconditional(self) -> StoreError:

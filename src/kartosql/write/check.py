@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, KartosqlError
+from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIndex
@@ -288,6 +289,7 @@ class _Dataset:
         except KeyError:
             return _File((self._finding("missing-file", "error", key, "the file is missing"),))
         except (pa.ArrowException, OSError) as e:
+            reraise(e, f"Cannot read {key!r}")
             return _File((self._finding("corrupt-file", "error", key, f"the file cannot be read: {e}"),))
         found = {
             column: pc.unique(pa.chunked_array(arrays, normalise(table.schema.field(column).type)))

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
@@ -146,5 +147,6 @@ def read_index(store: Store, key: str, column: str) -> pa.Table:
     except KeyError:
         reason = "it is missing"
     except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot read {key!r}")
         reason = f"it is torn or no Parquet file: {e}"
     raise FormatError(f"{key}: {reason}", code="invalid-index", hint="Build the index again.")

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, UsageError
+from kartosql.failures import reraise
 from kartosql.write.convert import converted
 
 MAX_COLUMN_NAME = 1024
@@ -52,6 +53,7 @@ def reading(name: str) -> Iterator[None]:
     except KartosqlError:
         raise
     except Exception as e:  # the producer is foreign code and may raise anything
+        reraise(e)
         raise invalid_data(name, f"its Arrow data cannot be read: {e}") from e
 
 

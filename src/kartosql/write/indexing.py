@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
@@ -93,6 +94,7 @@ def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
         table = pa.concat_tables([schema.empty_table(), *(pa.table(p, schema=schema) for p in pieces)])
         return table.filter(pc.and_(pc.is_valid(table["value"]), pc.is_valid(table["label"])))
     except (pa.ArrowException, KeyError) as e:
+        reraise(e)
         raise FormatError(
             f"The index of {column!r} cannot be brought forward: {e}",
             code="invalid-index",
@@ -180,4 +182,5 @@ def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> p
         code = "corrupt-file" if "Parquet" in str(e) else "schema-mismatch"
         raise FormatError(f"{key}: the column {column!r} cannot be read as {type_}: {e}", code=code) from None
     except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot read {key!r}")
         raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None

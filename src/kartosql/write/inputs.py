@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kartosql.failures import reraise
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.write.convert import may_become
 from kartosql.write.frames import (
@@ -191,6 +192,7 @@ def _file(path: str, name: str) -> _Part:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as e:
+        reraise(e, f"Cannot read {path!r}")
         hint = "Pass the paths of its files as a list." if os.path.isdir(path) else None
         raise invalid_data(name, f"{path!r} cannot be read as a Parquet file: {e}", hint) from None
 

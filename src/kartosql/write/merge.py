@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, KartosqlError
+from kartosql.failures import reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
@@ -161,6 +162,7 @@ class _Merged:
             try:
                 columns.append(batch.column(name).cast(type_))
             except (pa.ArrowException, KeyError) as e:
+                reraise(e, f"Cannot read {key!r}")
                 reason = "is missing" if isinstance(e, KeyError) else f"cannot be read as {type_}: {e}"
                 raise FormatError(f"{key}: the column {name!r} {reason}", code="schema-mismatch") from None
         return pa.table(columns, schema=self.schema)
@@ -176,6 +178,7 @@ def _opened(store: Store, key: str) -> Iterator[pq.ParquetFile]:
             f"The file {key!r} is missing.", code="missing-file", hint="CHECK lists such files."
         ) from None
     except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot read {key!r}")
         raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import UsageError
+from kartosql.failures import reraise
 from kartosql.formats.odf import hashes
 from kartosql.formats.odf.blocks import VERSION, Block, Event, write_block
 from kartosql.formats.odf.chain import HEAD, Vocab
@@ -203,6 +204,7 @@ def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, pr
                 batch = layout.batch(given, count)
                 writer.write_batch(batch)
             except pa.ArrowException as e:
+                reraise(e)
                 raise UsageError(f"The rows cannot be written: {str(e).splitlines()[0]}", code="invalid-data") from None
             count += batch.num_rows
             if primary_key:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.errors import StoreError
+from kartosql.failures import failure_of
 from kartosql.write.split import sorted_by
 
 BATCH_BYTES = 256 << 10
@@ -198,9 +198,9 @@ def _disk() -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        code = "disk-full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else "store-failed"
+        found = failure_of(e)
         raise StoreError(
             f"Rows cannot be written to the temporary folder while they are sorted: {e}",
-            code=code,
+            code=found.code if found is not None else None,
             hint="Set temp_directory to a folder with space for them.",
         ) from e

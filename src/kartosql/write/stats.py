@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.footer import column_sizes
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.store import Files
@@ -61,4 +62,5 @@ def read_footer(store: Files, key: str, *, with_columns: bool = False) -> tuple[
     except KeyError:
         raise FormatError(f"The file {store.shown(key)!r} is missing.", code="missing-file") from None
     except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot read {store.shown(key)!r}")
         raise FormatError(f"{store.shown(key)}: {e}", code="corrupt-file") from None

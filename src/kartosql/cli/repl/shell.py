@@ -20,6 +20,7 @@ from kartosql.cli.repl.values import Values
 from kartosql.cli.report import BEHIND, described, is_debugging
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.failures import failure_of
 from kartosql.result import Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
@@ -100,6 +101,9 @@ class Shell:
         except BrokenPipeError:
             raise SystemExit(0) from None
         except Exception as e:  # noqa: BLE001
+            if (found := failure_of(e)) is not None:
+                self.tell(found)
+                return False
             if is_debugging():
                 self.screen.say("".join(traceback.format_exception(e)).rstrip())
             what = " ".join(f"{type(e).__name__}: {e}".split())

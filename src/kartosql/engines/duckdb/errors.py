@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import duckdb
 
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError, StoreError
+from kartosql.failures import failure_of
 from kartosql.plan.edits import Edit, edited, original_span
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
@@ -52,8 +53,10 @@ def translate(
         )
     if isinstance(error, duckdb.ParserException):
         return SqlError(message, code="syntax-error", sql=sql, hint=hint, span=_place(raw, sql, edits))
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return LimitError(message, code="out-of-memory", hint="Raise memory_limit, or select fewer columns and rows.")
+    key = key_in(raw)
+    failure = failure_of(error, f"Cannot read {key!r}" if key is not None else None)
+    if failure is not None:
+        return failure
     if isinstance(error, duckdb.PermissionException) or "disabled by configuration" in raw:
         return SqlError(
             "The statement may read nothing but the tables of the connection.",
@@ -67,7 +70,6 @@ def translate(
         # What our own filesystem raised while DuckDB read through it.
         reason = raw.strip().splitlines()[-1]
         return StoreError(f"Cannot read the data: {reason}")
-    key = key_in(raw)
     if key is not None:
         code = "schema-mismatch" if "failed to cast column" in raw else "corrupt-file"
         return FormatError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import uuid
@@ -41,6 +42,11 @@ SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
 
 PREPARED_SCHEMAS = 4
+# Each thread that computes or reads ahead has up to so many files open in a scan of small files, as measured.
+FILES_OPEN = 16
+RESERVED = 64  # for all else that the process opens
+_THREADS = "SELECT current_setting('threads'), current_setting('async_threads')"
+_default_threads: tuple[int, int] | None = None
 
 
 class Instance:
@@ -81,8 +87,13 @@ class Instance:
             self._root.execute("SET GLOBAL python_enable_replacements = false")
             for schema in self.schemas:
                 self._root.execute(f"CREATE SCHEMA {schema}")
+            threads, default = _threads(self._root)
             for name, value in {"temp_directory": self._temporary, **settings}.items():
                 self._set(name, value)
+            threads = settings.get("threads", threads)
+            self._ahead = min(default, max(0, _descriptors() // FILES_OPEN - threads))
+            if self._ahead < default:
+                self._root.execute(f"SET GLOBAL async_threads = {self._ahead}")
         except BaseException:
             self.close()
             raise
@@ -125,7 +136,7 @@ class Instance:
     def read_directly(self, directly: bool) -> None:
         """Let threads that compute read files themselves, which is quicker where the pages are in memory anyway."""
         if self._directly != directly:
-            self._root.execute("SET GLOBAL async_threads = 0" if directly else "RESET GLOBAL async_threads")
+            self._root.execute(f"SET GLOBAL async_threads = {0 if directly else self._ahead}")
             self._directly = directly
 
     def drop_schema(self, name: str) -> None:
@@ -193,6 +204,24 @@ class Instance:
             threading.Thread(target=self.close, name="kartosql-close", daemon=False).start()
         except RuntimeError:  # the interpreter is about to end
             self.close()
+
+
+def _threads(connection: Any) -> tuple[int, int]:
+    """Return how many threads compute, and how many read ahead, unless a setting says otherwise."""
+    global _default_threads
+    if _default_threads is None:
+        _default_threads = connection.execute(_THREADS).fetchall()[0]
+    return _default_threads
+
+
+def _descriptors() -> int:
+    """Return how many files the process may have open, but for some that others need."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(0, limit - RESERVED)
 
 
 def set_files(connection: Any, variable: str, paths: Sequence[str], sizes: Sequence[int | None]) -> None:

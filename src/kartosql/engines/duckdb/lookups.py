@@ -12,6 +12,7 @@ import pyarrow as pa
 from kartosql.engines.duckdb.indexed import SCAN_PAIR, Index
 from kartosql.engines.duckdb.predicates import is_comparison
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Files, Found
 from kartosql.plan.evaluate import MAX_PROBES
@@ -166,6 +167,7 @@ class Lookups:
                 f"SELECT count(v), count(labels), sum(len(labels)), max(labels::VARCHAR) FROM {index.values}_all"
             )
         except duckdb.Error as e:
+            reraise(e, f"Cannot read {index.index.key!r}")
             raise FormatError(
                 f"{index.index.key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
             ) from None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import io
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
+from kartosql.errors import KartosqlError
 from kartosql.store import Files
 
 PROTOCOL = "kartosql"
@@ -33,6 +35,7 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         self._whole: dict[str, bytes] = {}
         self._stamps: dict[str, int] = {}
         self._kept: dict[str, None] = {}
+        self.failure: KartosqlError | None = None  # of the store, of which DuckDB passes on a text only
 
     def keep(self, key: str) -> None:
         """Let ``key`` be opened by later statements too."""
@@ -40,6 +43,7 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def forget(self) -> None:
         """Allow no more files than those that are kept."""
+        self.failure = None
         self._sizes = {k: size for k, size in self._sizes.items() if k in self._kept}
         whole, room = {}, KEPT_BYTES
         for key in reversed(self._kept):
@@ -91,11 +95,24 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
             raise PermissionError(path)
         key = self._key(path)
         if key in self._kept and key not in self._whole:
-            self.fetch({key: self._sizes[key]})
+            with self._noting():
+                self.fetch({key: self._sizes[key]})
         whole = self._whole.get(key)
         if whole is not None:
             return _File(lambda start, end: whole[start:end], len(whole))
-        return _File(_Ranges(self._store, key, self._sizes[key]).read, self._sizes[key])
+        return _File(_Ranges(self._range, key, self._sizes[key]).read, self._sizes[key])
+
+    def _range(self, key: str, start: int, end: int) -> bytes:
+        with self._noting():
+            return self._store.read(key, start=start, end=end)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
+        except KartosqlError as e:
+            self.failure = e
+            raise
 
 
 class _File:
@@ -139,8 +156,8 @@ class _File:
 class _Ranges:
     """Ranges of a large file; short reads fetch a block, and its end, with the footer, is kept."""
 
-    def __init__(self, store: Files, key: str, size: int) -> None:
-        self._store, self._key, self._size = store, key, size
+    def __init__(self, read: Callable[[str, int, int], bytes], key: str, size: int) -> None:
+        self._read, self._key, self._size = read, key, size
         self._tail = max(0, size - BLOCK)
         self._blocks: dict[int, bytes] = {}
 
@@ -150,9 +167,9 @@ class _Ranges:
             if at <= start and end <= at + len(block):
                 return block[start - at : end - at]
         if end - start >= BLOCK:
-            return self._store.read(self._key, start=start, end=end)
+            return self._read(self._key, start, end)
         first = self._tail if start >= self._tail else start
-        block = self._store.read(self._key, start=first, end=min(first + BLOCK, self._size))
+        block = self._read(self._key, first, min(first + BLOCK, self._size))
         # The tail and the last block: readers go back to the footer and forward through the pages.
         self._blocks = {at: b for at, b in self._blocks.items() if at == self._tail} | {first: block}
         return block[start - first : end - first]

@@ -18,6 +18,7 @@ from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
 from kartosql.engines.duckdb.texts import reading_literal
 from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError
+from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
 from kartosql.plan.edits import Edit
 from kartosql.plan.tables import TableSource
@@ -111,6 +112,9 @@ class Session:
 
     def _translate(self, error: Exception, sql: str, edits: Sequence[Edit] = ()) -> KartosqlError:
         """Return our error; where DuckDB does not say which file it cannot read, find it."""
+        filesystem = self.instance.filesystem
+        if filesystem is not None and filesystem.failure is not None and "Traceback" in str(error):
+            return filesystem.failure
         found = translate(error, sql, self.files.key_in, edits)
         if type(found) is ExecutionError and found.code == "query-failed":
             return self._damaged() or found
@@ -124,6 +128,7 @@ class Session:
             try:
                 pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None)
             except (pa.ArrowException, OSError, ValueError, KeyError) as e:
+                reraise(e, f"Cannot read {self.store.shown(key)!r}")
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
                 return FormatError(
                     f"{self.store.shown(key)}: {reason}",
@@ -198,6 +203,7 @@ class Session:
                 table = pq.read_table(pa.BufferReader(self.store.read(key)), columns=list(columns))
                 arrays = [table.column(c).cast(types[c]) for c in columns]
             except (pa.ArrowException, OSError, KeyError) as e:
+                reraise(e, f"Cannot read {self.store.shown(key)!r}")
                 raise FormatError(f"{self.store.shown(key)}: {e}", code="corrupt-file") from None
             arrays += [pa.array([at] * table.num_rows, pa.uint64()), pa.array(range(table.num_rows), pa.int64())]
             tables.append(pa.table(arrays, [f"c{i}" for i in range(len(columns))] + ["file_index", "file_row_number"]))
@@ -226,6 +232,7 @@ class Session:
         try:
             described = self.rows(f"SELECT column_name, column_type FROM (DESCRIBE FROM {reader})")
         except duckdb.Error as e:
+            reraise(e, f"Cannot read {key!r}")
             raise FormatError(
                 f"{key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
             ) from None

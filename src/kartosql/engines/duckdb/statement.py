@@ -346,6 +346,9 @@ def table_names(text: str) -> list[tuple[str, ...]]:
         connection.close()
 
 
+_LABELS = {"InterruptException": "INTERRUPT", "OutOfMemoryException": "Out of Memory", "IOException": "IO Error"}
+
+
 def _duckdb_error(error: Exception) -> Exception:
     """Return the DuckDB error whose text came through Arrow's stream interface."""
     text = str(error)
@@ -356,8 +359,8 @@ def _duckdb_error(error: Exception) -> Exception:
         duckdb.OutOfRangeException,
         duckdb.BinderException,
         duckdb.PermissionException,
+        duckdb.IOException,
     ):
-        label = {"InterruptException": "INTERRUPT", "OutOfMemoryException": "Out of Memory"}.get(cls.__name__)
-        if (label or cls.__name__.removesuffix("Exception")) in text:
+        if (_LABELS.get(cls.__name__) or cls.__name__.removesuffix("Exception")) in text:
             return cls(text)  # type: ignore[no-any-return]
     return error

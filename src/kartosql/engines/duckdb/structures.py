@@ -16,6 +16,7 @@ from kartosql.engines.duckdb.footers import ColumnStatistics
 from kartosql.engines.duckdb.indexed import Index
 from kartosql.engines.duckdb.types import fits, literal, sql_type
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.partitions import value_parser
@@ -321,6 +322,7 @@ def _embedded(index: InvertedIndex) -> pa.Table:
         labels = pa.array(list(index.embedded.values()), pa.list_(pa.string()))
         return pa.table({"v": array_of(values, index.type), "labels": labels})
     except (ValueError, OverflowError, KeyError, pa.ArrowException) as e:
+        reraise(e)
         raise FormatError(
             f"The index of {index.column!r} in the metadata does not fit its type {index.type}: {e}",
             code="invalid-index",

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.types import literal, quote
 from kartosql.errors import FormatError, KartosqlError
+from kartosql.failures import reraise
 
 VERSION = duckdb.__version__
 MOMENT = pa.timestamp("us", "UTC")
@@ -102,6 +103,7 @@ class Sniffer:
         except KartosqlError:
             raise
         except duckdb.Error as e:
+            reraise(e, f"Cannot read {path!r}")
             raise FormatError(
                 f"{path}: {str(e).splitlines()[0]}",
                 code="corrupt-file",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.footer import MAGIC, column_sizes, footer_of, schema_bytes
 from kartosql.store import Files
 from kartosql.store.local import LocalFiles
@@ -146,6 +147,7 @@ def _metadata(key: str, footer: bytes) -> Any:
     try:
         return pq.read_metadata(pa.BufferReader(whole))
     except (pa.ArrowException, OSError, ValueError) as e:
+        reraise(e, f"Cannot read {key!r}")
         raise corrupt(key, str(e).splitlines()[0]) from None
 
 
@@ -164,6 +166,7 @@ def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
     try:
         arrow = schema.to_arrow_schema()
     except (pa.ArrowException, ValueError) as e:
+        reraise(e, f"Cannot read {key!r}")
         raise corrupt(key, str(e).splitlines()[0]) from None
     found: dict[str, FileColumnType] = {}
     for field in arrow:

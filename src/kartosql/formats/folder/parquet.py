@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
 from kartosql.formats.widening import plain
 from kartosql.store import Store
@@ -70,6 +71,7 @@ def _parse(data: bytes, name: str) -> pa.Schema:
             metadata = pq.read_metadata(pa.BufferReader(whole))
             return _columns(metadata.schema, metadata.schema.to_arrow_schema(), name)
         except (pa.ArrowException, OSError, ValueError, TypeError) as e:
+            reraise(e, f"Cannot read {name!r}")
             last = e
     raise _corrupt(name, str(last).splitlines()[0])
 

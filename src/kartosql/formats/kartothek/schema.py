@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 
 
 def read_schema(data: bytes, key: str) -> pa.Schema:
@@ -18,6 +19,7 @@ def read_schema(data: bytes, key: str) -> pa.Schema:
     try:
         schema = pq.read_schema(pa.BufferReader(data))
     except (pa.ArrowException, OSError, ValueError, TypeError) as e:
+        reraise(e, f"Cannot read {key!r}")
         raise FormatError(
             f"{key}: it is torn or no Parquet schema file: {e}",
             code="invalid-schema",

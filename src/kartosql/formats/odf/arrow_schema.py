@@ -11,6 +11,7 @@ from struct import pack, unpack_from
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.odf.errors import DAMAGED
 
 _PREFIX = 8  # of a message: a marker and the length
@@ -46,6 +47,7 @@ def from_bytes(data: bytes, what: str = "the schema") -> pa.Schema:
     try:
         return pa.ipc.read_schema(pa.py_buffer(pack("<Ii", _MARKER, len(body)) + body))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
+        reraise(e)
         raise _invalid(f"{what}: Arrow cannot read it: {' '.join(str(e).split())[:200]}") from None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.failures import reraise
 from kartosql.formats.odf import arrow_schema
 from kartosql.formats.odf.blocks import Event
 from kartosql.formats.odf.errors import invalid_schema
@@ -90,6 +91,7 @@ def _to_type(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: in
             return _SIMPLE[kind], kind == "Null"
         return _COMPOUND[kind](type_, extra, where, depth), False
     except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError, AttributeError) as e:
+        reraise(e)
         raise invalid_schema(f"{where}: Arrow has no such {kind}: {str(e)[:120]}") from None
 
 

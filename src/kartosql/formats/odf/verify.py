@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.odf import hashes
 from kartosql.formats.odf.chain import Chain, Slice, check_data
 from kartosql.formats.odf.logical import NotCheckable, logical_hash_of
@@ -67,6 +68,7 @@ def _logical(data: bytes, slice_: Slice) -> tuple[str, str | None]:
     except NotCheckable as e:
         return "not checkable", str(e)
     except (pa.ArrowException, OSError, ValueError) as e:
+        reraise(e)
         return "mismatch", f"the file cannot be read: {str(e).splitlines()[0]}"
     if rows != slice_.rows:
         return "mismatch", f"the file holds {rows} records, its block says {slice_.rows}"

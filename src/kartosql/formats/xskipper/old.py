@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, bounds_of, keys_of
 from kartosql.formats.xskipper.domain import MAX_DIGITS, ColumnType
@@ -141,6 +142,7 @@ def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
     try:
         return array_of(values, type_)
     except (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError) as e:
+        reraise(e)
         raise OddCells(str(e)) from None
 
 

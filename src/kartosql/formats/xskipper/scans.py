@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError
+from kartosql.failures import reraise
 from kartosql.formats.xskipper.collect import Scan
 from kartosql.store import Store
 
@@ -73,7 +74,8 @@ def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -
                 return None
             names = sorted({".".join(p) for p in known})
             found = [_flat(b, known, columns) for b in file.iter_batches(_BATCH, columns=names, use_threads=False)]
-    except (pa.ArrowException, OSError, KeyError, ValueError):
+    except (pa.ArrowException, OSError, KeyError, ValueError) as e:
+        reraise(e, f"Cannot read {key!r}")
         return None
     # Nothing of a file without rows can match, and that is known.
     return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]

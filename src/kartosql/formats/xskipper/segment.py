@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError
+from kartosql.failures import reraise
 from kartosql.formats.xskipper import crypto
 from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, Vanished, bounds_of, single_values, values_of
 from kartosql.formats.xskipper.domain import ColumnType
@@ -54,6 +55,7 @@ class Segment:
         except FileNotFoundError:
             raise KeyError(key) from None
         except _BAD as e:
+            _reraise(e, key)
             raise FormatError(
                 f"{key}: the file cannot be opened: {_first_line(e)}",
                 code="invalid-metadata",
@@ -95,6 +97,7 @@ class Segment:
             self.is_gone = True
             raise Vanished(str(e)) from None
         except _BAD as e:
+            _reraise(e, self.source)
             raise OddCells(_first_line(e)) from None
 
     def column(self, column: str) -> pa.Array:
@@ -121,6 +124,7 @@ class Segment:
                 except Vanished:
                     self._known[kind, column] = None
                 except _BAD as e:
+                    _reraise(e, self.source)
                     self._known[kind, column] = None
                     self.report(f"{self.source}: the column {column} is not used: {_first_line(e)}")
             found: _T | None = self._known[kind, column]
@@ -219,6 +223,12 @@ def _bytes_of(array: pa.Array) -> list[bytes | None]:
         raise OddCells(f"cells of type {array.type} where objects are expected")
     found: list[bytes | None] = array.to_pylist()
     return found
+
+
+def _reraise(error: BaseException, source: str) -> None:
+    """Raise what the machine refused; memory that runs out may be due to what stands in the file."""
+    if not isinstance(error, MemoryError):
+        reraise(error, f"Cannot read {source!r}")
 
 
 def _first_line(error: BaseException) -> str:
