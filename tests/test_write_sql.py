@@ -402,6 +402,7 @@ STATEMENTS = [
     "DROP DATASET d",
     "CREATE INDEX ON c.seed (v)",
     "DROP INDEX ON c.seed (v)",
+    "ALTER DATASET d SET METADATA (a = 1)",
     "COPY CUBE c TO 'memory://elsewhere'",
     "COMPACT c",
     "CLEANUP c",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.resolve import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Part, Tables, TableSource, quote_if_needed
 from kartosql.settings import SETTINGS, Settings
@@ -254,6 +256,17 @@ def skipping(source: TableSource, store: Files) -> pa.Table:
                 rows.append((part.name, index.name, ".".join(index.cols), parameters, known, len(part.table.files)))
     types = dict.fromkeys(("dataset", "index", "column", "parameters"), pa.string())
     return _table(rows, **types, indexed_files=pa.int64(), files=pa.int64())
+
+
+def metadata(source: TableSource, store: Files) -> pa.Table:
+    """Return the metadata of a dataset: key and value, as text or JSON; of a cube with the dataset in front."""
+    rows = [
+        (part.name, key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        for part in source.parts
+        for key, value in sorted(users_metadata(part.table.metadata).items())
+    ]
+    found = _table(rows, dataset=pa.string(), key=pa.string(), value=pa.string())
+    return found if len(source.parts) > 1 else found.drop_columns("dataset")
 
 
 def files(source: TableSource, store: Files) -> pa.Table:

@@ -272,6 +272,7 @@ class Connection(Upkeep, Attaching, Histories):
             "skipping": catalog.skipping,
             "files": catalog.files,
             "stats": catalog.stats,
+            "metadata": catalog.metadata,
         }[what]
         return show(source, self._mounts)
 

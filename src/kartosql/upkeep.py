@@ -136,6 +136,21 @@ class Upkeep(Writing):
                 )
         return {name: stats.collect_stats(self.store, members[name].table).to_dict() for name in names}
 
+    def metadata(self, table: Cube | str) -> dict[str, Any]:
+        """Return the metadata of a dataset, or those of each dataset of a cube; see also ``set_metadata``.
+
+        Raises ``unknown-table``.
+        """
+        from kartosql.formats.kartothek.resolve import users_metadata
+        from kartosql.write import cubes, datasets
+
+        self._open()
+        snapshot = self._snapshot()
+        if isinstance(table, Cube) or (table not in snapshot.keys and table in snapshot.members):
+            tables = {name: member.table.uuid for name, member in cubes.find_cube(snapshot, table).members.items()}
+            return {name: users_metadata(snapshot.dataset(uuid).document.metadata) for name, uuid in tables.items()}
+        return users_metadata(snapshot.dataset(datasets.find_uuid(snapshot, table)).document.metadata)
+
     def create_skipping_index(
         self,
         table: str,

@@ -307,6 +307,16 @@ class Writing:
         removal = removal_of(self._runtime, self.settings, conditions, table.types, table.partition_keys)
         return delete_from_dataset(operation, uuid, removal)
 
+    def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Set metadata of a dataset, keys to values that JSON can hold; None removes a key, all others stay.
+
+        ``uuid`` is that of a plain dataset or of one of a cube, which is ``cube.dataset`` as well. Raises
+        ``unknown-table``, and ``invalid-argument`` for keys by which Kartothek and kartosql know a dataset.
+        """
+        from kartosql.write.datasets import set_metadata
+
+        return set_metadata(self._operation("set_metadata"), uuid, metadata)
+
     def delete_dataset(self, uuid: str) -> dict[str, Any]:
         """Delete a dataset; ``uuid`` may be ``cube.dataset``. Raises ``unknown-table``."""
         from kartosql.write.datasets import delete_dataset

@@ -27,13 +27,14 @@ SHOW_WORDS = (
     "SKIPPING",
     "FILES",
     "STATS",
+    "METADATA",
     "ATTACHED",
     "SETTINGS",
     "COVERAGE",
     "SCHEMA HISTORY",
 )
 INSPECT_WORDS = ("EXPLAIN", "ADVISE", "VERIFY")
-_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS")
+_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS", "METADATA")
 _QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
 # Behind these a colon is that of a slice, a struct or an alias.
 _OPERANDS = (

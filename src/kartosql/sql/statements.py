@@ -39,7 +39,7 @@ class Write(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, TABLES, ATTACHED or SETTINGS."""
+    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, METADATA, TABLES, ATTACHED or SETTINGS."""
 
     what: str
     target: Name | None

@@ -33,6 +33,7 @@ from kartosql.sql.write_statements import (
     Literal,
     Named,
     RefreshSkipping,
+    SetMetadata,
 )
 
 # What each first word can begin, as it is shown in hints.
@@ -43,6 +44,7 @@ FORMS = {
     "CREATE SKIPPING INDEX": "CREATE SKIPPING INDEX ON c.d (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01))",
     "REFRESH SKIPPING INDEX": "REFRESH SKIPPING INDEX ON c.d",
     "ALTER CUBE": "ALTER CUBE c ADD DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
+    "ALTER DATASET": "ALTER DATASET c.d SET METADATA (key = 'value')",
     "INSERT INTO": "INSERT INTO c.d [(a, b)] SELECT ...",
     "INSERT OVERWRITE": "INSERT OVERWRITE c.d [PARTITION (p)] [(a, b)] SELECT ...",
     "DELETE FROM": "DELETE FROM c [DATASETS (d)] WHERE p = 1",
@@ -91,6 +93,7 @@ class _WriteCursor(_Cursor):
             "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
             "DROP SKIPPING INDEX": lambda: DropSkipping(self.text, self.on()),
             "ALTER CUBE": self.add_dataset,
+            "ALTER DATASET": self.set_metadata,
             "INSERT INTO": lambda: self.insert(overwrite=False),
             "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
             "DELETE FROM": self.delete,
@@ -211,7 +214,8 @@ class _WriteCursor(_Cursor):
         if sign == 1 and self.keyword() in ("TRUE", "FALSE"):
             self.at += 1
             return self.tokens[self.at - 1].text.upper() == "TRUE"
-        raise self.fail("Expected a number, a text, a date, TRUE or FALSE.", "NULL is no partition value.")
+        hint = "NULL is no partition value." if self.keyword() == "NULL" else None
+        raise self.fail("Expected a number, a text, a date, TRUE or FALSE.", hint)
 
     def query(self) -> Select:
         if self.keyword() not in _QUERY_WORDS:
@@ -274,6 +278,22 @@ class _WriteCursor(_Cursor):
         dataset = self.single()
         partition_by, index = self.dataset_clauses()
         return AddDataset(self.text, cube, dataset, partition_by, index, self.query())
+
+    def set_metadata(self) -> SetMetadata:
+        target = self.named()
+        self.expect("SET", "METADATA")
+        found = self.listed(self.metadata_value)
+        if not found:
+            raise self.fail("At least one key is needed.")
+        return SetMetadata(self.text, target, tuple((key.last, value) for key, value in found))
+
+    def metadata_value(self) -> Literal | None:
+        if self.phrase("=", "NULL"):
+            return None
+        found = self.constant()
+        if found is None:
+            raise self.fail("Expected = and a value.")
+        return found
 
     def insert(self, *, overwrite: bool) -> Insert:
         if overwrite:

@@ -155,6 +155,14 @@ class DropSkipping(Write):
 
 
 @dataclass(frozen=True)
+class SetMetadata(Write):
+    """ALTER DATASET d SET METADATA (key = value, ...); None removes a key."""
+
+    target: Named
+    metadata: tuple[tuple[str, Literal | None], ...]
+
+
+@dataclass(frozen=True)
 class CopyCube(Write):
     """COPY CUBE c TO 'url' [AS name]."""
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.resolve import OWN_KEYS
 
 # Returns the labels to remove from a table as it stands; asked again whenever somebody else was faster.
@@ -28,12 +27,13 @@ class Change:
     ``added`` maps the labels of new partitions, in order, to their file per table, ``pairs``
     each indexed column to the values (column ``value``) and labels (column ``label``) of the
     new files, and ``schemas`` each table to the schema of its columns, partition columns
-    included. ``indices`` creates an index from such pairs over all partitions, or drops it
-    (None). With ``create`` the dataset must not exist; with ``replace_all`` whatever it holds
-    goes away, and so does it with ``drop``. ``positions`` says of added labels whose place
-    among the partitions they take, or before which they come if that one stays; all others
-    come last. ``repaired`` are the ids of lost commits that this one brings back. With
-    ``restart_history`` the schema history begins anew.
+    included. ``metadata`` go into the document, ``forgotten`` are the keys of those that leave it.
+    ``indices`` creates an index from such pairs over all partitions, or drops it (None). With
+    ``create`` the dataset must not exist; with ``replace_all`` whatever it holds goes away, and so
+    does it with ``drop``. ``positions`` says of added labels whose place among the partitions they
+    take, or before which they come if that one stays; all others come last. ``repaired`` are the
+    ids of lost commits that this one brings back. With ``restart_history`` the schema history
+    begins anew.
     """
 
     uuid: str
@@ -44,6 +44,7 @@ class Change:
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
     partition_keys: tuple[str, ...] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    forgotten: frozenset[str] = frozenset()
     create: bool = False
     replace_all: bool = False
     indices: Mapping[str, pa.Table | None] = field(default_factory=dict)
@@ -76,10 +77,8 @@ def apply(
         key = document.key if document is not None else change.uuid + CODECS[change.format]
         document = DatasetDocument(change.uuid, key, (), {}, change.partition_keys or (), {}, {})
     labels, files = _with_places(document, change, removed)
-    metadata = {k: v for k, v in document.metadata.items() if k not in OWN_KEYS}
+    metadata = {k: v for k, v in document.metadata.items() if k not in OWN_KEYS and k not in change.forgotten}
     metadata.update({k: v for k, v in change.metadata.items() if k not in OWN_KEYS})
-    if metadata.get(POINTER, "") is None:
-        del metadata[POINTER]
     metadata.setdefault("creation_time", created)
     return replace(
         document,

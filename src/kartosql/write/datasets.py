@@ -28,6 +28,7 @@ from kartosql.write.rows import Written
 from kartosql.write.schema import common_schema, widen
 
 Names = str | Iterable[str]
+_RESERVED = ("ktk_cube_", "kartosql_")  # beginnings of keys that mean something to readers
 
 
 def create_dataset(
@@ -152,6 +153,22 @@ def delete_dataset(operation: Operation, name: str) -> dict[str, Any]:
     if cube is not None:
         return cubes.delete_cube(operation, cube[0], cube[1])[cube[1]]
     return delete_datasets(operation, [uuid])[uuid]
+
+
+def set_metadata(operation: Operation, name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Set metadata of a dataset, and remove those that are None; see Connection.set_metadata."""
+    dataset = find_dataset(operation, name)
+    given = checked_metadata(metadata, name)
+    if not given:
+        raise UsageError("metadata: at least one key is needed.")
+    for key in given:
+        if key == "creation_time" or key.startswith(_RESERVED):
+            raise UsageError(
+                f"The metadata {key!r} of {name!r} belong to Kartothek or kartosql.", hint="Use another key."
+            )
+    values = {key: value for key, value in given.items() if value is not None}
+    change = Change(dataset.uuid, operation.name, metadata=values, forgotten=frozenset(given.keys() - values.keys()))
+    return _commit(operation, change, [])
 
 
 # -- what there is -------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
     """Drop all skipping indexes of a dataset; see Connection.drop_skipping_index."""
     table = _only_table(find_dataset(operation, name))
     place = _place(table)
-    operation.commit([Change(table.uuid, operation.name, metadata={POINTER: None})])
+    operation.commit([Change(table.uuid, operation.name, forgotten=frozenset({POINTER}))])
     return {"files": drop(operation.store, place.folder)}
 
 

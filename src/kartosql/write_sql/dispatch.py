@@ -58,6 +58,7 @@ class _Operations(Protocol):
     def replace_partitions(self, uuid: str, data: Any) -> Report: ...
     def delete_from_dataset(self, uuid: str, conditions: Any) -> Report: ...
     def delete_dataset(self, uuid: str) -> Report: ...
+    def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> Report: ...
     def create_index(self, table: str, columns: str | Iterable[str]) -> Report: ...
     def drop_index(self, table: str, columns: str | Iterable[str]) -> Report: ...
 
@@ -132,6 +133,8 @@ class WriteStatements:
                 return self._index(statement, self._operations.create_index)
             case ws.DropIndex():
                 return self._index(statement, self._operations.drop_index)
+            case ws.SetMetadata():
+                return self._set_metadata(statement)
             case ws.CreateSkipping() | ws.RefreshSkipping() | ws.DropSkipping():
                 return upkeep.skip(cast(Any, self._operations), self._tables, statement)
             case ws.RecordSchema() | ws.ExportHistory() | ws.ExportOdf():
@@ -234,6 +237,10 @@ class WriteStatements:
             )
         given = {name: value for name, (_, value) in zip(names, statement.partition, strict=True) if value is not None}
         return constants_of(given, target.table.schema, target.source.name)
+
+    def _set_metadata(self, statement: ws.SetMetadata) -> pa.Table:
+        uuid = need_uuid(self._snapshot, statement.target, statement.text)
+        return results.changes({uuid: self._operations.set_metadata(uuid, dict(statement.metadata))})
 
     def _schema(self, statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf, parameters: Parameters) -> pa.Table:
         operations = cast(Any, self._operations)

@@ -29,6 +29,7 @@ from kartosql.errors import FormatError, KartosqlError, StoreError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
+from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.schema import read_schema
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, check_key
@@ -82,6 +83,11 @@ def unfinished_of(document: DatasetDocument) -> dict[str, list[str]]:
         for tx, members in found.items()
         if isinstance(members, list)
     }
+
+
+def users_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those metadata of a dataset that are none of kartosql's own."""
+    return {k: v for k, v in metadata.items() if k not in OWN_KEYS and k != POINTER}
 
 
 def pending_schemas(document: DatasetDocument) -> dict[str, bytes]:
