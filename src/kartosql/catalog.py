@@ -180,8 +180,14 @@ def describe(source: TableSource) -> pa.Table:
         part = by_name.get(source.owner.get(column, ""))
         kinds = [_index(source, column), *skipping.get(part.name if part else "", {}).get(column.lower(), ())]
         index = ", ".join(k for k in kinds if k is not None) or None
-        rows.append((column, str(type_), _role(source, column), part.name if part else None, index))
+        rows.append((column, _type_name(type_), _role(source, column), part.name if part else None, index))
     return _table(rows, column=pa.string(), type=pa.string(), role=pa.string(), dataset=pa.string(), index=pa.string())
+
+
+def _type_name(type_: pa.DataType) -> str:
+    if isinstance(type_, pa.OpaqueType):
+        return str(type_.type_name).lower()
+    return type_.extension_name.removeprefix("arrow.") if isinstance(type_, pa.BaseExtensionType) else str(type_)
 
 
 def _skipping_of(part: Part) -> dict[str, list[str]]:

@@ -43,6 +43,11 @@ TYPES = [
     (pa.list_(pa.int64()), "BIGINT[]"),
     (pa.list_(pa.list_(pa.string())), "VARCHAR[][]"),
     (pa.duration("us"), "INTERVAL"),
+    (pa.month_day_nano_interval(), "INTERVAL"),
+    (pa.time64("ns"), "TIME_NS"),
+    (pa.uuid(), "UUID"),
+    (pa.json_(), "JSON"),
+    (pa.opaque(pa.time64("us"), "TIME WITH TIME ZONE", "Parquet"), "TIME WITH TIME ZONE"),
     (pa.map_(pa.string(), pa.int64()), "MAP(VARCHAR, BIGINT)"),
     (pa.struct([('a "b"', pa.int64()), ("c d", pa.list_(pa.date32()))]), 'STRUCT("a ""b""" BIGINT, "c d" DATE[])'),
 ]
@@ -62,7 +67,9 @@ def test_lists_of_fixed_size_are_read_as_lists():
 
 
 @pytest.mark.parametrize(
-    "arrow", [pa.list_(pa.duration("us")), pa.decimal256(60, 2), pa.month_day_nano_interval()], ids=str
+    "arrow",
+    [pa.list_(pa.duration("us")), pa.decimal256(60, 2), pa.opaque(pa.binary(), "GEOMETRY", "Parquet")],
+    ids=str,
 )
 def test_a_type_without_a_name_is_an_error(arrow):
     with pytest.raises(FormatError) as e:

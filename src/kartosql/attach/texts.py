@@ -30,6 +30,8 @@ _ARROW = {
     "SMALLINT": pa.int16(),
     "INTEGER": pa.int32(),
     "BIGINT": pa.int64(),
+    "HUGEINT": pa.opaque(pa.decimal128(38), "HUGEINT", "CSV"),
+    "BIGNUM": pa.opaque(pa.binary(), "BIGNUM", "CSV"),
     "UBIGINT": pa.uint64(),
     "FLOAT": pa.float32(),
     "DOUBLE": pa.float64(),

@@ -39,14 +39,16 @@ def widened(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """Return the type to which values of two plain types widen exactly, or None.
 
     Integers to wider ones, to decimals and, up to 32 bits, to DOUBLE; decimals to more
-    digits on both sides; timestamps to finer ones, if both or neither have a time zone; structs gain
-    members; null to anything.
+    digits on both sides; timestamps to finer ones, if both or neither have a time zone; UUID and JSON to
+    text; structs gain members; null to anything.
     """
     if left.equals(right):
         return left
     t = pa.types
     if t.is_null(left) or t.is_null(right):
         return right if t.is_null(left) else left
+    if {_is_text(left), _is_text(right)} == {True}:
+        return pa.string()
     if t.is_struct(left) and t.is_struct(right):
         return _structs(left, right)
     if t.is_list(left) and t.is_list(right):
@@ -65,6 +67,11 @@ def widened(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         unit = max(left.unit, right.unit, key=_UNITS.index)
         return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
     return _numbers(left, right)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    """Return whether values of a type are written as text in one way only."""
+    return bool(pa.types.is_string(type_)) or getattr(type_, "extension_name", "") in ("arrow.json", "arrow.uuid")
 
 
 def _structs(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:

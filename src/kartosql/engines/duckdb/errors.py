@@ -14,6 +14,7 @@ from kartosql.plan.edits import Edit, edited, original_span
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')
 _UNKNOWN_TABLE = re.compile(r'(?:Table with name|Referenced table) "?([^"\s]+)"? (?:does not exist|not found)')
 _UNKNOWN_FUNCTION = re.compile(r"[Ff]unction with name \"?([^\"\s]+)\"? does not exist")
+_UNREADABLE = re.compile(r": Columns (?:of type|that hold) .+ cannot be queried$")  # of our views, see relations.py
 _LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
 _PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
 _PIVOT_PARAMETERS = ("for a statement that expands into several", "cannot have parameters in their source")
@@ -70,6 +71,8 @@ def translate(
         # What our own filesystem raised while DuckDB read through it.
         reason = raw.strip().splitlines()[-1]
         return StoreError(f"Cannot read the data: {reason}")
+    if _UNREADABLE.search(message):
+        return FormatError(message, code="unsupported-type", hint="Leave the column out of the statement.", sql=sql)
     if key is not None:
         code = "schema-mismatch" if "failed to cast column" in raw else "corrupt-file"
         return FormatError(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from kartosql.engines.duckdb.changelog import record_names, state
-from kartosql.engines.duckdb.types import literal, quote, sql_type
+from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
 from kartosql.engines.duckdb.widen import converted
 from kartosql.engines.joining import SEED, Codes, joins_of
 from kartosql.errors import FormatError
@@ -90,9 +90,11 @@ class Relations:
         available = {c for p in scan.parts for c in p.part.columns}
         # What no part of the statement names costs time in each binding, and some types cannot be read.
         named = source.columns if used is None else [c for c in source.columns if c in used]
-        columns = [c for c in named if c in available and self._supported(source, c, used)]
+        listed = [c for c in named if c in available]
+        refused = self._refused(source, listed, used)
         if scan.is_empty:
-            return _empty(source, columns)
+            return _empty(source, listed)
+        columns = [c for c in listed if c not in refused]
         seed = scan.parts[0]
         if seed.summary is not None:
             return self._summary(source, seed.part.table, seed.summary)
@@ -108,10 +110,13 @@ class Relations:
             query = self._part(join.scan, columns, shown, typed, join.codes)
             body += f" {join.keyword} ({query}) {join.alias} ON {' AND '.join(on)}"
         items = []
-        for column in columns:
+        for column in listed:
             owner = names.get(source.owner[column])
             untyped = pa.types.is_null(source.columns[column])
-            if untyped and (owner is None or (source.owner[column], column) not in typed):
+            if column in refused:
+                # Who uses all columns, maybe, may not need this one: then nobody computes it.
+                value = f"CAST(error({literal(refused[column])}) AS {binding_type(source.columns[column])})"
+            elif untyped and (owner is None or (source.owner[column], column) not in typed):
                 value = "NULL"
             elif owner is None:
                 value = f"CAST(NULL AS {sql_type(source.columns[column])})"
@@ -149,8 +154,9 @@ class Relations:
 
     def create_empty(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence with its columns and no row, to bind against."""
-        source = occurrence.source
-        columns = [c for c in source.columns if self._supported(source, c, occurrence.columns)]
+        source, used = occurrence.source, occurrence.columns
+        refused = self._refused(source, source.columns, used)
+        columns = [c for c in source.columns if used is None or c not in refused]
         self._view(occurrence, _empty(source, columns))
 
     def create_table(self, occurrence: Occurrence, name: str, scan: OccurrenceScan | None) -> None:
@@ -160,7 +166,8 @@ class Relations:
         """
         source, used = occurrence.source, occurrence.columns
         named = [c for c in source.columns if used is None or c in used]
-        body = _empty(source, [c for c in named if self._supported(source, c, used)])
+        self._refused(source, named, used)
+        body = _empty(source, named)
         if source.registered is not None:
             body = f"SELECT * FROM {self._session.registered_name(source)} LIMIT 0"
         elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
@@ -190,17 +197,18 @@ class Relations:
             self._session.run(f"{create} {quote(schema)}.{quote(name)} AS {body}")
         self._views[schema, name] = made
 
-    def _supported(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
-        if pa.types.is_duration(source.columns[column]) and used is not None and column not in used:
-            return False  # to read one takes the long way, see rows_of
-        try:
-            sql_type(source.columns[column])
-        except FormatError as e:
-            if used is not None and column not in used:
-                return False
-            e.message = f"{source.name}.{column}: {e.message}"
-            raise
-        return True
+    def _refused(self, source: TableSource, columns: Iterable[str], used: frozenset[str] | None) -> dict[str, str]:
+        """Return why columns cannot be read; raises it for one that is certainly used."""
+        found = {}
+        for column in columns:
+            try:
+                sql_type(source.columns[column])
+            except FormatError as e:
+                e.message = f"{source.name}.{column}: {e.message}"
+                if used is not None and column in used:
+                    raise
+                found[column] = e.message
+        return found
 
     def _exactly(self, name: str, table: TableSource | DatasetTable, column: str) -> str:
         """Return a column of a cell's key; whatever texts are equal to the user, other values are other cells."""
@@ -364,7 +372,7 @@ def _empty(source: TableSource, columns: Sequence[str]) -> str:
     items = []
     for column in columns:
         type_ = source.columns[column]
-        value = "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {sql_type(type_)})"
+        value = "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {binding_type(type_)})"
         items.append(f"{value} AS {quote(source.exposed.get(column, column))}")
     return f"SELECT {', '.join(items) or 'NULL AS nothing'} WHERE false"
 

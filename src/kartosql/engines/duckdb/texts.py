@@ -14,6 +14,7 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.failures import reraise
 
 VERSION = duckdb.__version__
+_INTEGERS = ("BIGINT", "HUGEINT", "BIGNUM")  # as the sniffer finds them, each holding those before
 MOMENT = pa.timestamp("us", "UTC")
 # Options of ATTACH that DuckDB's sniffer and reader take, in the spelling of read_csv.
 OPTIONS = frozenset(
@@ -120,4 +121,7 @@ def common_type(types: Sequence[str]) -> str:
     found = set(types)
     if len(found) == 1:
         return found.pop()
-    return "DOUBLE" if found <= {"BIGINT", "DOUBLE"} else "VARCHAR"
+    whole = [t for t in _INTEGERS if t in found]
+    if found <= {*_INTEGERS, "DOUBLE"}:
+        return "DOUBLE" if "DOUBLE" in found else whole[-1]
+    return "VARCHAR"

@@ -21,6 +21,8 @@ def sql_type(type_: pa.DataType) -> str:
         return {"s": "TIMESTAMP_S", "ms": "TIMESTAMP_MS", "us": "TIMESTAMP", "ns": "TIMESTAMP_NS"}[type_.unit]
     if t.is_decimal(type_) and type_.precision <= 38 and 0 <= type_.scale <= type_.precision:
         return f"DECIMAL({type_.precision},{type_.scale})"
+    if t.is_time(type_):
+        return "TIME_NS" if type_.unit == "ns" else "TIME"
     if t.is_duration(type_):
         return "INTERVAL"
     if t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_):
@@ -30,7 +32,23 @@ def sql_type(type_: pa.DataType) -> str:
         return f"STRUCT({fields})"
     if t.is_map(type_):
         return f"MAP({_inner(type_.key_type)}, {_inner(type_.item_type)})"
+    if isinstance(type_, pa.OpaqueType):
+        if type_.type_name in _READ:
+            return str(type_.type_name)
+        raise FormatError(f"Columns of type {type_.type_name} cannot be queried", code="unsupported-type")
+    if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _EXTENSIONS:
+        return _EXTENSIONS[type_.extension_name]
     raise FormatError(f"Columns of type {type_} cannot be queried", code="unsupported-type")
+
+
+def binding_type(type_: pa.DataType) -> str:
+    """Return the DuckDB type of an Arrow type, also of one that can be bound but not read."""
+    try:
+        return sql_type(type_)
+    except FormatError:
+        if isinstance(type_, pa.OpaqueType):
+            return str(type_.type_name)
+        return "DOUBLE" if pa.types.is_decimal(type_) else NULL_TYPE
 
 
 def _inner(type_: pa.DataType) -> str:
@@ -63,8 +81,11 @@ _SIMPLE = (
     (pa.types.is_large_binary, "BLOB"),
     (pa.types.is_fixed_size_binary, "BLOB"),
     (pa.types.is_date, "DATE"),
-    (pa.types.is_time, "TIME"),
+    (pa.types.is_interval, "INTERVAL"),
 )
+# Types that only Parquet and DuckDB have; others, such as GEOMETRY, are not read.
+_EXTENSIONS = {"arrow.uuid": "UUID", "arrow.json": "JSON"}
+_READ = ("TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "VARIANT", "HUGEINT", "BIGNUM")
 
 
 def quote(name: str) -> str:
@@ -104,6 +125,8 @@ def fits(file_type: str, declared: str) -> bool:
         return file_scale <= scale and file_precision - file_scale <= precision - scale
     if declared.endswith("[]") and file_type.endswith("[]"):
         return fits(file_type[:-2], declared[:-2])
+    if declared == "TIME" and file_type == "TIME WITH TIME ZONE":
+        return True  # as older versions of Arrow noted every TIME; what is stored is UTC
     # Nested types are compared by the engine, which fails on values that do not fit.
     return declared.split("(")[0] == file_type.split("(")[0] and declared.split("(")[0] in ("STRUCT", "MAP")
 

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
+from kartosql.formats.thrift import DAMAGE, Reader
 from kartosql.formats.widening import plain
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
 from kartosql.store.local import LocalFiles
 
 TAIL = 32_768  # bytes at the end of a file that are read at once
+# Fields of the union of logical types, and numbers of converted and physical ones.
+_TIME, _JSON, _UUID, _VARIANT, _GEOMETRIES = 7, 12, 14, 16, {17, 18}
+_CONVERTED_JSON, _CONVERTED_INTERVAL, _INT96 = 19, 21, 3
+_GEO = b"\x18\x03geo\x18"  # the key of a note, as text in a footer
 # Behind the schema: no rows, no row groups, nothing else. What Arrow notes there is for Arrow alone.
 _REST = b"\x00\x19\x0c\x00"
+
+
+_Noted = tuple[bytes, frozenset[str]]
 
 
 class ParquetSchemas:
@@ -24,8 +35,8 @@ class ParquetSchemas:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[tuple[str, object], bytes] = {}
-        self._schemas: dict[bytes, pa.Schema] = {}
+        self._known: dict[tuple[str, object], _Noted] = {}
+        self._schemas: dict[_Noted, pa.Schema] = {}
 
     def read(self, files: Sequence[ListedFile]) -> list[pa.Schema]:
         """Return the schema of each file, the same object for the same one; raises ``corrupt-file``."""
@@ -35,11 +46,11 @@ class ParquetSchemas:
         self._known = {(f.name, f.state): self._known.get((f.name, f.state)) or found[f.name, f.state] for f in files}
         for (name, _), data in self._known.items():
             if data not in self._schemas:
-                self._schemas[data] = _parse(data, f"{self._store.url}/{name}")
+                self._schemas[data] = _parse(*data, f"{self._store.url}/{name}")
         return [self._schemas[self._known[f.name, f.state]] for f in files]
 
-    def _read(self, file: ListedFile) -> bytes:
-        """Return the beginning of a file's footer, or all of it where it is unusual."""
+    def _read(self, file: ListedFile) -> _Noted:
+        """Return the beginning of a file's footer, or all of it where it is unusual, and its geometries."""
         footer = footer_of(self._tail(file, TAIL))
         if footer is None:
             tail = self._tail(file, TAIL)
@@ -47,7 +58,7 @@ class ParquetSchemas:
             footer = footer_of(self._tail(file, length)) if TAIL < length <= file.size else None
         if footer is None:
             raise _corrupt(f"{self._store.url}/{file.name}", "it has no footer of a Parquet file")
-        return schema_bytes(footer) or footer
+        return schema_bytes(footer) or footer, _geometries(footer)
 
     def _tail(self, file: ListedFile, length: int) -> bytes:
         start = max(0, file.size - length)
@@ -60,7 +71,7 @@ class ParquetSchemas:
             raise FormatError(f"The file {self._store.url}/{file.name} is missing.", code="missing-file") from None
 
 
-def _parse(data: bytes, name: str) -> pa.Schema:
+def _parse(data: bytes, geometries: frozenset[str], name: str) -> pa.Schema:
     """Return the schema that the beginning of a footer describes."""
     import pyarrow.parquet as pq
 
@@ -68,31 +79,85 @@ def _parse(data: bytes, name: str) -> pa.Schema:
     for footer in (data + _REST, data):
         whole = MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
         try:
-            metadata = pq.read_metadata(pa.BufferReader(whole))
-            return _columns(metadata.schema, metadata.schema.to_arrow_schema(), name)
-        except (pa.ArrowException, OSError, ValueError, TypeError) as e:
+            schema = pq.read_metadata(pa.BufferReader(whole)).schema.to_arrow_schema()
+            units = iter(list(_units(Reader(footer).struct()[2])))
+            types = {f.name: typed(f.name, f.type, units) for f in schema}
+        except (pa.ArrowException, OSError, StopIteration, *DAMAGE) as e:
             reraise(e, f"Cannot read {name!r}")
             last = e
-    raise _corrupt(name, str(last).splitlines()[0])
+            continue
+        if len(types) < len(schema):
+            raise FormatError(f"{name}: a column name occurs twice", code="schema-conflict")
+        types |= {c: pa.opaque(t, "GEOMETRY", "Parquet") for c, t in types.items() if c in geometries}
+        return pa.schema(list(types.items()))
+    raise _corrupt(name, (str(last).splitlines() or ["its footer is damaged"])[0])
 
 
-def _columns(leaves: object, schema: pa.Schema, name: str) -> pa.Schema:
-    """Return the schema in plain types; instants of 12 bytes are read in microseconds, as by DuckDB."""
-    old = set()
-    for i in range(len(leaves)):  # type: ignore[arg-type]
-        leaf = leaves.column(i)  # type: ignore[attr-defined]
-        if leaf.physical_type == "INT96":
-            old.add(leaf.path.split(".")[0])
-    fields = []
-    for field in schema:
-        type_ = plain(field.type)
-        if field.name in old and pa.types.is_timestamp(type_):
-            type_ = pa.timestamp("us")
-        fields.append(pa.field(field.name, type_))
-    names = [f.name for f in fields]
-    if len(set(names)) < len(names):
-        raise FormatError(f"{name}: a column name occurs twice", code="schema-conflict")
-    return pa.schema(fields)
+def _units(elements: list[dict[int, Any]]) -> Iterator[dict[int, Any]]:
+    """Yield what has a type of its own: the columns of a schema, and the groups that are one VARIANT."""
+    at = 1
+    while at < len(elements):
+        element = elements[at]
+        at += 1
+        if _VARIANT in element.get(10, ()):
+            at = _end(elements, at, element.get(5, 0))
+            yield element
+        elif not element.get(5):
+            yield element
+
+
+def _end(elements: list[dict[int, Any]], at: int, members: int) -> int:
+    """Return where the members of a group end."""
+    while members:
+        members += elements[at].get(5, 0) - 1
+        at += 1
+    return at
+
+
+def typed(name: str, type_: pa.DataType, units: Iterator[dict[int, Any]]) -> pa.DataType:
+    """Return a type as DuckDB reads it, given the one that Arrow reads and the columns of the schema."""
+    t = pa.types
+    if isinstance(type_, pa.BaseExtensionType):
+        return typed(name, type_.storage_type, units)
+    if t.is_struct(type_):
+        if {f.name for f in type_} >= {"metadata", "value"}:
+            ahead = next(units)
+            if ahead[4].decode() == name and _VARIANT in ahead.get(10, ()):
+                return pa.opaque(pa.binary(), "VARIANT", "Parquet")
+            units = chain([ahead], units)
+        return pa.struct([pa.field(f.name, typed(f.name, f.type, units)) for f in type_])
+    if t.is_map(type_):
+        return pa.map_(typed("key", type_.key_type, units), typed("value", type_.item_type, units))
+    if t.is_nested(type_):
+        return pa.list_(pa.field("item", typed(type_.value_field.name, type_.value_type, units)))
+    element = next(units)
+    logical = element.get(10) or {}
+    if element.get(1) == _INT96:
+        return pa.timestamp("us")  # as by DuckDB, whatever the year
+    if _UUID in logical:
+        return pa.uuid()
+    if _JSON in logical or element.get(6) == _CONVERTED_JSON:
+        return pa.json_()
+    if element.get(6) == _CONVERTED_INTERVAL:
+        return pa.month_day_nano_interval()
+    if logical.get(_TIME, {}).get(1):
+        return pa.opaque(pa.time64("us"), "TIME WITH TIME ZONE", "Parquet")
+    if t.is_timestamp(type_) and type_.unit == "ns" and type_.tz is not None:
+        return pa.opaque(pa.int64(), "TIMESTAMPTZ_NS", "Parquet")
+    if t.is_timestamp(type_) and type_.unit != "ns":
+        return pa.timestamp("us", type_.tz)
+    return pa.opaque(pa.binary(), "GEOMETRY", "Parquet") if logical.keys() & _GEOMETRIES else plain(type_)
+
+
+def _geometries(footer: bytes) -> frozenset[str]:
+    """Return the columns that GeoParquet's note in a footer names."""
+    if _GEO not in footer:
+        return frozenset()
+    try:
+        noted = {pair[1]: pair.get(2, b"") for pair in Reader(footer).struct().get(5, ())}
+        return frozenset(json.loads(noted[b"geo"])["columns"])
+    except DAMAGE:
+        return frozenset()
 
 
 def _corrupt(name: str, reason: str) -> FormatError:
