@@ -43,6 +43,15 @@ EXPLAIN (FORMAT XML) SELECT 1
 ADVISE SHOW TABLES
 SELECT * FROM read_parquet('x')
 SELECT getenv('HOME')
+SELECT 'abc FROM sales
+SELECT (day + 1 FROM sales
+SELECT * FORM sales
+SELECT day name turnover FROM sales
+SELECT * FROM sales WHERE country = "DE"
+SELECT * FROM sales WHERE country = DE
+SELECT date_trunc(day) FROM sales
+EXPLAIN ANALYSE SELECT 1
+SELECT * FROM 'x.csv'
 SELECT 1; SELECT 2
 """
 

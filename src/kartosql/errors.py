@@ -90,7 +90,7 @@ class UnknownNameError(SqlError):
         if len(errors) == 1:
             message, hint = first.message, first.hint
         else:
-            message = f"{len(errors)} names are unknown: " + "; ".join(e.message for e in errors)
+            message = f"{len(errors)} names are unknown: " + "; ".join(e.message.rstrip(".") for e in errors) + "."
             hints = [e.hint for e in errors if e.hint]
             hint = " ".join(dict.fromkeys(hints)) or None
         code = codes.pop() if len(codes) == 1 else None

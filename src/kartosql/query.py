@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
-from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, SqlError
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, SqlError, UnknownNameError
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
@@ -89,7 +90,16 @@ class SelectQuery(Query):
         try:
             self._describe()
         except SqlError as e:
-            raise self._bound.unknown_names() if e.code in _NAME_ERRORS else e from None
+            raise self._unknown_names() if e.code in _NAME_ERRORS else e from None
+
+    def _unknown_names(self) -> UnknownNameError:
+        """Return the error about the names that nothing explains, with what is known of them as values."""
+        from kartosql.plan.unquoted import with_hints
+
+        bound = self._bound
+        with contextlib.suppress(KartosqlError), self._runtime.planner(self._settings, FileAccess(self._store)) as p:
+            bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, bound.occurrences, p.evaluator))
+        return bound.unknown_names()
 
     def _describe(self) -> pa.Schema:
         statement = self._runtime.statement(self._settings, FileAccess(self._store), keys=())

@@ -51,6 +51,104 @@ def test_bytes_of_steps_are_in_the_dictionary(con):
     assert [set(s) for s in seed["steps"]] == [{"condition", "by", "files_before", "files_after"}] * 2
 
 
+ASKED = {
+    "partition key": ("p >= 0", None),
+    "inverted index": ("i1 >= 0", None),
+    "minmax": ("s >= 's'", "minmax"),
+    "valuelist": ("s <> 'x'", "valuelist"),
+    "bloomfilter": ("s IN ('s0', 's1', 's2', 's3')", "bloomfilter"),
+    "row groups": ("n >= 0", None),
+}
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A dataset of 40 files in which each kind of structure knows a column, and leaves out nothing of it."""
+    with kartosql.connect(str(tmp_path_factory.mktemp("asked"))) as con:
+        rows = pa.table(
+            {
+                "p": [i // 4 for i in range(160)],
+                "i1": [i % 4 for i in range(160)],
+                "s": [f"s{i % 4}" for i in range(160)],
+                "n": list(range(160)),
+                "v": [float(i) for i in range(160)],
+            }
+        )
+        con.create_dataset("ds", rows, partition_on=["p"], index_columns=["i1"])
+        yield con
+
+
+def _report(con, sql):
+    for _ in range(2):  # statistics of row groups are remembered when a second statement that asks opens the files
+        con.sql(sql).rows()
+    (scan,) = con.explain(sql).to_dict()["scans"]
+    return scan
+
+
+@pytest.mark.parametrize("kind", list(ASKED))
+def test_what_was_asked_and_left_everything_is_a_step_and_nothing_else(asked, kind):
+    where, index = ASKED[kind]
+    if index:
+        asked.create_skipping_index("ds", **{index: ["s"]})
+    scan = _report(asked, f"SELECT sum(n) FROM ds WHERE {where}")
+    steps = scan["datasets"][0]["steps"]
+    if index:
+        asked.drop_skipping_index("ds")
+    assert {"condition": where, "by": kind, "files_before": 40, "files_after": 40} in steps
+    assert {s["by"] for s in steps} <= {kind, "row groups"}
+    assert scan["not_used"] == []
+
+
+def test_a_skipping_index_that_cannot_answer_was_not_asked(asked):
+    asked.create_skipping_index("ds", minmax=["s"])
+    scan = _report(asked, "SELECT sum(v) FROM ds WHERE length(s) = 2")
+    asked.drop_skipping_index("ds")
+    assert scan["datasets"][0]["steps"] == []
+    assert [n["condition"] for n in scan["not_used"]] == ["length(s) = 2"]
+
+
+@pytest.mark.parametrize(
+    ("where", "by", "alternatives"),
+    [
+        (
+            "(p = 1 AND length(s) = 2) OR (p = 2 AND length(s) = 3)",
+            "partition key",
+            [("p = 1 AND length(s) = 2", "partition key", 1), ("p = 2 AND length(s) = 3", "partition key", 1)],
+        ),
+        (
+            "(p = 1 AND length(s) = 2) OR (p < 4 AND i1 = 9)",
+            "inverted index",
+            [("p = 1 AND length(s) = 2", "partition key", 1), ("p < 4 AND i1 = 9", "inverted index", 0)],
+        ),
+        (
+            "(p = 1 AND i1 = 1) OR (p = 2 AND length(s) > 1)",
+            "inverted index",  # asked for pairs of both columns
+            [("p = 1 AND i1 = 1", "inverted index", 1), ("p = 2 AND length(s) > 1", "partition key", 1)],
+        ),
+    ],
+)
+def test_an_or_tells_what_each_of_its_parts_left_and_what_answered_it(asked, where, by, alternatives):
+    sql = f"SELECT sum(v) FROM ds WHERE {where}"
+    (step,) = [s for s in _report(asked, sql)["datasets"][0]["steps"] if s["condition"] == where]
+    assert step["by"] == by
+    assert [tuple(a.values()) for a in step["alternatives"]] == alternatives
+    lines = [re.split(r" {2,}", line.strip()) for line in _lines(asked, f"EXPLAIN {sql}")]
+    for text, kind, left in alternatives:
+        assert [f"or: {text}", kind, f"40 -> {left}"] in [line[:3] for line in lines]
+    assert "<code>" in str(asked.explain(sql).html())
+    table = asked.sql(f"EXPLAIN (FORMAT TABLE) {sql}").arrow().to_pylist()
+    assert [r["condition"] for r in table if r["step"] is None and r["files_after"] is not None] == [
+        text for text, _, _ in alternatives
+    ]
+
+
+def test_advice_tells_what_was_asked_in_vain_and_still_finds_what_would_help(asked):
+    asked.create_skipping_index("ds", minmax=["s"])
+    found = str(asked.sql("ADVISE SELECT sum(v) FROM ds WHERE s = 's1' AND v < 8"))
+    asked.drop_skipping_index("ds")
+    assert "s = 's1' leaves out no file: minmax was asked, and keeps all of them" in found
+
+
 def test_a_large_plan_notes_what_steps_left_only_if_it_is_asked_for(con, monkeypatch):
     monkeypatch.setattr("kartosql.plan.transfer.FEW_FILES", 0)
     query = con.sql("SELECT v1 FROM c WHERE p = 3")

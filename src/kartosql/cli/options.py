@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 import sys
@@ -63,7 +64,16 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors look like all others."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"{self.prog} --help shows the options.")
+        hint = f"{self.prog} --help shows the options."
+        if message.startswith("unrecognized arguments: "):
+            known = [option for action in self._actions for option in action.option_strings]
+            wrong = message.partition(": ")[2].split()[0].partition("=")[0]
+        else:
+            choices = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+            wrong, known = (choices[1], re.findall(r"\w+", choices[2])) if choices else ("", [])
+        if close := difflib.get_close_matches(wrong, known, 1):
+            hint = f"Did you mean {close[0]}? {hint}"
+        raise UsageError(f"{message[:1].upper()}{message[1:]}.", hint=hint)
 
 
 def parse_options(arguments: Sequence[str]) -> Options:

@@ -83,9 +83,9 @@ def alone(scan: OccurrenceScan, part: PartScan, condition: Condition) -> str | N
 
 
 def unused(scan: OccurrenceScan) -> list[Condition]:
-    """Return the conditions that leave out no file."""
-    texts = {text for text, _ in scan.unused}
-    return [c for c in dict.fromkeys(scan.predicates) if c.text in texts]
+    """Return the conditions that leave out no file, asked of an index or not."""
+    steps = [s.condition for part in scan.parts for s in part.steps if s.files_after < s.files_before]
+    return [c for c in dict.fromkeys(scan.predicates) if not any(c.text in step for step in steps)]
 
 
 def unhelped(scan: OccurrenceScan) -> Iterator[tuple[PartScan, Condition, str]]:

@@ -117,6 +117,8 @@ def _facts(report: ScanReport) -> Iterator[str]:
         name = scan.occurrence.source.name
         for text, reason in scan.unused:
             yield f"{name}: {text} leaves out no file: {reason}"
+        for step in (s for part in scan.parts for s in part.steps if s.files_before == s.files_after > 0):
+            yield f"{name}: {step.condition} leaves out no file: {step.by} was asked, and keeps all of them"
         if scan.kept_because:
             yield f"{name}: all files are kept: {scan.kept_because}"
         overlaid = sum(len(p.overlaid) for p in scan.parts)

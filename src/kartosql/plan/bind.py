@@ -16,6 +16,7 @@ from kartosql.plan.edits import edited
 from kartosql.plan.occurrences import Occurrence, Relation, Unknown
 from kartosql.plan.scopes import ScopeWalker, Walked
 from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
+from kartosql.plan.unquoted import compared_with, quoted
 from kartosql.sql.shapes import with_masks
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, past_of, placeholders, span_of
@@ -308,6 +309,15 @@ def _unknown_column(unknown: Unknown, sql: str) -> SqlError:
 
 
 def _suggestion(unknown: Unknown) -> str | None:
+    if unknown.hint is not None:
+        return unknown.hint
+    hints = [_similar(unknown)]
+    if compared_with(unknown) is not None:
+        hints.append(f"A text stands in single quotes: {quoted(unknown.name)}.")
+    return " ".join(h for h in hints if h) or None
+
+
+def _similar(unknown: Unknown) -> str | None:
     by_lower = {c.lower(): c for c in unknown.candidates}
     close = difflib.get_close_matches(unknown.name.lower(), by_lower, 1, cutoff=0.6)
     if close:

@@ -117,7 +117,7 @@ class OccurrencePruner:
         for condition in conditions:
             known = in_metadata_terms(condition, self._occurrence.id, own, self._query.parameters)
             for skipped in table.skipping.skipped(known, types, zone):
-                if not draft.files.isdisjoint(skipped.files):
+                if draft.files:
                     draft.narrow(draft.files - skipped.files, condition.text, skipped.by)
 
     def _drops_missing(self, condition: Condition, payload: Set[str]) -> bool:
@@ -163,4 +163,4 @@ class OccurrencePruner:
         )
         for condition, _ in filter_.groups(conditions):
             files = filter_.files(condition, draft.files)
-            draft.narrow(files, filter_.account(condition), filter_.by(condition))
+            draft.narrow(files, filter_.account(condition), filter_.by(), filter_.alternatives)

@@ -23,9 +23,11 @@ from kartosql.plan.conditions import (
     substitute,
 )
 from kartosql.plan.occurrences import ColumnRef, Occurrence
-from kartosql.plan.scan import OccurrenceScan
+from kartosql.plan.scan import Alternative, OccurrenceScan
 
 MAX_PROBES = 16  # files that may be looked into while planning
+# What answers conditions, in the order in which one stands for an answer of several.
+INVERTED_INDEX, PARTITION_KEY, ROW_GROUPS = "inverted index", "partition key", "row groups"
 MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
 
@@ -173,6 +175,8 @@ class FileFilter:
         self._statistics: dict[Atom, Files | None] = {}
         self._among = table.all_files
         self._notes: list[str] = []
+        self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
+        self.alternatives: tuple[Alternative, ...] = ()  # of the last condition, if it is an OR of parts
         self.all_files = table.all_files
 
     def structures(self, condition: Condition) -> frozenset[str] | None:
@@ -199,7 +203,7 @@ class FileFilter:
         Only files ``among`` the given ones matter.
         """
         self._among = self.all_files if among is None else among
-        self._notes = []
+        self._notes, self._answers, self.alternatives = [], [], ()
         return self._files(condition, statistics=len(self._among) >= MIN_FOR_STATISTICS or among is None)
 
     def account(self, condition: Condition) -> str:
@@ -207,17 +211,9 @@ class FileFilter:
         notes = "; ".join(dict.fromkeys(self._notes))
         return f"{condition.text} ({notes})" if notes else condition.text
 
-    def by(self, condition: Condition) -> str:
-        """Return the name of what answers a condition, for people."""
-        if all(column in self._keys for _, column in condition.columns):
-            return "partition key"
-        return "inverted index" if self._asks_index(condition) else "row groups"
-
-    def _asks_index(self, condition: Condition) -> bool:
-        indexed = self.structures(condition)
-        if indexed is None and isinstance(condition, Group):
-            return any(map(self._asks_index, condition.items))
-        return bool(indexed)
+    def by(self) -> str:
+        """Return the name of what answered the condition of the last call of ``files``."""
+        return _decided_by(self._answers, self.all_files)
 
     def _files(self, condition: Condition, *, statistics: bool) -> Files | None:
         indexed = self.structures(condition)
@@ -226,17 +222,33 @@ class FileFilter:
         if not self._can_prune(condition, statistics=statistics):
             return None
         if isinstance(condition, Atom):
-            return self._by_statistics(condition)
+            found = self._by_statistics(condition)
+            if found is not None:
+                self._answers.append((ROW_GROUPS, found))
+            return found
         assert isinstance(condition, Group)
         if condition.op == "OR":
-            parts = [self._files(item, statistics=statistics) for item in condition.items]
-            return frozenset().union(*(self.all_files if p is None else p for p in parts))
+            return self._any_of(condition.items, statistics=statistics)
         result: Files | None = None
         for item, indexed in self.groups(list(condition.items)):
             found = self._evaluate(item, indexed) if indexed is not None else self._files(item, statistics=statistics)
             if found is not None:
                 result = found if result is None else result & found
         return result
+
+    def _any_of(self, items: Sequence[Condition], *, statistics: bool) -> Files:
+        """Return the files that may hold a match of one of several conditions, and note what each of them left."""
+        before, left, found = self._answers, frozenset[int](), []
+        answers: list[tuple[str, Files]] = []
+        for item in items:
+            self._answers = []
+            files = self._files(item, statistics=statistics)
+            files = self.all_files if files is None else files
+            found.append(Alternative(item.text, _decided_by(self._answers, self.all_files), len(self._among & files)))
+            answers += self._answers
+            left |= files
+        self._answers, self.alternatives = [*before, *answers], tuple(found)
+        return left
 
     def _can_prune(self, condition: Condition, *, statistics: bool) -> bool:
         """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
@@ -289,7 +301,9 @@ class FileFilter:
         if not condition.columns:
             return self.all_files if self._evaluator.constant(predicate, parameters) else frozenset()
         if not indexed:
-            return self._evaluator.partitions(self._table, predicate, parameters)
+            files = self._evaluator.partitions(self._table, predicate, parameters)
+            self._answers.append((PARTITION_KEY, files))
+            return files
         (column,) = indexed
         found = self._evaluator.index(
             self._table,
@@ -303,8 +317,15 @@ class FileFilter:
         )
         if found.note:
             self._notes.append(found.note)
+        self._answers.append((INVERTED_INDEX, found.files))
         return found.files
 
     def _name(self, column: ColumnRef) -> str:
         key = self._keys.get(column[1])
         return "v" if key is None else f"k{key}"
+
+
+def _decided_by(answers: Sequence[tuple[str, Files]], everything: Files) -> str:
+    """Return which of several kinds of answers left out files; if none did, which of them was asked."""
+    narrowed = {by for by, files in answers if len(files) < len(everything)} or {by for by, _ in answers}
+    return next((by for by in (INVERTED_INDEX, PARTITION_KEY, ROW_GROUPS) if by in narrowed), PARTITION_KEY)

@@ -204,3 +204,4 @@ class Unknown:
     qualifier: str | None
     candidates: tuple[str, ...]  # columns of the table that is named, or of all tables in scope
     aliases: tuple[str, ...] = ()  # what the tables in scope are called
+    hint: str | None = None  # what is known of it, which goes before guesses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
@@ -18,6 +18,7 @@ __all__ = ["ReportLine", "ScanReport", "human_bytes"]
 Sizes = MutableMapping[str, int | None]
 
 WIDE = 200
+PART_OF_OR = "or: "  # stands before each part of an OR
 _HEAD = ("dataset", "condition", "decided by", "files", "bytes")
 
 
@@ -26,8 +27,8 @@ class ReportLine:
     """One line of a scan report.
 
     ``step`` is 0 for a dataset as a whole, its steps are counted from 1; None for what is no
-    step: datasets that are not opened, and conditions that left out no file. Bytes are None
-    where they are not known.
+    step: parts of an OR, datasets that are not opened, and conditions that left out no file.
+    Bytes are None where they are not known.
     """
 
     table: str
@@ -161,6 +162,17 @@ class ScanReport:
                 before,
                 after,
             )
+            for part_of in step.alternatives:
+                yield ReportLine(
+                    name,
+                    part.part.name,
+                    None,
+                    None,
+                    part_of.condition,
+                    part_of.by,
+                    step.files_before,
+                    part_of.files_after,
+                )
 
     def _sized(self, part: PartScan) -> Iterator[tuple[Step, int | None, int | None]]:
         """Yield the steps with the bytes before and after each."""
@@ -183,15 +195,7 @@ class ScanReport:
             "bytes_selected": self._bytes(selected),
             "files": [table.shown(i) for i in part.files],
             "answered_from": "files" if part.summary is None else "metadata",
-            "steps": [
-                {
-                    "condition": s.condition,
-                    "by": s.by,
-                    "files_before": s.files_before,
-                    "files_after": s.files_after,
-                }
-                for s in part.steps
-            ],
+            "steps": [_step(s) for s in part.steps],
             "bytes_after_steps": [after for _, _, after in self._sized(part)],
         }
 
@@ -260,14 +264,23 @@ class ScanReport:
         return text
 
 
+def _step(step: Step) -> dict[str, Any]:
+    found = {name: getattr(step, name) for name in ("condition", "by", "files_before", "files_after")}
+    if step.alternatives:
+        found["alternatives"] = [asdict(a) for a in step.alternatives]
+    return found
+
+
 def _cells(line: ReportLine) -> list[str]:
     files, size = "", ""
-    between = " -> " if line.step else " of "
+    is_step = line.condition is not None
+    between = " -> " if is_step else " of "
     if line.files_before is not None and line.files_after is not None:
         counts = [f"{line.files_before:,}", f"{line.files_after:,}"]
-        files = between.join(counts if line.step else counts[::-1])
+        files = between.join(counts if is_step else counts[::-1])
     sizes = ["" if n is None else human_bytes(n) for n in (line.bytes_before, line.bytes_after)]
-    known = [s for s in (sizes if line.step else sizes[::-1]) if s]
-    size = between.join(known) if len(known) == 2 or not line.step else ""
-    name = "" if line.step else f"{line.dataset} ({line.join})" if line.join else str(line.dataset)
-    return [name, line.condition or line.note or "", line.decided_by or "", files, size]
+    known = [s for s in (sizes if is_step else sizes[::-1]) if s]
+    size = between.join(known) if len(known) == 2 or not is_step else ""
+    name = "" if is_step else f"{line.dataset} ({line.join})" if line.join else str(line.dataset)
+    condition = f"{PART_OF_OR}{line.condition}" if is_step and line.step is None else line.condition
+    return [name, condition or line.note or "", line.decided_by or "", files, size]

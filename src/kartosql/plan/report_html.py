@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kartosql.plan.report import PART_OF_OR
 from kartosql.text import markup
 from kartosql.text.sizes import human_bytes
 
@@ -36,14 +37,17 @@ def html(report: ScanReport) -> str:
 
 
 def _row(line: ReportLine) -> list[str]:
-    name = "" if line.step else markup.text(f"{line.dataset} ({line.join})" if line.join else line.dataset)
+    is_step = line.condition is not None
+    name = "" if is_step else markup.text(f"{line.dataset} ({line.join})" if line.join else line.dataset)
     condition = markup.code(line.condition) if line.condition else markup.text(line.note or "")
+    if is_step and line.step is None:
+        condition = markup.text(PART_OF_OR) + condition
     before, after = line.files_before or 0, line.files_after or 0
-    arrow = " → " if line.step else " of "
-    files = arrow.join([f"{before:,}", f"{after:,}"] if line.step else [f"{after:,}", f"{before:,}"])
+    arrow = " → " if is_step else " of "
+    files = arrow.join([f"{before:,}", f"{after:,}"] if is_step else [f"{after:,}", f"{before:,}"])
     bar = f'<span class="b" style="width:{BAR * after // before if before else 0}px"></span>'
     sizes = [None if n is None else human_bytes(n) for n in (line.bytes_before, line.bytes_after)]
-    known = [s for s in (sizes if line.step else sizes[::-1]) if s is not None]
+    known = [s for s in (sizes if is_step else sizes[::-1]) if s is not None]
     return [name, condition, markup.text(line.decided_by or ""), files, bar, arrow.join(known)]
 
 

@@ -12,10 +12,20 @@ from kartosql.plan.tables import Part
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """What one part of an OR left, and what answered it."""
+
+    condition: str
+    by: str
+    files_after: int
+
+
+@dataclass(frozen=True)
 class Step:
     """One pruning step of one dataset.
 
     ``left`` are the files that it left, unless they are many and the plan was not asked to be traced.
+    ``alternatives`` tell what each part of an OR left, where the parts were asked one by one.
     """
 
     condition: str
@@ -23,6 +33,7 @@ class Step:
     files_before: int
     files_after: int
     left: frozenset[int] | None = field(default=None, compare=False, repr=False)
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True)

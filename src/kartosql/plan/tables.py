@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -17,6 +18,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.sql.tree import is_plain_name
 
 Name = tuple[str, ...]
+_FILES = re.compile(r"(?P<csv>.*\.[ct]sv(\.(gz|zst))?)|.*\.parquet|.*/.*", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,8 @@ class Tables:
                 return self._two(*name)
         except SqlError as e:
             e.span, e.sql = span, sql
+            if e.code == "unknown-table" and (hint := _hint_for_file(".".join(name))) is not None:
+                e.hint = hint
             raise
         raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
 
@@ -327,6 +331,18 @@ class Tables:
                 hint=f"It has {', '.join(sorted(tables))}.",
             )
         raise SqlError(f"{first!r} holds no tables.", code="unknown-table")
+
+
+def _hint_for_file(name: str) -> str | None:
+    """Return how a file is made a table, if a name looks like one of a file or folder."""
+    match = _FILES.fullmatch(name)
+    if match is None:
+        return None
+    type_ = "csv" if match["csv"] else "parquet"
+    place = name.replace("'", "''")
+    return (
+        f"SHOW TABLES lists the tables. Files become one by ATTACH '{place}' AS x (TYPE {type_}), then SELECT * FROM x."
+    )
 
 
 def no_versions(name: str) -> SqlError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kartosql.plan.cells import Cells, Files, Rows, is_exact
 from kartosql.plan.conditions import Condition, conjunction, parameters_for
 from kartosql.plan.evaluate import MAX_PROBES
-from kartosql.plan.scan import Step
+from kartosql.plan.scan import Alternative, Step
 from kartosql.plan.tables import Part
 
 ROUNDS = 2
@@ -17,6 +17,16 @@ ROUNDS = 2
 FILE_BYTES = 10_000
 INDEX_FACTOR = 2
 FEW_FILES = 1_000  # of a dataset, for which each step of a plan notes what it left
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """The files that one condition left, and what answered it."""
+
+    condition: str
+    by: str
+    left: Files
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass
@@ -31,26 +41,26 @@ class Draft:
     join: str
     everything: Files
     own: Sequence[Condition] = ()
-    narrowed: list[tuple[str, str, Files]] = field(default_factory=list)  # condition, by, files that are left
+    narrowed: list[Narrowed] = field(default_factory=list)
     back: Files = frozenset()  # files that steps had left out
 
     @property
     def files(self) -> Files:
         """The files that are left."""
-        return self.narrowed[-1][2] if self.narrowed else self.everything
+        return self.narrowed[-1].left if self.narrowed else self.everything
 
-    def narrow(self, files: Files | None, condition: str, by: str) -> None:
+    def narrow(self, files: Files | None, condition: str, by: str, alternatives: tuple[Alternative, ...] = ()) -> None:
         """Keep only ``files``, and say so if that removes any or was asked of an index."""
         if files is None:
             return
         after = self.files & files
         if by != "join" or after != self.files:
-            self.narrowed.append((condition, by, after))
+            self.narrowed.append(Narrowed(condition, by, after, alternatives))
 
     def take_back(self, files: Files, since: int) -> None:
         """Undo the removal of ``files`` by the steps from number ``since`` on."""
         self.back |= files - self.files
-        self.narrowed[since:] = [(condition, by, left | files) for condition, by, left in self.narrowed[since:]]
+        self.narrowed[since:] = [replace(n, left=n.left | files) for n in self.narrowed[since:]]
 
     def steps(self, *, trace: bool = False) -> tuple[Step, ...]:
         """Return the steps with the numbers of files.
@@ -58,10 +68,10 @@ class Draft:
         The files themselves are held for a ``trace``, or if the dataset has few.
         """
         trace = trace or len(self.everything) <= FEW_FILES
-        counts = [len(self.everything), *(len(left) for _, _, left in self.narrowed)]
+        counts = [len(self.everything), *(len(n.left) for n in self.narrowed)]
         return tuple(
-            Step(condition, by, before, after, left if trace else None)
-            for (condition, by, left), before, after in zip(self.narrowed, counts, counts[1:], strict=False)
+            Step(n.condition, n.by, before, after, n.left if trace else None, n.alternatives)
+            for n, before, after in zip(self.narrowed, counts, counts[1:], strict=False)
         )
 
 

@@ -80,11 +80,16 @@ def check_tokens(tokens: Sequence[Token], text: str) -> None:
 
 def refused_function(name: str, span: Span | None, text: str) -> SqlError:
     """Return the error about a function that no query may call."""
+    hint = (
+        "Functions that reach files, settings, variables or the catalog are switched off; "
+        "a query reads the tables that SHOW TABLES lists."
+    )
+    if name.lower().startswith("read_") or name.lower().endswith("_scan"):
+        hint += " Files become one by ATTACH '...' AS x (TYPE parquet), or TYPE csv."
     return SqlError(
         f"The function {name} is not allowed in queries.",
         code="function-not-allowed",
-        hint="Functions that reach files, settings, variables or the catalog are switched off; "
-        "a query reads the tables that SHOW TABLES lists.",
+        hint=hint,
         span=span,
         sql=text,
     )

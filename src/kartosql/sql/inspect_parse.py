@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import TokenType
@@ -100,5 +101,6 @@ def _options(cursor: _Cursor, flags: tuple[str, ...], formats: tuple[str, ...] =
 
 def _query(cursor: _Cursor, word: str) -> Select:
     if not cursor.at_query():
-        raise cursor.fail(f"{word} needs a SELECT.")
+        close = difflib.get_close_matches(cursor.word(), ("ANALYZE", "COST", "WHY", "SELECT"), 1)
+        raise cursor.fail(f"{word} needs a SELECT.", f"Did you mean {close[0]}?" if close else None)
     return cursor.select()

@@ -70,7 +70,7 @@ def tokenize(text: str) -> list[Token]:
     try:
         parts = parts_of(text) if len(text) <= MAX_TEXT + MAX_LISTS else {}
     except TokenError as e:
-        raise SqlError(f"Cannot read the statement: {e}", code="syntax-error", sql=text) from None
+        raise _unreadable(text, e) from None
     listed = sum(end - start for start, (end, kind, _) in parts.items() if kind == CONSTANTS)
     if len(text) - listed > MAX_TEXT or listed > MAX_LISTS:
         raise SqlError(
@@ -85,7 +85,7 @@ def tokenize(text: str) -> list[Token]:
     try:
         return tokens_of(text, parts)
     except TokenError as e:
-        raise SqlError(f"Cannot read the statement: {_first_line(e)}", code="syntax-error", sql=text) from None
+        raise _unreadable(text, e) from None
 
 
 def split_statements(text: str) -> list[str]:
@@ -336,5 +336,7 @@ class _Cursor:
         return token.text
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:200]
+def _unreadable(text: str, error: TokenError) -> SqlError:
+    from kartosql.sql.diagnosis import unreadable  # not at the top: most statements can be read
+
+    return unreadable(text, error)

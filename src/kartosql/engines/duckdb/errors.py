@@ -18,6 +18,10 @@ _UNREADABLE = re.compile(r": Columns (?:of type|that hold) .+ cannot be queried$
 _LINE = re.compile(r"\n+LINE \d+: .*\Z", re.DOTALL)
 _PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
 _PIVOT_PARAMETERS = ("for a statement that expands into several", "cannot have parameters in their source")
+_SIGNATURE = re.compile(r"^\t(\w+)\((.*)\)(?: -> .*)?$", re.MULTILINE)
+_CALL = re.compile(r"""['"]\w+\((.*)\)['"]""")
+_PARAMETER = re.compile(r'(?:"[^"]*"|\w+) (.+)')
+MAX_SIGNATURES = 4
 _SCHEMA = re.compile(r'"?__kartosql_\d*"?\.')
 
 
@@ -53,7 +57,9 @@ def translate(
             sql=sql,
         )
     if isinstance(error, duckdb.ParserException):
-        return SqlError(message, code="syntax-error", sql=sql, hint=hint, span=_place(raw, sql, edits))
+        from kartosql.sql.diagnosis import diagnosed  # not at the top: most statements are right
+
+        return diagnosed(sql, message, hint, _place(raw, sql, edits))
     key = key_in(raw)
     failure = failure_of(error, f"Cannot read {key!r}" if key is not None else None)
     if failure is not None:
@@ -122,5 +128,26 @@ def _bind_error(message: str, raw: str, hint: str | None, sql: str, edits: Seque
     elif code == "not-grouped" and hint is None:
         hint = "Add it to GROUP BY, write any_value(...) around it, or use GROUP BY ALL."
     elif "No function matches" in raw or "Could not choose a best candidate" in raw:
-        hint = "Write a cast to the type that is meant, such as CAST(x AS DOUBLE)."
+        message = message.replace(" You might need to add explicit type casts.", "")
+        hint = _signatures(raw)
     return SqlError(message, code=code, hint=hint, sql=sql, span=span)
+
+
+def _signatures(raw: str) -> str:
+    """Return how a function is called, by the candidates that a message lists, and whether a cast may help."""
+    cast = "Write a cast to the type that is meant, such as CAST(x AS DOUBLE)."
+    found = [
+        (name, [_PARAMETER.sub(r"\1", p) for p in _split(parameters)]) for name, parameters in _SIGNATURE.findall(raw)
+    ]
+    if not found:
+        return cast
+    listed = [f"{name}({', '.join(types)})" for name, types in found[:MAX_SIGNATURES]]
+    hint = f"It is called as {', '.join(listed)}{' and others' if len(found) > MAX_SIGNATURES else ''}."
+    given = _CALL.search(raw)
+    count = None if given is None else len(_split(given[1]))
+    return f"{hint} {cast}" if count is None or any(len(types) == count for _, types in found) else hint
+
+
+def _split(parameters: str) -> list[str]:
+    """Return the parameters of a call; commas in brackets belong to types."""
+    return [p for p in re.split(r",\s*(?![^()]*\))", parameters) if p and p != "/"]

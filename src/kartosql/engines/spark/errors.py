@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kartosql.engines.spark.portable.casts import REFUSED
-from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, NotPortable, StoreError
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, NotPortable, StoreError, UsageError
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.*?)(?: SQLSTATE: \w+)?(?:\n|$)")
 _REFUSED = re.compile(r"\[USER_RAISED_EXCEPTION\] " + re.escape(REFUSED) + r"([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
@@ -19,12 +19,19 @@ _VALUES = (
 _HINT = "Use engine='duckdb' or 'auto'."
 
 
+def missing_pyspark() -> UsageError:
+    """Return the error about PySpark, or what it needs, where it is not installed."""
+    return UsageError("PySpark is not installed.", code="missing-extra", hint="pip install 'kartosql[spark]'")
+
+
 def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> KartosqlError:
     """Return the error of ours that an error of Spark means; no traceback of Java goes further."""
     if isinstance(error, KartosqlError):
         return error
     if timed_out:
         return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
+    if isinstance(error, ImportError):
+        return missing_pyspark()
     text = str(error)
     if interrupted or ("cancelled" in text and "SPARK_JOB_CANCELLED" in text):
         return ExecutionError("The statement was interrupted.", code="interrupted")

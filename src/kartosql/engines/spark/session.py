@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kartosql.engines.spark.errors import missing_pyspark
 from kartosql.engines.spark.java import maker
 from kartosql.errors import ExecutionError, KartosqlError, UsageError
 
@@ -161,9 +162,7 @@ def _pyspark() -> Any:
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         from pyspark.sql import SparkSession
     except ImportError:
-        raise UsageError(
-            "PySpark is not installed.", code="missing-extra", hint="pip install 'kartosql[spark]'"
-        ) from None
+        raise missing_pyspark() from None
     return SparkSession
 
 

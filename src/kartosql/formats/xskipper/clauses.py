@@ -57,6 +57,7 @@ class Clauses:
         self._session = session
         self._found: dict[tuple[str, Leaf], pa.BooleanArray | None] = {}
         self._everything = everything(segment.rows)
+        self.asked: set[str] = set()  # the kinds of indexes that had an answer
 
     def stages(self, condition: Condition) -> list[tuple[str, pa.BooleanArray]]:
         """Return which rows are left after each kind of index was asked; a row that is left once more stays out."""
@@ -68,6 +69,7 @@ class Clauses:
             passes = self._may_hold(condition, asked, left)
             if passes is not None:
                 left = pc.and_(left, passes)
+                self.asked |= {kind for (kind, _), flags in self._found.items() if flags is not None}
             found.append((KINDS[number], left))
         return found
 

@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Skipped:
-    """The files, by position, that one kind of index rules out."""
+    """The files, by position, that one kind of index rules out; none if it was asked and left out nothing."""
 
     by: str
     files: frozenset[int]
@@ -48,7 +48,7 @@ class Selection:
     """Which files have to be read.
 
     ``skipped_by`` tells for each given file which kind of index proves that it holds no match,
-    None for files to read. ``steps`` are the kinds that removed files, in order.
+    None for files to read. ``steps`` are the kinds that were asked, in order.
     """
 
     skipped_by: list[str | None]
@@ -254,40 +254,42 @@ class MetadataStore:
         columns where the indexes do not tell these.
         """
         session = session or Session()
-        left = self._stages(conditions, session)
+        stages, asked = self._stages(conditions, session)
         known = self._by_id()
         skipped: list[str | None] = [None] * len(files)
         steps = []
         before = len(files)
         rows = [known.get(object_id(path, time)) for path, time in files]
-        for kind, flags in left:
+        for kind, flags in stages.items():
             for i, numbers in enumerate(rows):
                 # Several rows of one file should say the same; if not, the file is kept.
                 if numbers is not None and skipped[i] is None and not any(flags[n] for n in numbers):
                     skipped[i] = kind
             after = skipped.count(None)
-            if after < before:
+            if before and kind in asked:
                 steps.append(Step(kind, before, after))
             before = after
         return Selection(skipped, steps)
 
-    def _stages(self, conditions: Sequence[Condition], session: Session) -> list[tuple[str, list[bool]]]:
-        """Return per kind of index which rows of all part files are left once it was asked."""
+    def _stages(self, conditions: Sequence[Condition], session: Session) -> tuple[dict[str, list[bool]], set[str]]:
+        """Return per kind of index which rows of all part files are left after it, and the kinds that were asked."""
         found: dict[str, list[bool]] = {kind: [] for kind in KINDS if kind in session.kinds}
         named = [s for s in self.segments if s.ids()]
+        asked: set[str] = set()
 
-        def asked(segment: Segment) -> list[list[tuple[str, Any]]]:
+        def ask(segment: Segment) -> tuple[list[list[tuple[str, Any]]], set[str]]:
             clauses = Clauses(segment, self._filters_of, session)
-            return [clauses.stages(c) for c in conditions]
+            return [clauses.stages(c) for c in conditions], clauses.asked
 
-        for segment, stages in zip(named, _each(asked, named), strict=True):
+        for segment, (stages, kinds) in zip(named, _each(ask, named), strict=True):
+            asked |= kinds
             for kind in found:
                 joined = None
                 for stage in stages:
                     flags = dict(stage)[kind]
                     joined = flags if joined is None else pc.and_(joined, flags)
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
-        return list(found.items())
+        return found, asked
 
     def _by_id(self) -> dict[str, list[int]]:
         """Return the rows of each indexed object, counted through all part files with readable names."""

@@ -1,0 +1,186 @@
+"""What is probably wrong where a parser stopped: open quotes and brackets, misspelt keywords, missing commas."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from kartosql.errors import Span, SqlError
+from kartosql.sql.tokens import tokens_of
+
+# Quoted texts and comments from their beginnings; the second group is there if they end.
+_LEXEMES = re.compile(
+    r"""(?P<line>--[^\n\r]*)|(?P<comment>/\*)|(?<!\w)(?P<tag>\$(?:[^\W\d]\w*)?\$)"""
+    r"""|(?<!\w)(?P<escaped>e')(?:[^'\\]|\\.|'')*(?P<escaped_end>')?"""
+    r"""|(?P<quote>['"])(?:(?!(?P=quote)).)*(?P<end>(?P=quote))?""",
+    re.IGNORECASE | re.DOTALL,
+)
+_COMMENT_MARKS = re.compile(r"/\*|\*/")
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
+# The clauses of a query in the order in which they stand.
+_CLAUSES = ("FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT")
+_KEYWORDS = (
+    *_CLAUSES,
+    *("SELECT", "DISTINCT", "JOIN", "INNER", "LEFT", "RIGHT", "OUTER", "CROSS", "UNION", "EXCEPT", "INTERSECT"),
+    *("BETWEEN", "VALUES", "WINDOW", "CASE", "WHEN", "THEN", "ELSE", "LIKE", "ILIKE", "EXISTS", "USING", "OFFSET"),
+    *("PARTITION", "OVER", "NULL", "AND", "NOT"),
+)
+_OPERANDS = (TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING, TokenType.NUMBER)
+_CUTOFF = 0.74  # FORM is as close to FROM
+
+
+def unreadable(text: str, error: TokenError) -> SqlError:
+    """Return the error about a text that has no tokens, with the place where something is not closed."""
+    found = _open_quote(text)
+    if found is None:
+        first = str(error).strip().splitlines()[0][:200]
+        return SqlError(f"Cannot read the statement: {first}", code="syntax-error", sql=text)
+    mark, at = found
+    what = {"'": "text", '"': "name in double quotes", "/*": "comment"}.get(mark, "text")
+    end = {"/*": "*/", "e'": "'"}.get(mark.lower(), mark)
+    return SqlError(
+        f"The {what} that begins at {place(text, at)} is not closed.",
+        code="syntax-error",
+        hint=f"Write {end} where it ends" + (f"; {end} within it is written {end * 2}." if end in "'\"" else "."),
+        span=(at, at + len(mark)),
+        sql=text,
+    )
+
+
+def place(text: str, at: int) -> str:
+    """Return a place in a text for people: the column, with the line if there are several."""
+    line = text.count("\n", 0, at) + 1
+    column = at - text.rfind("\n", 0, at)
+    return f"line {line}, column {column}" if "\n" in text.strip() else f"column {column}"
+
+
+def _open_quote(text: str) -> tuple[str, int] | None:
+    """Return the mark and the place of what is not closed."""
+    at = 0
+    while match := _LEXEMES.search(text, at):
+        at = match.end()
+        start = match.start()
+        if match["comment"]:
+            end = _end_of_comment(text, at)
+        elif match["tag"]:
+            found = text.find(match["tag"], at)
+            end = None if found < 0 else found + len(match["tag"])
+        else:
+            end = at if match["line"] or match["end"] or match["escaped_end"] else None
+        if end is None:
+            return match["comment"] or match["tag"] or match["escaped"] or match["quote"], start
+        at = end
+    return None
+
+
+def _end_of_comment(text: str, at: int) -> int | None:
+    depth = 1
+    while depth:
+        match = _COMMENT_MARKS.search(text, at)
+        if match is None:
+            return None
+        depth += 1 if match[0] == "/*" else -1
+        at = match.end()
+    return at
+
+
+def diagnosed(text: str, message: str, hint: str | None, span: Span | None) -> SqlError:
+    """Return the error of a parser that stopped at ``span`` of a statement, with what is probably the cause."""
+    error = SqlError(message, code="syntax-error", hint=hint, span=span, sql=text)
+    try:
+        tokens = tokens_of(text)
+    except TokenError as e:
+        return unreadable(text, e)
+    at = next((i for i, t in enumerate(tokens) if span is not None and t.end >= span[0]), None)
+    if _names_bracket(error, tokens) or at is None or hint is not None:
+        return error
+    _names_keyword(error, tokens, at) or _names_clause(error, tokens, at) or _names_gap(error, tokens, at)
+    return error
+
+
+def _names_bracket(error: SqlError, tokens: Sequence[Token]) -> bool:
+    """Tell a bracket that is not closed, or closes nothing."""
+    text, opened = error.sql or "", list[Token]()
+    wrong: Token | None = None
+    for token in tokens:
+        if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
+            continue
+        if token.text in _BRACKETS:
+            opened.append(token)
+        elif token.text in _BRACKETS.values():
+            if not opened or _BRACKETS[opened[-1].text] != token.text:
+                wrong = token
+                break
+            opened.pop()
+    if opened:
+        token = opened[-1]
+        message = f"The bracket {token.text} at {place(text, token.start)} is not closed."
+        return _point(error, token, message, f"Write {_BRACKETS[token.text]} where it ends.")
+    if wrong is not None:
+        message = f"The bracket {wrong.text} at {place(text, wrong.start)} closes nothing."
+        return _point(error, wrong, message, "Leave it out, or open it before.")
+    return False
+
+
+def _point(error: SqlError, token: Token, message: str, hint: str) -> bool:
+    error.message, error.hint, error.span = message, hint, (token.start, token.end + 1)
+    error.args = (message,)
+    return True
+
+
+def _names_keyword(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
+    """Tell a word near the place that looks like a keyword."""
+    for distance, token in enumerate(reversed(tokens[max(0, at - 4) : at + 1])):
+        word = token.text.upper()
+        if token.token_type != TokenType.VAR or word in _KEYWORDS:
+            continue
+        close = difflib.get_close_matches(word, _KEYWORDS, 1, cutoff=_CUTOFF if distance <= 2 else 0.8)
+        if close:
+            hint = f"Did you mean {close[0]} instead of {token.text}?"
+            return _point(error, token, f'syntax error at or near "{token.text}"', hint)
+    return False
+
+
+def _names_clause(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
+    """Tell a clause that stands behind a later one, GROUP and ORDER without BY, and a statement that ends too early."""
+    token, before = tokens[at], tokens[at - 1] if at else None
+    word = token.text.upper().split()[0]
+    if before is not None and before.text.upper() in ("GROUP", "ORDER", "PARTITION") and word != "BY":
+        error.hint = f"Did you mean {before.text.upper()} BY?"
+        return True
+    later = _CLAUSES[_CLAUSES.index(word) + 1 :] if word in _CLAUSES else ()
+    found = [t.text.upper().split()[0] for t in _same_level(tokens, at)]
+    behind = next((clause for clause in later if clause in found), None)
+    if behind is not None:
+        error.hint = f"{word} stands before {behind}."
+        return True
+    if at == len(tokens) - 1 and token.token_type not in _OPERANDS and token.text not in _BRACKETS.values():
+        error.hint = f"The statement ends behind {token.text}, where something has to follow."
+        return True
+    return False
+
+
+def _same_level(tokens: Sequence[Token], at: int) -> list[Token]:
+    """Return the tokens before one of the same query."""
+    found, depth = [], 0
+    for token in reversed(tokens[:at]):
+        depth += (token.text in _BRACKETS.values()) - (token.text in _BRACKETS)
+        if depth < 0 or (depth == 0 and token.text.upper() in ("SELECT", "UNION", "EXCEPT", "INTERSECT")):
+            break
+        if depth == 0 and token.token_type not in _OPERANDS:
+            found.append(token)
+    return found
+
+
+def _names_gap(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
+    """Tell that a comma may be missing between two operands."""
+    token, before = tokens[at], tokens[at - 1] if at else None
+    ends = before is not None and (before.token_type in _OPERANDS or before.text == ")")
+    if not ends or token.token_type not in _OPERANDS:
+        return False
+    error.hint = f"A comma or an operator may be missing in front of {token.text}."
+    return True
