@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import golden
+import tiers
 from kartosql.errors import UsageError
 from kartosql.store import Store
 
@@ -24,6 +25,25 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark(items)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("markexpr") == "quick":
+        config.pluginmanager.register(tiers.Guard())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """Name a test as it can be asked for again: pytest-xdist adds its group."""
+    report = yield
+    for group in item.iter_markers("xdist_group"):
+        report.nodeid = report.nodeid.removesuffix(f"@{group.args[0]}")
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -408,7 +408,7 @@ def test_parameters_that_are_no_list_and_no_dictionary_are_refused(connection, p
     assert e.value.code in ("invalid-parameters", "invalid-argument")
 
 
-@pytest.mark.parametrize("value", [object(), 1j, type], ids=repr)
+@pytest.mark.parametrize("value", [object(), 1j, type], ids=["object", "complex", "type"])
 def test_a_parameter_the_engine_has_no_type_for_is_refused(connection, value):
     with pytest.raises(KartosqlError):
         connection.sql("SELECT x = ? FROM d", [value]).rows()

@@ -1,0 +1,72 @@
+"""What a test costs is found by itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import crashes
+import tiers
+
+
+def _helper() -> None:
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+class _Machine:
+    def start(self) -> None:
+        _helper()
+
+
+def _directly() -> None:
+    import multiprocessing
+
+    multiprocessing.get_context("spawn")
+
+
+def _in_a_class() -> None:
+    _Machine().start()
+
+
+def _in_another_module() -> None:
+    assert not crashes.was_killed(lambda: None, 0, "before")
+
+
+def _inside() -> None:
+    def call() -> None:
+        _helper()
+
+    call()
+
+
+def _not_at_all() -> None:
+    assert tiers.TESTS.is_dir()
+
+
+@pytest.mark.parametrize("starting", [_helper, _directly, _in_a_class, _in_another_module, _inside])
+def test_whoever_starts_processes_is_found(starting):
+    assert tiers.starts_processes(_not_at_all, starting)
+
+
+def test_who_starts_none_is_not():
+    assert not tiers.starts_processes(_not_at_all)
+
+
+def test_every_test_has_one_tier(request):
+    names = {"quick", "slow", "process", "spark"}
+    for item in request.session.items:
+        found = {mark.name for mark in item.iter_markers()} & names
+        assert found in ({"quick"}, {"slow"}, {"process"}, {"spark"}, {"process", "slow"}, {"spark", "slow"}), item
+
+
+def test_a_process_in_the_quick_tier_is_refused():
+    guard = tiers.Guard()
+    guard.test = "this"
+    try:
+        with pytest.raises(RuntimeError, match="this starts a process"):
+            _helper()
+    finally:
+        guard.test = None
+    _helper()

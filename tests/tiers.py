@@ -1,0 +1,99 @@
+"""What a test costs, told by its fixtures and its code: a session of Spark, processes, seconds, or little.
+
+``pytest -m quick`` runs those that cost little, for somebody who changes a line. Only ``slow`` is set by hand.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+# Names in code that stand for starting a process.
+_STARTING = {"subprocess", "multiprocessing", "pexpect", "fork", "posix_spawn", "ProcessPoolExecutor"}
+_STARTED = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark tests with what they cost, and with the group that stays in one process of pytest-xdist."""
+    for item in items:
+        found = tier(item)
+        item.add_marker(found)
+        spark = found == "spark" or "spark" in item.path.relative_to(TESTS).parent.parts
+        # One session of Spark for all; and what a module's fixtures made is made once.
+        item.add_marker(pytest.mark.xdist_group("spark" if spark else item.path.stem))
+
+
+def tier(item: pytest.Item) -> str:
+    """Return what a test costs."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
+    if starts_processes(item.function, *_fixtures(item)):  # type: ignore[attr-defined]
+        return "process"
+    return "slow" if item.get_closest_marker("slow") else "quick"
+
+
+def _fixtures(item: Any) -> Iterator[Callable[..., Any]]:
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        yield from (definition.func for definition in definitions)
+
+
+def starts_processes(*functions: Callable[..., Any]) -> bool:
+    """Return whether functions, or what they call of the tests, name something that starts a process."""
+    waiting, seen = [*functions], set()
+    while waiting:
+        function = inspect.unwrap(waiting.pop())
+        function = getattr(function, "__func__", function)
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        names = set(_names(function.__code__))
+        if names & _STARTING:
+            return True
+        for name in names & function.__globals__.keys():
+            waiting += _called(function.__globals__[name], names)
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _called(value: Any, names: set[str]) -> list[Any]:
+    """Return the functions of the tests that a name may stand for."""
+    if inspect.ismodule(value):
+        ours = TESTS in Path(getattr(value, "__file__", None) or "/").parents
+        return [f for n, f in vars(value).items() if n in names] if ours else []
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if TESTS not in Path(getattr(module, "__file__", None) or "/").parents:
+        return []
+    return list(vars(value).values()) if inspect.isclass(value) else [value]
+
+
+class Guard:
+    """Lets no test of the quick tier start a process, where that tier is run."""
+
+    def __init__(self) -> None:
+        self.test: str | None = None
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.test is not None and event in _STARTED:
+            raise RuntimeError(f"{self.test} starts a process: name subprocess in it, or mark it as slow")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.test = item.nodeid
+        try:
+            return (yield)
+        finally:
+            self.test = None
