@@ -12,12 +12,18 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 CHECKOUT = Path(__file__).parent.parent
-_OUTSIDE = re.compile(r"\]\(\.\./(README\.md|sql_examples)(#[\w-]+)?\)")
+_OUTSIDE = re.compile(r"\]\(\.\./(README\.md|sql_examples|\.github/CONTRIBUTING\.md)(#[\w-]+)?\)")
+
+_ON_SITE = {
+    "README.md": "index.md",
+    "sql_examples": "examples.md",
+    ".github/CONTRIBUTING.md": "architecture.md#where-to-add-what",
+}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Let links that leave this folder lead to pages of the site."""
-    return _OUTSIDE.sub(lambda m: "](index.md)" if m[1] == "README.md" else "](examples.md)", markdown)
+    return _OUTSIDE.sub(lambda m: f"]({_ON_SITE[m[1]]})", markdown)
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 from kartosql.cli.main import main
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+PAGES = [CHECKOUT / "README.md", CHECKOUT / ".github" / "CONTRIBUTING.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What differs from run to run: sizes of files that another version of the compression wrote, times and commits.
 _CHANGING = [
@@ -88,6 +90,14 @@ def console_steps(text: str) -> Iterator[tuple[str, str]]:
     for step in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, _, shown = step.partition("\n")
         yield line, shown
+
+
+def run_shell(text: str, folder: Path) -> None:
+    """Run the commands of a sh block in a folder; each has to succeed."""
+    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", text]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def run_console(text: str) -> None:

@@ -76,6 +76,18 @@ def test_commands_of_a_page_print_what_it_shows(page: Path) -> None:
         fences.run_console(text)
 
 
+@pytest.mark.parametrize("page", [p for p in _with("sh") if p.name != "README.md"], ids=lambda p: p.stem)
+def test_commands_of_a_page_run(page: Path, demo_copy: Path) -> None:
+    for text in fences.blocks(page, "sh"):
+        fences.run_shell(text, demo_copy.parent)
+
+
+def test_a_command_that_fails_in_a_page_is_found(tmp_path: Path) -> None:
+    for text in ("kartosql --profile nightly\necho done", "kartosql nowhere -c 'SELECT 1' | cat"):
+        with pytest.raises(AssertionError):
+            fences.run_shell(text, tmp_path)
+
+
 @pytest.mark.parametrize("page", _with("sql"), ids=lambda p: p.stem)
 def test_sql_of_a_page_runs_on_the_demo(page: Path, demo_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo_copy.parent)

@@ -110,7 +110,7 @@ def _anchor(heading: str) -> str:
 @pytest.mark.parametrize("page", fences.PAGES, ids=lambda p: p.stem)
 def test_blocks_of_a_page_are_in_languages_that_are_tested(page: Path) -> None:
     # The block of Spark runs where there is a session, see tests/write/spark.
-    more = {"README.md": {"sh"}, "writing.md": {"pyspark"}, "spark.md": {"pyspark"}}
+    more = {"README.md": {"sh"}, "recipes.md": {"sh"}, "writing.md": {"pyspark"}, "spark.md": {"pyspark"}}
     allowed = {"python", "sql", "console", "text", "json"} | more.get(page.name, set())
     assert fences.languages(page) <= allowed
 
