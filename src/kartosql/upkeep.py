@@ -237,7 +237,7 @@ class Upkeep(Writing):
             if repair and any(f.repairable for f in found):
                 from kartosql.write.repair import repair as mend
 
-                found = mend(store, uuid, found)
+                found = mend(store, uuid, found, self._grace)
             findings += found
         return findings
 

@@ -170,6 +170,7 @@ def after(name):
     return state_of(store)
 
 
+@pytest.mark.filterwarnings("ignore:.*holds NULL, which its index leaves out")
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_that_ends_at_any_step_shows_the_old_or_the_new_state(name, done):

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import crashes
 import kartosql
+from kartosql.formats.kartothek.resolve import HISTORY
 from kartosql.store import Store, steps
 
 CUBE = kartosql.Cube("c", "x", "p", index_columns="i")
@@ -50,6 +51,22 @@ def fill(con: kartosql.Connection) -> None:
     # What is replaced belongs to nothing then: a cleanup has something to remove.
     con.replace_partitions("d", plain(4))
     con.append_to_dataset("d", plain(5))
+    con.create_dataset("h", plain(1, 2))
+    con.create_skipping_index("h", minmax="s")
+    forget_history(con, "h")
+
+
+def forget_history(con: kartosql.Connection, uuid: str) -> None:
+    """Take the history of its schemas out of a dataset, as another program may."""
+    key = f"{uuid}.by-dataset-metadata.json"
+    document = json.loads(con.store.read(key))
+    del document["metadata"][HISTORY]
+    con.store.put(key, json.dumps(document).encode())
+
+
+def exported(con: kartosql.Connection) -> str:
+    """Return where exports go."""
+    return f"{con.store.url}-odf"
 
 
 OTHER_SEED = pa.table({"x": ["1"], "p": [7], "i": [3]})
@@ -90,6 +107,12 @@ OPERATIONS: dict[str, Act] = {
     "delete dataset": lambda con: con.delete_dataset("d"),
     "compact dataset": lambda con: con.compact("d"),
     "clean up": lambda con: clean_up(con),
+    "add dataset": lambda con: con.sql("ALTER CUBE c ADD DATASET k AS SELECT x, p, w + 1 AS u FROM c.en"),
+    "create skipping index": lambda con: con.create_skipping_index("d", minmax="s", valuelist="s"),
+    "drop skipping index": lambda con: con.drop_skipping_index("h"),
+    "record schema": lambda con: con.record_schema("h"),
+    "export": lambda con: con.sql(f"EXPORT (SELECT x, i FROM c) TO '{exported(con)}' (TYPE odf, PRIMARY_KEY x)"),
+    "export history": lambda con: con.export_schema_history("d", exported(con)),
 }
 
 
@@ -144,5 +167,7 @@ if __name__ == "__main__":
     import kartosql.write.copy
     import kartosql.write.cubes
     import kartosql.write.garbage
+    import kartosql.write.odf
+    import kartosql.write.skipping
 
     serve()

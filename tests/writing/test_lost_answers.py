@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,6 +17,7 @@ import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.places import place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.store import Store
 from kartosql.write.race import Patience
@@ -78,11 +79,29 @@ def state_of(url: str) -> dict[str, State]:
             history = bool(dataset.document.metadata.get("kartosql_schema_history"))
             columns = tuple(table.schema.names)
             found[uuid] = State(rows_of(store, table), columns, sorted(table.indices), skipping, history)
+    if (chain := exported_chain(f"{url}-odf")) is not None:
+        found["export"] = State(
+            [str(s.rows) for s in chain.slices], (), [link.block.kind for link in chain.links], [], True
+        )
     return found
+
+
+def exported_chain(url: str) -> Any:
+    """Return the chain that an export wrote, with every block and file of data checked; None without a head."""
+    store = Store(url)
+    try:
+        store.size("refs/head")
+    except KeyError:
+        return None
+    chain = read_chain(store.read)
+    for one in chain.slices:
+        check_data(store.read(one.key), one)
+    return chain
 
 
 def run(name: str, fault: Fault) -> str | None:
     """Carry an operation out on a copy of the store, and return the code of its error."""
+    LossyFiles.stores.pop("lost-odf", None)
     with connect(copy_store("prepared", "lost")) as con:
         LossyFiles.fault = fault
         try:
@@ -121,9 +140,21 @@ def test_a_lost_answer_leaves_the_old_or_the_new_state_and_the_error_says_which(
                 assert found == (new if code is None else old), where
             seen.add(found == new)
             write_on("lossy://lost", found, where)
+            if name.startswith("export"):
+                write_export("lossy://lost", name, found == new)
             fault.arrive()
             state_of("lossy://lost")  # every file that is named is there, whatever comes how late
     assert seen == {True, False} or name in UNCHANGED
+
+
+def write_export(url: str, name: str, is_there: bool) -> None:
+    """Export again, which is refused only where an export came to its end."""
+    with connect(url) as con:
+        if not is_there:
+            OPERATIONS[name](con)
+        with pytest.raises(KartosqlError) as e:
+            OPERATIONS[name](con)
+        assert e.value.code == "dataset-exists"
 
 
 def write_on(url: str, before: dict[str, State], where: str) -> None:

@@ -20,7 +20,9 @@ from kartosql.sql import Select, parse
 from kartosql.sql.rewrites import Rewrite, rewrites
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.files import ROW_GROUP_ROWS
+from kartosql.write.indices import ORIGINALS_REFUSE
 from kartosql.write.split import is_index_type
+from kartosql.write.stats import may_hold_null
 
 LEAST_SHARE = 0.1  # of the files or bytes that have to be saved
 USELESS = 0.9  # the share of files in which a value of a useless index stands
@@ -130,8 +132,14 @@ def _index(
         total,
         found.sample.scaled(missing),
         looked(found),
-        "writes to the dataset then keep the index up to date",
+        "writes to the dataset then keep the index up to date" + _about_nulls(scan, column, found),
     )
+
+
+def _about_nulls(scan: OccurrenceScan, column: str, found: Matches) -> str:
+    if scan.occurrence.source.cube is None or not any(may_hold_null(f, column) for f in found.sample.footers):
+        return ""
+    return f"; {column} holds NULL, which the index leaves out: {ORIGINALS_REFUSE.removesuffix('.')}"
 
 
 def counted_files(count: int) -> str:

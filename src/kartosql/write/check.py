@@ -28,6 +28,7 @@ from kartosql.write.deltas import read_index
 from kartosql.write.document import Head, read_raw
 from kartosql.write.evolve import read_known
 from kartosql.write.files import open_key
+from kartosql.write.indices import ORIGINALS_REFUSE
 from kartosql.write.marks import read_marks
 
 BATCH_FILES = 64
@@ -67,6 +68,7 @@ class _File:
     problems: tuple[Finding, ...] = ()
     uniques: Mapping[str, pa.Array] | None = None
     cells: pa.Table | None = None
+    with_null: frozenset[str] = frozenset()
 
 
 class _Dataset:
@@ -95,8 +97,7 @@ class _Dataset:
             yield self._of(e, "metadata", None)
             return
         if head is None:
-            message = f"{self._uuid!r} has no metadata document: its write never finished, or it was deleted in part"
-            yield self._finding("metadata", "warning", None, message)
+            yield from self._no_document()
         else:
             yield from self._marks(head)
         try:
@@ -123,6 +124,16 @@ class _Dataset:
         yield from self._indices(dataset, values, is_whole)
 
     # -- the document ----------------------------------------------------------------------------
+
+    def _no_document(self) -> Iterator[Finding]:
+        """Tell of files without a document, unless a cleanup knows them already."""
+        with contextlib.suppress(FormatError):
+            if garbage.is_known(self._store, self._uuid):
+                return
+        message = f"{self._uuid!r} has no metadata document: its write never finished, or it was deleted in part"
+        yield self._finding(
+            "metadata", "warning", None, f"{message}; REPAIR leaves its files to CLEANUP", repairable=True
+        )
 
     def _marks(self, head: Head) -> Iterator[Finding]:
         if head.intent is not None or head.unfinished:
@@ -220,6 +231,7 @@ class _Dataset:
         indexed = [column for column in table.indices if column in table.schema.names]
         found: dict[str, list[tuple[str, pa.Array]]] = {column: [] for column in indexed}
         overlaid = 0
+        with_null: set[str] = set()
         look = partial(self._look, table, indexed, cell)
         for batch in _batches(groups):
             files = [at for group in batch for at in group]
@@ -228,6 +240,7 @@ class _Dataset:
                 yield from looks[at].problems
                 for column, array in (looks[at].uniques or {}).items():
                     found[column].append((table.labels[at], array))
+                with_null |= looks[at].with_null
             for group in batch if cell else ():
                 cells = [looks[at].cells for at in group]
                 known = [c for c in cells if c is not None]
@@ -235,6 +248,9 @@ class _Dataset:
         if overlaid:
             message = f"{overlaid:,} rows were overwritten by later files; COMPACT drops them"
             yield self._finding("overlays", "info", None, message)
+        for column in sorted(with_null) if self._cube is not None else ():
+            message = f"the indexed column {column!r} holds NULL, which its index leaves out. {ORIGINALS_REFUSE}"
+            yield self._finding("null-in-index", "info", None, message)
         for column, pairs in found.items():
             type_ = normalise(table.schema.field(column).type)
             made = indexing.pairs_of(type_, [label for label, _ in pairs], [array for _, array in pairs])
@@ -276,7 +292,7 @@ class _Dataset:
                 if problems:
                     return _File(problems)
                 uniques: dict[str, list[pa.Array]] = {column: [] for column in indexed}
-                cells = []
+                cells, with_null = [], set()
                 for group in range(file.num_row_groups):
                     wanted = None if self._full else list(dict.fromkeys([*indexed, *cell]))
                     if wanted == []:
@@ -285,6 +301,7 @@ class _Dataset:
                     for column in indexed:
                         type_ = normalise(table.schema.field(column).type)
                         uniques[column].append(indexing.unique_values(rows[column], type_))
+                    with_null |= {column for column in indexed if rows[column].null_count}
                     cells.append(rows.select(list(cell)))
         except KeyError:
             return _File((self._finding("missing-file", "error", key, "the file is missing"),))
@@ -296,13 +313,13 @@ class _Dataset:
             for column, arrays in uniques.items()
         }
         if not cell or not cells:
-            return _File((), found)
+            return _File((), found, with_null=frozenset(with_null))
         joined = pa.concat_tables(cells, promote_options="permissive")
         typed = pa.table([joined[c].cast(normalise(table.schema.field(c).type)) for c in cell], names=list(cell))
         twice = typed.num_rows - _count([typed])
         message = f"{twice:,} rows hold a cell that another row of the file holds too"
         problems = (self._finding("duplicate-cells", "error", key, message),) if twice else ()
-        return _File(problems, found, typed)
+        return _File(problems, found, typed, frozenset(with_null))
 
     def _schema(self, table: DatasetTable, schema: pa.Schema, key: str) -> Iterator[Finding]:
         for field in table.schema:

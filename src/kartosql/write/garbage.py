@@ -74,6 +74,13 @@ def collect(
     return found
 
 
+def is_known(store: Store, uuid: str) -> bool:
+    """Return whether all files below a dataset are marked."""
+    marks = read_marks(store, uuid)
+    known = {*marks.since, *marks.removing, marks_key(uuid)}
+    return all(key in known or key.startswith(f"{uuid}/{LOG}/") for key in store.list_below(f"{uuid}/"))
+
+
 def _collect(store: Store, uuid: str, grace: dt.timedelta, dry_run: bool) -> list[Garbage]:
     for _ in attempts(marks_key(uuid)):
         now = store.now()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import SqlError, UsageError
+from kartosql.errors import KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.write.change import Change
@@ -18,6 +20,10 @@ from kartosql.write.indexing import pairs_of_files
 from kartosql.write.layout import Layout, columns_of
 from kartosql.write.operation import Operation, check_index_keys
 from kartosql.write.split import is_index_type
+from kartosql.write.stats import may_hold_null, read_footer
+
+ORIGINALS_REFUSE = "kartothek and plateau refuse to add rows with NULL in an indexed column to a cube."
+_FOOTERS = 64
 
 
 def create_index(operation: Operation, name: str, columns: str | Iterable[str]) -> dict[str, Any]:
@@ -27,6 +33,7 @@ def create_index(operation: Operation, name: str, columns: str | Iterable[str]) 
     for column in names:
         _check_column(dataset, column)
     check_index_keys(Layout(dataset.uuid, dataset.uuid, index_columns=names))
+    _warn_of_nulls(operation, dataset, names)
     pairs = _pairs(operation, dataset, names)
     change = Change(dataset.uuid, operation.name, indices=pairs)
     done = operation.commit([change])[dataset.uuid]
@@ -83,6 +90,26 @@ def _check_column(dataset: Dataset, column: str) -> None:
         type_ = table.schema.field(column).type
         if not is_index_type(type_):
             raise invalid_data(dataset.uuid, f"{column!r} is {type_}, which cannot be indexed")
+
+
+def _warn_of_nulls(operation: Operation, dataset: Dataset, columns: Sequence[str]) -> None:
+    """Warn of NULLs in columns of a cube's dataset, which the originals refuse once the columns are indexed."""
+    if cube_of(operation.snapshot, dataset.uuid) is None:
+        return
+    (table,) = dataset.tables.values()
+    read = partial(read_footer, operation.store, with_columns=True)
+    left = list(columns)
+    for at in range(0, len(table.files), _FOOTERS):
+        footers = [found for found, _ in operation.store.map(read, table.files[at : at + _FOOTERS])]
+        for column in [c for c in left if any(may_hold_null(found, c) for found in footers)]:
+            left.remove(column)
+            warnings.warn(
+                f"Dataset {dataset.uuid!r}: {column!r} holds NULL, which its index leaves out. {ORIGINALS_REFUSE}",
+                KartosqlWarning,
+                stacklevel=4,
+            )
+        if not left:
+            return
 
 
 def _pairs(operation: Operation, dataset: Dataset, columns: Sequence[str]) -> dict[str, pa.Table]:

@@ -109,15 +109,13 @@ def appended_layout(
     """Return how rows with ``columns`` are laid out in a dataset that is partitioned and indexed like this."""
     dimensions = tuple(c for c in cube.dimension_columns if c in columns)
     shared = tuple(c for c in cube.partition_columns if c in columns)
-    indexed = tuple(indexed)
-    whole = [c for c in indexed if c in cube.index_columns]
     return Layout(
         uuid=cube.uuid(name),
         name=name,
         partition_on=keys,
         cell=shared + dimensions,
-        index_columns=indexed,
-        not_null=tuple(dict.fromkeys([*keys, *dimensions, *whole])),
+        index_columns=tuple(indexed),
+        not_null=tuple(dict.fromkeys([*keys, *dimensions])),
         metadata=checked_metadata(metadata, name) | flags(cube, name),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import tempfile
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import UsageError
+from kartosql.errors import CommitUnknown, KartosqlError, StoreError, UsageError
 from kartosql.failures import reraise
 from kartosql.formats.odf import hashes
 from kartosql.formats.odf.blocks import VERSION, Block, Event, write_block
@@ -22,41 +23,88 @@ from kartosql.formats.odf.keys import new_dataset_id
 from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_hash_of
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store
+from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.write.evolve import nanoseconds
 from kartosql.write.inputs import guarded
 
 _UTC_MS = pa.timestamp("ms", "UTC")
 _CHUNK = 4 << 20
+_FOLDERS = ("blocks", "data", "refs", "yaml")
+# Stands there while an export is at work: without a head, all beside it is what one left that did not come to its end.
+_UNFINISHED = ".kartosql/unfinished-export"
+_AT_WORK = b"An export is at work here, or did not come to its end; then the next one takes its place.\n"
+_ATTEMPTS = 8
 
 
 def check_empty(store: Store) -> None:
-    """Raise ``dataset-exists`` if something stands where a dataset is to be written."""
-    if any(not entry.name.startswith(".") for entry in store.list_root()):
-        raise UsageError(
-            f"{store.url} is not empty.",
-            code="dataset-exists",
-            hint="Name a folder that does not exist yet, or is empty.",
-        )
+    """Raise ``dataset-exists`` unless there is nothing, or what an export left that did not come to its end."""
+    names = {entry.name for entry in store.list_root() if not entry.name.startswith(".")}
+    if names and not (names.issubset(_FOLDERS) and _is_there(store, _UNFINISHED) and not _is_there(store, HEAD)):
+        raise _exists(store)
 
 
-def write_chain(store: Store, blocks: Sequence[bytes]) -> str:
-    """Write blocks, the oldest first, the head last, and the blocks as YAML; return the hash of the head."""
+def _exists(store: Store) -> UsageError:
+    return UsageError(
+        f"{store.url} is not empty.",
+        code="dataset-exists",
+        hint="Name a folder that does not exist yet, or is empty.",
+    )
+
+
+def _is_there(store: Store, key: str) -> bool:
+    try:
+        store.size(key)
+    except KeyError:
+        return False
+    return True
+
+
+def write_chain(store: Store, blocks: Sequence[bytes], data_keys: Sequence[str] = ()) -> str:
+    """Write blocks, also as YAML, then the head, and return its hash.
+
+    Of several exports to one folder one comes to its end, and removes what others left, all but its ``data_keys``.
+    Raises ``dataset-exists`` and CommitUnknown.
+    """
     from kartosql.formats.odf.blocks import read_block
 
-    head = ""
+    if not data_keys:
+        store.put(_UNFINISHED, _AT_WORK)
+    head, keys = "", {HEAD, *data_keys}
     for data in blocks:
         block = read_block(data)
         head = hashes.to_text(hashes.hash_of(data))
-        _put(store, f"blocks/{head}", data)
-        _put(store, f"yaml/{block.sequence_number:06}-{block.kind}.yaml", to_yaml(block).encode())
-    _put(store, HEAD, head.encode())  # what makes it a dataset
+        named = {f"blocks/{head}": data}
+        named[f"yaml/{block.sequence_number:06}-{block.kind}.yaml"] = to_yaml(block).encode()
+        for key, content in named.items():
+            store.put(key, content)
+        keys |= named.keys()
+    _put_head(store, head.encode())
+    with contextlib.suppress(KartosqlError):
+        left = [key for folder in _FOLDERS for key in store.list_below(f"{folder}/") if key not in keys]
+        # Deleting, even of nothing, takes the folders with it that are empty now.
+        store.delete([*left, *(f"{folder}/.nothing" for folder in _FOLDERS), _UNFINISHED])
     return head
 
 
-def _put(store: Store, key: str, data: bytes) -> None:
-    # Unlike a put, this leaves no folder of its own beside the file.
-    with store.output(key) as file:
-        file.write(data)
+def _put_head(store: Store, head: bytes) -> None:
+    """Put what makes a dataset of the rest, once."""
+    alone, store.single_writer = store.single_writer, True  # where a store has no conditions, a look has to do
+    try:
+        for _ in range(_ATTEMPTS):
+            try:
+                store.put_if(HEAD, head, None)
+                return
+            except (PreconditionFailed, OutcomeUnknown):
+                with contextlib.suppress(KeyError, StoreError):
+                    if store.read(HEAD) == head:
+                        return
+                    raise _exists(store) from None
+    finally:
+        store.single_writer = alone
+    raise CommitUnknown(
+        f"{store.url}: the store does not say whether the dataset was written",
+        hint="ATTACH it to see. Nothing was deleted; if it is not there, the same statement writes it.",
+    )
 
 
 class _Chain:
@@ -104,13 +152,14 @@ def write_dataset(
         # What counts is what readers of the file get: Parquet has not every type of Arrow.
         stored = pq.ParquetFile(file)
         chain.add({"kind": "SetDataSchema", "schema": from_arrow(stored.schema_arrow, encodings=False)})
-        size = 0
+        size, data_keys = 0, []
         if count:
             logical = _logical_hash(stored)
             slice_ = _put_file(store, file, logical, count)
             size = slice_["size"]
+            data_keys.append(_data_key(slice_["physicalHash"]))
             chain.add({"kind": "AddData", "newData": slice_})
-    head = write_chain(store, chain.blocks)
+    head = write_chain(store, chain.blocks, data_keys)
     return {"id": hashes.did_to_text(did), "head": head, "rows": count, "bytes": size}
 
 
@@ -234,6 +283,10 @@ def _check_keys(keys: Sequence[pa.RecordBatch], primary_key: Sequence[str]) -> N
         )
 
 
+def _data_key(physical: bytes) -> str:
+    return f"data/{hashes.to_text(physical)}"
+
+
 def _put_file(store: Store, file: IO[bytes], logical: bytes, count: int) -> Mapping[str, Any]:
     hashed, size = hashlib.sha3_256(), 0
     file.seek(0)
@@ -242,7 +295,10 @@ def _put_file(store: Store, file: IO[bytes], logical: bytes, count: int) -> Mapp
         size += len(chunk)
     physical = bytes((hashes.SHA3_256, 32)) + hashed.digest()
     file.seek(0)
-    with store.output(f"data/{hashes.to_text(physical)}") as target:
+    store.put(_UNFINISHED, _AT_WORK)
+    key = _data_key(physical)
+    store.delete([key])  # the same bytes, or the beginning of them
+    with store.output(key) as target:
         while chunk := file.read(_CHUNK):
             target.write(chunk)
     interval = {"start": 0, "end": count - 1}

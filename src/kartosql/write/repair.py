@@ -14,7 +14,9 @@ from kartosql.write.change import Change
 from kartosql.write.check import Finding, repaired
 from kartosql.write.commit import commit
 from kartosql.write.document import Head, read_raw
+from kartosql.write.garbage import collect
 from kartosql.write.indexing import pairs_of_files
+from kartosql.write.prepare import GRACE
 from kartosql.write.race import Patience
 from kartosql.write.settle import complete_schemas, read_head
 
@@ -23,11 +25,19 @@ OPERATION = "repair"
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-def repair(store: Store, uuid: str, findings: Sequence[Finding], *, patience: Patience | None = None) -> list[Finding]:
+def repair(
+    store: Store,
+    uuid: str,
+    findings: Sequence[Finding],
+    grace: dt.timedelta = GRACE,
+    *,
+    patience: Patience | None = None,
+) -> list[Finding]:
     """Mend what can be mended of the ``findings`` about one dataset, and return them with what was done.
 
     Changes of several datasets are carried out or taken back, wrong indices are built again, commits
     that another program dropped are brought back, and what it wrote itself becomes part of the history.
+    Files without a document are marked for a cleanup.
     Raises what commits raise.
     """
     done: set[str] = set()
@@ -38,6 +48,9 @@ def repair(store: Store, uuid: str, findings: Sequence[Finding], *, patience: Pa
         after = read_raw(store, uuid)
         if after is None or (after.intent is None and not after.unfinished):
             done.add("transaction")
+    if "metadata" in wanted:
+        collect(store, [uuid], grace)
+        done.add("metadata")
     steps: tuple[tuple[str, Callable[[Head], Change | None]], ...] = (
         ("index", lambda head: _indices(store, head, {f.detail for f in findings if f.check == "index"})),
         ("lost-commit", lambda head: lost_change(store, head)),

@@ -97,7 +97,12 @@ def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
     table = _only_table(find_dataset(operation, name))
     place = _place(table)
     operation.commit([Change(table.uuid, operation.name, forgotten=frozenset({POINTER}))])
-    return {"files": drop(operation.store, place.folder)}
+    try:
+        return {"files": drop(operation.store, place.folder)}
+    except KartosqlError as e:
+        message = f"Dataset {table.uuid!r}: files of its skipping indexes stay behind, unused: {e.message}"
+        warnings.warn(message, KartosqlWarning, stacklevel=2)
+        return {"files": 0}
 
 
 def of_datasets(snapshot: Snapshot, name: str, specs: Sequence[IndexSpec]) -> dict[str, tuple[str, list[IndexSpec]]]:

@@ -42,6 +42,18 @@ def footer(store: Files, key: str) -> tuple[int, int]:
     return found.num_rows, size
 
 
+def may_hold_null(found: pq.FileMetaData, column: str) -> bool:
+    """Return whether a top-level column of a file holds NULL, as far as its footer ``with_columns`` tells."""
+    groups = [found.row_group(at) for at in range(found.num_row_groups)]
+    chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
+    counts = [
+        c.statistics.null_count if c.statistics is not None and c.statistics.has_null_count else None
+        for c in chunks
+        if c.path_in_schema == column
+    ]
+    return any(count is None or count > 0 for count in counts)
+
+
 def read_footer(store: Files, key: str, *, with_columns: bool = False) -> tuple[pq.FileMetaData, int]:
     """Return the footer and the size in bytes of a data file, reading no more than its end.
 

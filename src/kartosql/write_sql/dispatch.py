@@ -26,6 +26,7 @@ from kartosql.write_sql.targets import (
     cube_name,
     dataset_target,
     dataset_uuid,
+    left_behind,
     need_cube,
     need_uuid,
     resolved,
@@ -59,6 +60,8 @@ class _Operations(Protocol):
     def delete_from_dataset(self, uuid: str, conditions: Any) -> Report: ...
     def delete_dataset(self, uuid: str) -> Report: ...
     def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> Report: ...
+    def cleanup_cube(self, cube: str) -> Report: ...
+    def garbage_collect(self, uuid: str) -> dict[str, Any]: ...
     def create_index(self, table: str, columns: str | Iterable[str]) -> Report: ...
     def drop_index(self, table: str, columns: str | Iterable[str]) -> Report: ...
 
@@ -318,15 +321,25 @@ class WriteStatements:
 
     def _drop_cube(self, statement: ws.DropCube) -> pa.Table:
         if statement.if_exists and cube_name(self._snapshot, statement.cube, statement.text) is None:
+            self._leave_to_cleanup(statement.cube)
             return results.dropped({})
         cube = need_cube(self._snapshot, statement.cube, statement.text)
         return results.dropped(self._operations.delete_cube(cube))
 
     def _drop_dataset(self, statement: ws.DropDataset) -> pa.Table:
         if statement.if_exists and dataset_uuid(self._snapshot, statement.dataset, statement.text) is None:
+            self._leave_to_cleanup(statement.dataset)
             return results.dropped({})
         uuid = need_uuid(self._snapshot, statement.dataset, statement.text)
         return results.dropped({uuid: self._operations.delete_dataset(uuid)})
+
+    def _leave_to_cleanup(self, named: ws.Named) -> None:
+        """Mark what a write left that did not come to its end; it may still be at work, so nothing is deleted now."""
+        cube, uuid = left_behind(self._snapshot, named)
+        if cube is not None:
+            self._operations.cleanup_cube(cube)
+        elif uuid is not None and uuid not in self._snapshot.keys:
+            self._operations.garbage_collect(uuid)
 
     def _index(self, statement: ws.CreateIndex | ws.DropIndex, call: Callable[[str, list[str]], Report]) -> pa.Table:
         target = dataset_target(self._tables, statement.target, statement.text)

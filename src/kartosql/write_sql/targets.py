@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kartosql.errors import SqlError
+from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Tables, TableSource, quote_if_needed
 from kartosql.sql.write_statements import Columns, Named
+from kartosql.write.garbage import dataset_of, members_of
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,17 @@ def need_uuid(snapshot: Snapshot, named: Named, text: str) -> str:
     if found is None:
         raise unknown(f"There is no dataset {'.'.join(named.parts)!r}.", named, snapshot.keys, text)
     return found
+
+
+def left_behind(snapshot: Snapshot, named: Named) -> tuple[str | None, str | None]:
+    """Return the cube or the dataset of which a write that did not come to its end left files, and nothing else is."""
+    name = ".".join(named.parts)
+    with contextlib.suppress(UsageError):
+        return None, dataset_of(snapshot.store, name)
+    with contextlib.suppress(UsageError):
+        members_of(snapshot.store, name)
+        return name, None
+    return None, None
 
 
 def _cube_hint(snapshot: Snapshot, named: Named, text: str) -> SqlError | None:

@@ -12,7 +12,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Tables
 from kartosql.sql import write_statements as ws
 from kartosql.write_sql import results
-from kartosql.write_sql.targets import cube_name, dataset_target, need_cube, need_uuid
+from kartosql.write_sql.targets import cube_name, dataset_target, dataset_uuid, left_behind, need_cube, need_uuid
 
 Report = Mapping[str, Any]
 FOLDERS = ("parquet", "csv")  # types of ATTACH with skipping indexes of their own
@@ -86,7 +86,11 @@ def run(upkeep: _Upkeep, snapshot: Snapshot, statement: ws.CopyCube | ws.Compact
         return results.changes(upkeep.copy_cube(copied, statement.url, name=name))
     # Names alone decide, as what is broken can be checked and cleaned up, too.
     cube = cube_name(snapshot, statement.target, text)
-    uuid = None if cube is not None else need_uuid(snapshot, statement.target, text)
+    uuid = None if cube is not None else dataset_uuid(snapshot, statement.target, text)
+    if cube is None and uuid is None and not isinstance(statement, ws.Compact):
+        cube, uuid = left_behind(snapshot, statement.target)
+    if cube is None and uuid is None:
+        uuid = need_uuid(snapshot, statement.target, text)
     if isinstance(statement, ws.Check):
         findings = upkeep.check(cube or str(uuid), full=statement.full, repair=statement.repair)
         return results.findings(findings)

@@ -49,6 +49,7 @@ def same(stores: list[tuple[kartosql.Connection, Any]]) -> None:
     assert one == other
 
 
+@pytest.mark.filterwarnings("ignore:.*holds NULL, which its index leaves out")
 def test_indices(stores):
     answers = []
     for con, spark in stores:
