@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+import math
 import re
 
 import pytest
 
-from kartosql.errors import UsageError
+from kartosql.engines.duckdb import check_setting
+from kartosql.errors import SqlError, UsageError
 from kartosql.settings import SETTINGS, Settings, find, parse_size
 
 
@@ -47,11 +50,18 @@ def test_names_are_matched_case_insensitively():
     assert settings.engine_settings() == {"TimeZone": "Europe/Berlin", "threads": 4}
 
 
-def test_none_and_reset_restore_the_default():
+def test_none_restores_the_default_and_reset_what_was_given():
     settings = Settings({"threads": 4, "engine": "duckdb"})
     settings.set("threads", None)
+    settings.set("engine", "spark")
     settings.reset("engine")
-    assert (settings["threads"], settings["engine"]) == (None, "auto")
+    assert (settings["threads"], settings["engine"]) == (None, "duckdb")
+    settings.reset("THREADS")
+    assert settings["threads"] == 4
+    copy = settings.copy()
+    copy.set("threads", 2)
+    copy.reset("threads")
+    assert copy["threads"] == 4
 
 
 def test_a_copy_is_independent():
@@ -124,3 +134,106 @@ def test_the_grace_period_is_an_hour_at_least():
     with pytest.raises(UsageError) as e:
         Settings({"grace_period": 3599})
     assert e.value.code == "invalid-setting"
+
+
+class _Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+BAD = {
+    "a text": "lots",
+    "no text": "",
+    "NUL": "a\0b",
+    "half a pair": "\ud800",
+    "a path": "../../etc/passwd",
+    "negative": -1,
+    "a negative fraction": -0.5,
+    "nan": math.nan,
+    "nan as text": "nan",
+    "infinite": math.inf,
+    "infinite as text": "inf",
+    "huge": 10**400,
+    "huge and without a repr": 10**5000,
+    "huge as text": "9" * 5000,
+    "huge with a unit": "9" * 300 + "GB",
+    "true": True,
+    "bytes": b"5",
+    "a list": [1],
+    "a map": {"a": 1},
+    "an object": object(),
+    "an object without a repr": _Odd(),
+    "complex": 1j,
+    "other digits": "\u0665",
+}
+GOOD = {
+    "single_writer": {"true"},
+    "attach": {"true"},
+    "temp_directory": {"a text", "a path", "nan as text", "infinite as text", "huge as text", "huge with a unit"}
+    | {"other digits"},
+}
+
+
+def test_every_setting_refuses_bad_values_when_it_is_set():
+    refused = set()
+    for name in SETTINGS:
+        settings = Settings(judge=check_setting)
+        for kind, value in BAD.items():
+            if kind in GOOD.get(name, ()):
+                continue
+            with pytest.raises(UsageError) as e:
+                settings.set(name, value)
+            assert e.value.code == "invalid-setting", (name, kind)
+            json.dumps(e.value.to_dict()).encode()
+            assert settings[name] == SETTINGS[name].default, (name, kind)
+            refused.add(kind)
+    assert refused == set(BAD)
+
+
+def test_time_zones_are_those_that_the_engine_knows():
+    settings = Settings(judge=check_setting)
+    for zone in ("Europe/Berlin", "europe/berlin", "Etc/GMT+5", "EST", "PST", "UTC", "America/Argentina/Buenos_Aires"):
+        settings.set("TimeZone", zone)
+    for zone in ("/etc/localtime", "posix/Europe/Berlin", "posixrules", "localtime", "+02:00", "Europe/", "zone.tab"):
+        with pytest.raises(UsageError) as e:
+            settings.set("TimeZone", zone)
+        assert e.value.code == "invalid-setting", zone
+
+
+def test_a_statement_narrows_what_the_owner_gave_and_reset_goes_back_to_it():
+    settings = Settings({"timeout": 5, "max_bytes": "1MB", "memory_limit": "1GB", "threads": 2})
+    for name, less, more in (
+        ("timeout", 4, 5.1),
+        ("max_bytes", "999KB", "1MiB"),
+        ("memory_limit", "900MB", "1GiB"),
+        ("threads", 1, 3),
+    ):
+        given = settings[name]
+        settings.narrow(name, less)
+        narrowed = settings[name]
+        with pytest.raises(SqlError) as e:
+            settings.narrow(name, more)
+        assert (e.value.code, settings[name]) == ("not-allowed", narrowed)
+        settings.narrow(name, given)  # never narrower than the owner said, however narrow it is now
+        settings.narrow(name, less)
+        settings.reset(name)
+        assert settings[name] == given
+
+
+def test_limits_that_nobody_gave_are_those_of_the_machine():
+    settings = Settings()
+    settings.narrow("timeout", 1e8)
+    settings.narrow("max_bytes", 2**62)
+    for name, more in (("memory_limit", 2**62), ("threads", 1024)):
+        with pytest.raises(SqlError) as e:
+            settings.narrow(name, more)
+        assert e.value.code == "not-allowed"
+
+
+def test_each_setting_says_whether_it_narrows():
+    assert {s.name for s in SETTINGS.values() if s.narrows} == {"timeout", "max_bytes", "memory_limit", "threads"}
+    for setting in SETTINGS.values():
+        if not setting.narrows:
+            with pytest.raises(SqlError) as e:
+                Settings().narrow(setting.name, setting.default)
+            assert e.value.code == "not-allowed"

@@ -40,9 +40,10 @@ class Attaching:
     @property
     def _attachments(self) -> Attachments:
         if self._attached is None:
-            from kartosql.attach import Attachments
+            from kartosql.attach import Access, Attachments
 
-            self._attached = Attachments(self._mounts, self._runtime, self._storage_options)
+            access = Access(self._mounts.main, self._storage_options, self.settings)
+            self._attached = Attachments(self._mounts, self._runtime, access)
         return self._attached
 
     def attach(
@@ -58,7 +59,8 @@ class Attaching:
         """Make a folder of files, an ODF dataset or another store known as ``name``, to be read.
 
         ``type`` is parquet, csv, odf or kartothek, ``options`` are those of ATTACH (docs/attach.md).
-        Raises ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and what is wrong with the files.
+        Raises ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and
+        what is wrong with the files.
         """
         self._open()
         tables = self._tables()
@@ -80,14 +82,9 @@ class Attaching:
     def _attach_or_detach(self, statement: Attach | Detach) -> Query:
         from kartosql import catalog
 
-        if not self.settings["attach"]:
-            raise SqlError(
-                "Statements of this connection may not attach anything.",
-                code="not-allowed",
-                hint="connect(..., attach=True) allows it; con.attach() always works.",
-                sql=statement.text,
-            )
         if isinstance(statement, Detach):
+            if not self.settings["attach"]:
+                raise SqlError("Statements of this connection may not detach.", code="not-allowed", sql=statement.text)
             try:
                 done = self._attachments.detach(statement.name, if_exists=statement.if_exists)
             except SqlError as e:

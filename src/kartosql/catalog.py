@@ -17,6 +17,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.tables import Part, Tables, TableSource, quote_if_needed
 from kartosql.settings import SETTINGS, Settings
 from kartosql.store import Files
+from kartosql.text.secrets import HIDDEN, redacted
 
 _STRINGS = pa.list_(pa.string())
 
@@ -30,7 +31,7 @@ def _table(rows: Iterable[Sequence[Any]], /, **columns: pa.DataType) -> pa.Table
 def settings(values: Settings, names: Iterable[str]) -> pa.Table:
     """Return settings with their values: name, value, about."""
     found = [SETTINGS[n] if n in SETTINGS else _setting(n) for n in names]
-    rows = [(s.name, None if values[s.name] is None else str(values[s.name]), s.about) for s in found]
+    rows = [(s.name, None if values[s.name] is None else redacted(str(values[s.name])), s.about) for s in found]
     return _table(rows, name=pa.string(), value=pa.string(), about=pa.string())
 
 
@@ -85,8 +86,9 @@ def attached(entries: Iterable[Any]) -> pa.Table:
     """Return what is attached: name, type, url, options."""
     rows = []
     for entry in entries:
-        options = ", ".join(f"{name.upper()} {value!r}" for name, value in sorted(entry.options.items()))
-        rows.append((entry.name, entry.type, entry.url, options or None))
+        shown = ((n, dict.fromkeys(v, HIDDEN) if n.lower() == "metadata_keys" else v) for n, v in entry.options.items())
+        options = redacted(", ".join(f"{name.upper()} {value!r}" for name, value in sorted(shown)))
+        rows.append((entry.name, entry.type, redacted(entry.url), options or None))
     return _table(rows, name=pa.string(), type=pa.string(), url=pa.string(), options=pa.string())
 
 

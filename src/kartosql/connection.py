@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
 from kartosql.attaching import Attaching
-from kartosql.engines.duckdb import Runtime
+from kartosql.engines.duckdb import Runtime, check_setting
 from kartosql.errors import SqlError, UsageError
 from kartosql.failures import reraise, tells_failures
 from kartosql.formats.kartothek.cache import MetadataCache
@@ -43,16 +43,37 @@ def connect(
     storage_options: Mapping[str, Any] | None = None,
     engine: str = "auto",
     read_only: bool = False,
+    attach: bool | Sequence[str | os.PathLike[str]] | None = None,
     **settings: Any,
 ) -> Connection:
     """Open a store of cubes and datasets.
 
-    ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. Other
-    keywords are settings (see docs/python.md). Raises ``store-not-found``, ``store-failed``,
-    ``unknown-setting`` and ``invalid-setting``.
+    ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem.
+    ``attach`` says what may be attached: all, nothing, or what lies below some URLs; without it
+    all, but nothing if the connection is ``read_only``. Other keywords are settings (see
+    docs/python.md). Raises ``store-not-found``, ``store-failed``, ``unknown-setting`` and
+    ``invalid-setting``.
     """
-    values = Settings({"engine": engine, **settings})
+    attachable = not read_only if attach is None else attach
+    values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
     return Connection(Store(url, storage_options), values, read_only=read_only, storage_options=storage_options)
+
+
+def connect_as_owner(
+    url: str,
+    *,
+    write: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    attach: Any = True,
+    **settings: Any,
+) -> Connection:
+    """Open a store for somebody who writes the statements and may do whatever the process may, as on the command line.
+
+    Without ``write`` it is read-only to guard against slips; SET and ATTACH are not restrained.
+    """
+    found = connect(url, storage_options=storage_options, read_only=not write, attach=attach, **settings)
+    found.is_of_owner = True
+    return found
 
 
 @tells_failures
@@ -75,6 +96,7 @@ class Connection(Upkeep, Attaching, Histories):
         self.store = store
         self.settings = settings
         self.read_only = read_only
+        self.is_of_owner = False  # whether who writes the statements may do what who opened the connection may
         self._registered: dict[str, TableSource] = {}
         self._mounts = Mounts(store)
         self._runtime = Runtime(self._mounts)
@@ -147,18 +169,12 @@ class Connection(Upkeep, Attaching, Histories):
             return Query(catalog.describe_schema(query.schema))
         if parameters:
             raise SqlError("This statement takes no parameters.", code="invalid-parameters")
-        if isinstance(statement, Set | Reset) and not find(statement.name).in_sql:
-            raise SqlError(f"The setting {statement.name!r} is given to connect() only.", code="not-allowed", sql=text)
         if isinstance(statement, VerifyData):
             return self._verify_data(statement)
         if isinstance(statement, Attach | Detach):
             return self._attach_or_detach(statement)
-        if isinstance(statement, Set):
-            self.settings.set(statement.name, statement.value)
-            return Query(catalog.settings(self.settings, [statement.name]))
-        if isinstance(statement, Reset):
-            self.settings.reset(statement.name)
-            return Query(catalog.settings(self.settings, [statement.name]))
+        if isinstance(statement, Set | Reset):
+            return self._set_or_reset(statement)
         if isinstance(statement, Describe) and (statement.version is not None or statement.as_of is not None):
             return Query(self._describe_past(statement))
         if isinstance(statement, Describe):
@@ -166,6 +182,20 @@ class Connection(Upkeep, Attaching, Histories):
             return Query(catalog.describe(self._tables().find(statement.target, statement.span, text)))
         assert isinstance(statement, Show)
         return Query(self._show(statement, text))
+
+    def _set_or_reset(self, statement: Set | Reset) -> Query:
+        from kartosql import catalog
+
+        name, value = statement.name, statement.value if isinstance(statement, Set) else None
+        if not find(name).in_sql:
+            raise SqlError(f"The setting {name!r} is given to connect() only.", code="not-allowed", sql=statement.text)
+        if value is None:
+            self.settings.reset(name)
+        elif self.read_only and not self.is_of_owner:
+            self.settings.narrow(name, value)
+        else:
+            self.settings.set(name, value)
+        return Query(catalog.settings(self.settings, [name]))
 
     def _select(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kartosql.text.secrets import masked, redacted
+
 Span = tuple[int, int]
 MAX_MESSAGE = 1_000
 
@@ -27,13 +29,14 @@ class KartosqlError(Exception):
         span: Span | None = None,
         sql: str | None = None,
     ) -> None:
+        message = redacted(message)
         if len(message) > MAX_MESSAGE:
             # Names and values may come from strangers; a message stays readable whatever they hold.
             message = message[: MAX_MESSAGE - 3] + "..."
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
-        self.hint = hint
+        self.hint = None if hint is None else redacted(hint)
         self.span = span
         self.sql = sql
 
@@ -170,6 +173,18 @@ class LimitError(KartosqlError):
 class KartosqlWarning(UserWarning):
     """Something was left out or ignored, and the answer is still right."""
 
+    def __init__(self, message: object) -> None:
+        super().__init__(redacted(str(message)))
+
+
+def quoted(value: object, width: int = 160) -> str:
+    """Return the repr of a value for a message, cut in the middle if it is long."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - numbers of 5,000 digits have none, and objects of strangers may have a bad one
+        text = f"this {type(value).__name__}"
+    return shorten(text, width)
+
 
 def shorten(value: object, width: int = 160) -> str:
     """Return a value for a message: text as it is, else its repr; long ones cut in the middle."""
@@ -189,6 +204,6 @@ def excerpt(sql: str, span: Span) -> str:
     left = max(line_start, start - 60)
     right = min(line_end, left + 120)
     head = f"LINE {number}: " + ("..." if left > line_start else "")
-    text = "".join(c if c.isprintable() else " " for c in sql[left:right])
+    text = "".join(c if c.isprintable() else " " for c in masked(sql)[left:right])
     width = max(1, min(span[1], right) - start)
     return f"{head}{text}\n{' ' * (len(head) + start - left)}{'^' * width}"

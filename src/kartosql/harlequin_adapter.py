@@ -12,10 +12,11 @@ from harlequin.catalog import Catalog, CatalogItem
 from harlequin.exception import HarlequinConfigError, HarlequinConnectionError, HarlequinQueryError
 from harlequin.options import FlagOption, ListOption
 
-from kartosql.connection import Connection, connect
+from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import KartosqlError
 from kartosql.result import Query
 from kartosql.sql import split_statements
+from kartosql.text.secrets import redacted
 
 OPTIONS = [
     FlagOption(name="write", short_decls=["--write"], description="Let statements write."),
@@ -170,12 +171,12 @@ class HarlequinKartosqlAdapter(HarlequinAdapter):
     @property
     def connection_id(self) -> str:
         """The place of the store, without credentials."""
-        return self._url if "://" in self._url else str(Path(self._url).resolve())
+        return redacted(self._url) if "://" in self._url else str(Path(self._url).resolve())
 
     def connect(self) -> HarlequinKartosqlConnection:
         """Open the store; raises HarlequinConnectionError."""
         try:
-            native = connect(self._url, storage_options=self._storage_options or None, read_only=not self._write)
+            native = connect_as_owner(self._url, storage_options=self._storage_options or None, write=self._write)
         except KartosqlError as e:
             raise HarlequinConnectionError(str(e), title=f"kartosql: {e.code}") from None
         return HarlequinKartosqlConnection(native)

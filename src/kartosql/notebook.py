@@ -10,7 +10,7 @@ from IPython.core.error import UsageError as MagicError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
-from kartosql.connection import Connection, connect
+from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import KartosqlError, UsageError
 from kartosql.plan.report import ScanReport
 from kartosql.result import Query
@@ -72,7 +72,7 @@ class KartosqlMagics(Magics):
         if options.connect is not None:
             if self.connection is not None:
                 self.connection.close()
-            self.connection = connect(options.connect, read_only=not options.write)
+            self.connection = connect_as_owner(options.connect, write=options.write)
         text = (text + "\n" + cell if cell is not None else text).strip()
         if not text:
             if options.connect is None:

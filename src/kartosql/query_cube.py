@@ -75,7 +75,7 @@ def query_cube(
     assert isinstance(statement, Select)
     # The order of the rows is by code point, whatever collation the session has.
     own = settings.copy()
-    own.reset("default_collation")
+    own.set("default_collation", None)
     query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), runtime, own, parameters)
     table = query.arrow()
     if not groups:

@@ -48,7 +48,7 @@ def removal_of(
         )
     # Partition values compare by code point, whatever collation the session has.
     own = settings.copy()
-    own.reset("default_collation")
+    own.set("default_collation", None)
 
     def select(table: DatasetTable) -> Sequence[str]:
         usable = [c for c in checked if c.column in table.partition_keys]

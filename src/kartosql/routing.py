@@ -11,7 +11,7 @@ from kartosql.engines.duckdb import FileAccess
 from kartosql.errors import FormatError, StoreError
 from kartosql.plan.report import ScanReport
 from kartosql.plan.route import Choice, Work, choose, default_limit, refused
-from kartosql.settings import Settings, parse_size
+from kartosql.settings import Settings
 
 # Errors of Spark after which DuckDB still has the answer, and auto asks it.
 NOT_SPARK = {
@@ -63,11 +63,7 @@ class Router:
         given: int | None = self._settings["spark_threshold"]
         if given is not None:
             return given
-        try:
-            memory = parse_size(self._settings["memory_limit"])
-        except ValueError:  # none, or what only DuckDB understands
-            memory = None
-        return default_limit(memory)
+        return default_limit(self._settings["memory_limit"])
 
     def _obstacle(self, report: ScanReport, files: FileAccess) -> str | None:
         if self._not_spark is not None:

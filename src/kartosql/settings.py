@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kartosql.errors import UsageError
+from kartosql.errors import SqlError, UsageError, quoted
+from kartosql.text.escape import is_unicode
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(b?|[kmgt]i?b?)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(b?|[kmgt]i?b?)\s*", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
+_LINKED_ZONES = ("posix/", "right/", "posixrules", "localtime")  # of the system, but no engine knows them
+_UNKNOWN_MEMORY = 16 << 30
+MIN_MEMORY = 10**6
+MAX_THREADS = 1024
 
 
 class _Expected(ValueError):
@@ -19,12 +27,17 @@ class _Expected(ValueError):
 
 
 def parse_size(value: Any) -> int:
-    """Return a number of bytes from an integer or a text such as ``2GiB``."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
-        return value
-    match = _SIZE.fullmatch(str(value))
+    """Return a number of bytes from a number or a text such as ``2GiB``."""
+    expected = _Expected("a number of bytes such as 500MB or 2GiB")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise expected
+    if isinstance(value, int | float):
+        if not 0 <= value < 2**63 or value != int(value):
+            raise expected
+        return int(value)
+    match = _SIZE.fullmatch(value)
     if not match:
-        raise _Expected("a number of bytes such as 500MB or 2GiB")
+        raise expected
     unit = match[2].lower().removesuffix("b")
     factor = _UNITS[unit.removesuffix("i")]
     if unit.endswith("i"):
@@ -35,11 +48,32 @@ def parse_size(value: Any) -> int:
     return int(number)
 
 
-def _seconds(value: Any) -> float:
+def _memory(value: Any) -> int:
+    found = parse_size(value)
+    if found < MIN_MEMORY:
+        raise _Expected("a number of bytes such as 4GB, and 1MB at least")
+    return found
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this machine has."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = -1.0
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return _UNKNOWN_MEMORY
+
+
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isascii()
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _seconds(value: Any) -> float:
+    number = -1.0
+    if _is_numeric(value):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = float(value)
     if not 0 < number < 1e9:
         raise _Expected("a positive number of seconds")
     return number
@@ -52,31 +86,63 @@ def _grace(value: Any) -> float:
     return number
 
 
-def _count(value: Any) -> int:
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        number = 0
-    if isinstance(value, bool) or not 1 <= number < 2**31 or number != float(value):
-        raise _Expected("a positive whole number")
+def _threads(value: Any) -> int:
+    number = 0
+    if _is_numeric(value):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = int(value)
+    if not 1 <= number <= MAX_THREADS or number != float(value):
+        raise _Expected(f"a positive whole number, at most {MAX_THREADS}")
     return number
 
 
 def _engine(value: Any) -> str:
-    if value not in ("auto", "duckdb", "spark"):
+    if not isinstance(value, str) or value not in ("auto", "duckdb", "spark"):
         raise _Expected("auto, duckdb or spark")
-    return str(value)
+    return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value or "\0" in value:
+    if not isinstance(value, str) or not value or "\0" in value or not is_unicode(value):
         raise _Expected("a non-empty text")
     return value
 
 
+def _zone(value: Any) -> str:
+    if not isinstance(value, str) or _ZONE.fullmatch(value) is None:
+        raise _Expected("a time zone such as UTC or Europe/Berlin")
+    return value
+
+
+def _is_doubtful_zone(value: str) -> bool:
+    """Return whether only the engine can tell if a zone is known: it takes any case, and names of its own."""
+    import zoneinfo  # not at the top: hardly anybody sets a zone
+
+    if value.startswith(_LINKED_ZONES):
+        return True
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return True
+    return False
+
+
+def _attachable(value: Any) -> bool | tuple[str, ...]:
+    if isinstance(value, list | tuple):
+        found = tuple(os.fspath(v) if isinstance(v, os.PathLike) else v for v in value)
+        for prefix in found:
+            _text(prefix)
+        # What is relative is so to the folder of now, not to that of a later statement.
+        return tuple(p if "://" in p or "::" in p else os.path.abspath(os.path.expanduser(p)) for p in found)
+    try:
+        return _yes_or_no(value)
+    except _Expected:
+        raise _Expected("true, false, or a list of URLs and folders below which all may be attached") from None
+
+
 def _yes_or_no(value: Any) -> bool:
-    found = {"true": True, "false": False}.get(str(value).lower())
-    if found is None:
+    found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
         raise _Expected("true or false")
     return found
 
@@ -91,6 +157,11 @@ class Setting:
     about: str
     duckdb: str | None = None  # name of the DuckDB setting it is handed to
     in_sql: bool = True  # whether SET may change it; where files are written is not for a statement to say
+    # A limit: SET on a read-only connection may make it smaller. All others it leaves alone, as they are either of no
+    # use there, or change the answers and the work of others on the same connection.
+    narrows: bool = False
+    most: Callable[[], float] | None = None  # the limit that holds where none was given
+    is_doubtful: Callable[[Any], bool] | None = None  # whether only the engine can tell that a value is right
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -100,29 +171,60 @@ SETTINGS: Mapping[str, Setting] = {
         Setting(
             "spark_threshold", None, parse_size, "bytes to read above which auto is Spark; else 4 times the memory"
         ),
-        Setting("timeout", None, _seconds, "seconds after which a running query is stopped"),
-        Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes"),
-        Setting("memory_limit", None, _text, "memory of the engine, e.g. 4GB", "memory_limit"),
-        Setting("threads", None, _count, "threads of the engine", "threads"),
+        Setting("timeout", None, _seconds, "seconds after which a running query is stopped", narrows=True),
+        Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes", narrows=True),
+        Setting(
+            "memory_limit",
+            None,
+            _memory,
+            "memory of the engine, e.g. 4GB",
+            "memory_limit",
+            narrows=True,
+            most=lambda: machine_memory() * 0.8,
+        ),
+        Setting(
+            "threads",
+            None,
+            _threads,
+            "threads of the engine",
+            "threads",
+            narrows=True,
+            most=lambda: os.cpu_count() or 1,
+        ),
         Setting("temp_directory", None, _text, "folder for spilling", "temp_directory", in_sql=False),
-        Setting("TimeZone", "UTC", _text, "time zone of the session", "TimeZone"),
+        Setting("TimeZone", "UTC", _zone, "time zone of the session", "TimeZone", is_doubtful=_is_doubtful_zone),
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
         Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
-        Setting("attach", True, _yes_or_no, "whether statements may ATTACH folders and stores", in_sql=False),
-        Setting("default_collation", None, _text, "collation of text comparisons", "default_collation"),
+        Setting("attach", True, _attachable, "whether anything may be attached, or below which URLs", in_sql=False),
+        Setting(
+            "default_collation",
+            None,
+            _text,
+            "collation of text comparisons",
+            "default_collation",
+            is_doubtful=lambda _: True,
+        ),
     )
 }
 _BY_LOWER = {name.lower(): setting for name, setting in SETTINGS.items()}
 
 
-class Settings:
-    """The values of one connection; unset settings have their default."""
+Judge = Callable[[str, Any], None]  # raises for values of the engine's settings that it does not take
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+
+class Settings:
+    """The values of one connection; unset settings have their default.
+
+    ``values`` are what the owner gave: RESET goes back to them. ``judge`` asks the engine about its settings.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None, judge: Judge | None = None) -> None:
         self._values: dict[str, Any] = {}
+        self._judge = judge
         for name, value in (values or {}).items():
             self.set(name, value)
+        self._given = dict(self._values)
 
     def __getitem__(self, name: str) -> Any:
         return self._values.get(name, SETTINGS[name].default)
@@ -132,33 +234,65 @@ class Settings:
         setting = find(name)
         if value is None:
             self._values.pop(setting.name, None)
-            return
+        else:
+            self._values[setting.name] = self._parsed(setting, value)
+
+    def _parsed(self, setting: Setting, value: Any) -> Any:
+        """Return a value as it is kept; raises ``invalid-setting``."""
         try:
-            self._values[setting.name] = setting.parse(value)
+            parsed = setting.parse(value)
         except _Expected as e:
             raise UsageError(
-                f"{value!r} is no value for the setting {setting.name}",
+                f"{quoted(value)} is no value for the setting {setting.name}",
                 code="invalid-setting",
                 hint=f"{setting.name}: {setting.about}; expected {e}.",
             ) from None
+        if self._judge is not None and setting.is_doubtful is not None and setting.is_doubtful(parsed):
+            self._judge(setting.duckdb or setting.name, parsed)
+        return parsed
 
     def reset(self, name: str) -> None:
-        """Restore the default of ``name``."""
-        self.set(name, None)
+        """Set ``name`` to what the owner gave, or else to the default."""
+        setting = find(name)
+        self.set(setting.name, self._given.get(setting.name))
+
+    def narrow(self, name: str, value: Any) -> None:
+        """Set ``name`` to a value that is within what the owner gave; raises ``not-allowed``."""
+        setting = find(name)
+        if not setting.narrows:
+            raise _not_for_statements(setting, "of a read-only connection is given to connect() only")
+        parsed = self._parsed(setting, value)
+        most = self._given.get(setting.name, setting.most() if setting.most is not None else None)
+        if most is not None and parsed > most:
+            raise _not_for_statements(setting, f"of this connection is {most:.15g} at most")
+        self._values[setting.name] = parsed
 
     def copy(self) -> Settings:
         """Return an independent copy."""
-        other = Settings()
-        other._values = dict(self._values)
+        other = Settings(judge=self._judge)
+        other._values, other._given = dict(self._values), self._given
         return other
 
     def engine_settings(self) -> dict[str, Any]:
         """Return the DuckDB settings that follow from the values."""
-        return {s.duckdb: self[s.name] for s in SETTINGS.values() if s.duckdb and self[s.name] is not None}
+        found = {s.duckdb: self[s.name] for s in SETTINGS.values() if s.duckdb and self[s.name] is not None}
+        if "memory_limit" in found:
+            found["memory_limit"] = f"{found['memory_limit']}B"
+        return found
+
+
+def _not_for_statements(setting: Setting, why: str) -> SqlError:
+    return SqlError(
+        f"The setting {setting.name!r} {why}.",
+        code="not-allowed",
+        hint="Whoever opens a connection with read_only=True says what holds on it; SET may only make limits smaller.",
+    )
 
 
 def find(name: str) -> Setting:
     """Return the declaration of ``name`` or raise ``unknown-setting``."""
+    if not isinstance(name, str):
+        raise UsageError(f"The name of a setting is text, not {type(name).__name__}.", code="unknown-setting")
     setting = _BY_LOWER.get(name.lower())
     if setting is None:
         close = difflib.get_close_matches(name.lower(), _BY_LOWER, 1)

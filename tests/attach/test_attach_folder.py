@@ -337,27 +337,6 @@ def test_queries_that_were_made_outlive_what_they_read(con, tmp_path):
     assert not mounts._admit
 
 
-def test_statements_attach_nothing_where_the_program_says_so(tmp_path):
-    write(tmp_path / "f" / "x.parquet", a=[1])
-    (tmp_path / "store").mkdir()
-    con = kartosql.connect(tmp_path / "store", read_only=True, attach=False)
-    assert failure(con, f"ATTACH '{tmp_path}/f' AS t (TYPE parquet)").code == "not-allowed"
-    assert failure(con, "SET attach = true").code == "not-allowed"
-    con.attach(tmp_path / "f", "t")
-    assert failure(con, "DETACH t").code == "not-allowed"
-    assert con.sql("SELECT a FROM t").rows() == [(1,)]
-    assert failure(con, f"SELECT * FROM read_parquet('{tmp_path}/f/x.parquet')").code == "function-not-allowed"
-    con.close()
-
-
-def test_a_read_only_connection_attaches(tmp_path):
-    write(tmp_path / "f" / "x.parquet", a=[1])
-    (tmp_path / "store").mkdir()
-    with kartosql.connect(tmp_path / "store", read_only=True) as con:
-        con.sql(f"ATTACH '{tmp_path}/f' AS t (TYPE parquet)")
-        assert con.sql("SELECT a FROM t").rows() == [(1,)]
-
-
 def test_another_store_is_a_schema(copy_of, tmp_path):
     folder = copy_of("grid")
     (tmp_path / "empty").mkdir()

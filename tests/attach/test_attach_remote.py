@@ -80,8 +80,8 @@ def test_folders_and_datasets_in_a_bucket_join_local_ones(server, tmp_path):
         assert con.sql("FROM one ORDER BY a").rows() == [(1,), (11,)]
 
 
-def test_options_of_the_store_are_those_of_what_is_attached(server, tmp_path):
-    url = uploaded(server, folder_of(tmp_path), "data/f")
+def test_options_of_the_store_are_those_of_what_lies_below_it(server, tmp_path):
+    url = uploaded(server, folder_of(tmp_path), "store/f")
     with kartosql.connect(f"s3://{BUCKET}/store", storage_options=server.storage_options) as con:
         con.sql(f"ATTACH '{url}' AS t (TYPE parquet)")
         assert con.sql("SELECT count(*) FROM t").rows() == [(4,)]

@@ -698,7 +698,7 @@ def test_parameters_of_filters_are_checked(parquet, given):
 
 
 def test_a_connection_that_only_reads_writes_no_metadata(parquet):
-    with kartosql.connect(parquet.folder / "store", read_only=True) as con:
+    with kartosql.connect(parquet.folder / "store", read_only=True, attach=True) as con:
         con.attach(parquet.data, "plain", type="parquet")
         with pytest.warns(KartosqlWarning, match="there are no metadata"):
             con.attach(parquet.data, "t", type="parquet", metadata=str(parquet.base))

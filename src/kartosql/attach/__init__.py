@@ -1,5 +1,5 @@
 """ATTACH: folders of files, ODF datasets and other stores as tables of a connection."""
 
-from kartosql.attach.registry import Attachments
+from kartosql.attach.registry import Access, Attachments
 
-__all__ = ["Attachments"]
+__all__ = ["Access", "Attachments"]

@@ -114,7 +114,7 @@ class Folder:
         self._reader = reader
         self._hive = options.truth("hive_partitioning", True)
         self._typed = options.truth("hive_types_autocast", True)
-        self._metadata = metadata_of(place.url, options, place.storage_options)
+        self._metadata = metadata_of(place, options)
         if self._metadata is not None:
             self._metadata.is_file, self._metadata.reading = only is not None, reader.reading
         self._skipping: MetadataStore | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kartosql.attach.skipping import FolderMetadata, MetadataPlace, is_local
+from kartosql.attach.skipping import FolderMetadata, MetadataPlace
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder.hive import spark_values
 from kartosql.formats.folder.table import FolderTable
@@ -28,6 +28,7 @@ from kartosql.formats.xskipper import (
 from kartosql.formats.xskipper.crypto import checked_keys
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
+from kartosql.store.scope import is_local_url
 from kartosql.write.skipping import members, merged, report
 
 # A file that is written twice within one tick of the clock of its store has the same time both times.
@@ -94,7 +95,7 @@ class FolderIndexes:
 
     def _store(self, place: MetadataPlace, *, create: bool = False) -> tuple[Any, str]:
         """Return the store around a folder of metadata, None if there is none, and the name of the folder in it."""
-        url = os.path.realpath(place.url) if is_local(place.url) else place.url
+        url = os.path.realpath(place.url) if is_local_url(place.url) else place.url
         around, _, name = url.rpartition("/")
         if not name or around.endswith(("/", ":")):
             raise UsageError(f"{place.url!r} is no place for metadata.", hint="Give a folder below the root.")
@@ -108,7 +109,7 @@ class FolderIndexes:
     def _check_apart(self, place: MetadataPlace) -> None:
         """Refuse metadata that would be among the files of the table, or beside the one that it is."""
         folder, url = self.metadata.url.rstrip("/"), place.url
-        if is_local(folder):
+        if is_local_url(folder):
             folder, url = os.path.realpath(self.metadata.identifiers[0]), os.path.realpath(url)
         if self.metadata.is_file:
             folder = folder.rpartition("/")[0]

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, quoted
+from kartosql.text.secrets import HIDDEN
 
 
 class Options:
@@ -40,8 +41,9 @@ class Options:
 
     def invalid(self, option: str, value: Any, expected: str) -> UsageError:
         """Return the error about the value of an option."""
+        shown = HIDDEN if option == "metadata_keys" else quoted(value)
         return UsageError(
-            f"{self._name}: {value!r} is no value for the option {option.upper()}",
+            f"{self._name}: {shown} is no value for the option {option.upper()}",
             code="invalid-option",
             hint=f"Expected {expected}.",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kartosql.attach.folder import csv_folder, parquet_folder
@@ -12,9 +12,11 @@ from kartosql.attach.odf import OdfDataset
 from kartosql.attach.options import Options
 from kartosql.attach.stores import AttachedStore
 from kartosql.engines.duckdb import Runtime
-from kartosql.errors import SqlError, UsageError
+from kartosql.errors import SqlError, UsageError, quoted
 from kartosql.plan.tables import Attached, Name
+from kartosql.settings import Settings
 from kartosql.store import Mounts, Store
+from kartosql.store.scope import is_below, is_local_url
 
 
 class Attachment(Protocol):
@@ -36,20 +38,61 @@ class Entry:
 
     name: str
     type: str
-    url: str
-    options: Mapping[str, Any]
+    url: str = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
     attachment: Attachment
+
+
+class Access:
+    """What may be attached to a connection, and by which options of a filesystem it is reached."""
+
+    def __init__(self, store: Store, storage_options: Mapping[str, Any] | None, settings: Settings) -> None:
+        self._store = store
+        self._storage_options = storage_options
+        self._settings = settings
+
+    def check(self, url: str) -> None:
+        """Raise ``not-allowed`` for what the connection may not attach."""
+        allowed = self._settings["attach"]
+        if allowed is True or (allowed and any(is_below(url, prefix) for prefix in allowed)):
+            return
+        what = f"{url!r} may not be" if allowed else "Nothing may be"
+        raise UsageError(
+            f"{what} attached to this connection.",
+            code="not-allowed",
+            hint="connect(..., attach=True) allows all, attach=[url, ...] what lies below some URLs; "
+            "with read_only=True nothing is allowed unless it is said.",
+        )
+
+    def options_for(self, url: str) -> Mapping[str, Any] | None:
+        """Return those of the connection's store for what lies below it; its credentials are for nothing else."""
+        own = not is_local_url(url) and is_below(url, self._store.address[0])
+        return self._storage_options if own else None
 
 
 @dataclass(frozen=True)
 class Place:
-    """What an attachment is made of: its name, the URL, and how files of it are reached."""
+    """What an attachment is made of: its name, the URL, and how files of it are reached.
+
+    ``given`` are the options of the filesystem that came with it, for its metadata, too.
+    """
 
     name: str
-    url: str
-    storage_options: Mapping[str, Any] | None
+    url: str = field(repr=False)
+    given: Mapping[str, Any] | None = field(repr=False)
     mounts: Mounts
     runtime: Runtime
+    access: Access
+
+    @property
+    def storage_options(self) -> Mapping[str, Any] | None:
+        """The options of the filesystem."""
+        return self.options_for(self.url)
+
+    def options_for(self, url: str) -> Mapping[str, Any] | None:
+        """Return the options for something that belongs to it; raises ``not-allowed``."""
+        self.access.check(url)
+        return self.given if self.given is not None else self.access.options_for(url)
 
 
 _TYPES: Mapping[str, Callable[[Place, Options], Attachment]] = {
@@ -63,10 +106,10 @@ _TYPES: Mapping[str, Callable[[Place, Options], Attachment]] = {
 class Attachments:
     """Attaches and detaches, and tells statements what is there."""
 
-    def __init__(self, mounts: Mounts, runtime: Runtime, storage_options: Mapping[str, Any] | None) -> None:
+    def __init__(self, mounts: Mounts, runtime: Runtime, access: Access) -> None:
         self._mounts = mounts
         self._runtime = runtime
-        self._storage_options = storage_options
+        self._access = access
         self.entries: dict[str, Entry] = {}
 
     def now(self) -> dict[str, Attached]:
@@ -91,9 +134,13 @@ class Attachments:
     ) -> bool:
         """Attach what is at ``url`` and return whether that was done.
 
-        Raises ``name-taken``, ``unknown-type``, ``invalid-option`` and what is wrong with it.
+        Raises ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option`` and what is wrong with it.
         """
-        url = os.fspath(url)
+        if isinstance(url, os.PathLike):
+            url = os.fspath(url)
+        if not isinstance(url, str):
+            raise UsageError(f"{quoted(url)} is no path or URL.")
+        self._access.check(url)
         if not isinstance(name, str) or not name or "\0" in name or "." in name:
             raise UsageError(f"{name!r} is no name for what is attached.", hint="A name has one part and no dot.")
         known = next((n for n in self.entries if n.lower() == name.lower()), None)
@@ -111,8 +158,8 @@ class Attachments:
                 f"There is no type {str(type_)!r} to attach.", code="unknown-type", hint=f"Types: {', '.join(_TYPES)}."
             )
         given = Options(name, str(type_).lower(), options)
-        options_of_store = self._storage_options_for(url) if storage_options is None else storage_options
-        attachment = make(Place(name, url, options_of_store, self._mounts, self._runtime), given)
+        place = Place(name, url, storage_options, self._mounts, self._runtime, self._access)
+        attachment = make(place, given)
         given.check_all_taken()
         if known is not None:
             self.detach(known)
@@ -120,11 +167,6 @@ class Attachments:
         if not self._mounts.is_local:
             self._runtime.forget()  # what was made before cannot reach remote files
         return True
-
-    def _storage_options_for(self, url: str) -> Mapping[str, Any] | None:
-        """Return the options of the connection's store where the other one is of the same kind."""
-        same = "://" in url and url.partition("://")[0] == self._mounts.main.url.partition("://")[0]
-        return self._storage_options if same else None
 
     def find(self, name: Name) -> Attachment | None:
         """Return the attachment to which a table belongs."""
@@ -148,8 +190,3 @@ class Attachments:
         """Detach everything."""
         for name in list(self.entries):
             self.detach(name)
-
-
-def open_store(place: Place) -> Store:
-    """Return the store at the URL of a place."""
-    return Store(place.url, place.storage_options)

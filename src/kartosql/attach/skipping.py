@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kartosql.attach.options import Options
@@ -20,6 +20,10 @@ from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import ATTEMPTS
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
+from kartosql.store.scope import is_local_url, path_of
+
+if TYPE_CHECKING:
+    from kartosql.attach.registry import Place
 
 BASE, EXPLICIT = "EXPLICIT_BASE_PATH_LOCATION", "EXPLICIT_LOCATION"
 # Texts that other readers of CSV may take for something else, by their escapes, quotes and spaces.
@@ -59,9 +63,9 @@ class FolderMetadata:
     @property
     def identifiers(self) -> list[str]:
         """The paths under which files of the folder may be known."""
-        if not is_local(self.url):
+        if not is_local_url(self.url):
             return [table_identifier(self.url)]
-        path = local_path(self.url)
+        path = path_of(self.url)
         return list(dict.fromkeys([path, os.path.realpath(path)]))
 
     def paths(self, files: Sequence[ListedFile], objects: Sequence[str]) -> list[str]:
@@ -109,7 +113,7 @@ class FolderMetadata:
 
     def places(self) -> list[MetadataPlace]:
         """Return where metadata may lie, those that are looked at first in front."""
-        location = local_path(self._location) if is_local(self._location) else self._location.rstrip("/")
+        location = path_of(self._location) if is_local_url(self._location) else self._location.rstrip("/")
         found = []
         if self._type != EXPLICIT:
             found = [MetadataPlace(f"{location}/{folder_name(i)}", i, True) for i in self.identifiers]
@@ -215,22 +219,12 @@ def _certain_in_text(condition: xs.Condition) -> xs.Condition:
     return condition
 
 
-def is_local(url: str) -> bool:
-    """Return whether a URL or path is one of a local disk."""
-    return "://" not in url or url.startswith("file://")
-
-
-def local_path(url: str) -> str:
-    """Return the absolute path of a local URL or path."""
-    return os.path.abspath(os.path.expanduser(url.removeprefix("file://")))
-
-
 def _bucket(url: str) -> str:
-    return "" if is_local(url) else urlsplit(url).netloc
+    return "" if is_local_url(url) else urlsplit(url).netloc
 
 
-def metadata_of(url: str, options: Options, storage_options: Mapping[str, Any] | None) -> FolderMetadata | None:
-    """Return the metadata that the options of ATTACH name; raises ``invalid-option``."""
+def metadata_of(place: Place, options: Options) -> FolderMetadata | None:
+    """Return the metadata that the options of ATTACH name; raises ``invalid-option`` and ``not-allowed``."""
     location, type_ = options.text("metadata"), options.text("metadata_type")
     keys = options.take("metadata_keys")
     if keys is not None and not isinstance(keys, Mapping):
@@ -241,4 +235,5 @@ def metadata_of(url: str, options: Options, storage_options: Mapping[str, Any] |
         if type_ is not None or keys is not None:
             raise options.invalid("metadata", None, "the folder of the metadata")
         return None
-    return FolderMetadata(url, location, None if type_ is None else type_.upper(), keys, storage_options)
+    found = place.options_for(location)
+    return FolderMetadata(place.url, location, None if type_ is None else type_.upper(), keys, found)

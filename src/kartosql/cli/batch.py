@@ -13,7 +13,7 @@ from kartosql.cli.config import resolve
 from kartosql.cli.options import Options, Source
 from kartosql.cli.output import interruptible, opened
 from kartosql.cli.report import say
-from kartosql.connection import Connection, connect
+from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
 from kartosql.render import write_stream
@@ -55,10 +55,10 @@ def run_batch(options: Options) -> None:
     options = replace(options, format=_format(options, terminal))
     profile = resolve(options.url)
     settings = {find(name).name: value for name, value in {**profile.settings, **options.settings}.items()}
-    with connect(
+    with connect_as_owner(
         profile.url,
         storage_options={**profile.storage_options, **options.storage_options} or None,
-        read_only=not (profile.write or options.write),
+        write=profile.write or options.write,
         **settings,
     ) as connection:
         runner = _Runner(connection, options, terminal, len(steps) > 1)

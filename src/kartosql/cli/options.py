@@ -187,7 +187,8 @@ def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, after = text.partition("=")
         if not equals or not name:
-            raise UsageError(f"{option}: {text!r} is not of the form name=value.", hint=_PAIRS)
+            shown = "a value" if option == "--storage-option" else repr(text)  # which may be a credential
+            raise UsageError(f"{option}: {shown} is not of the form name=value.", hint=_PAIRS)
         if name in found:
             raise UsageError(f"{option}: {name!r} is given twice.", hint=_PAIRS)
         found[name] = after

@@ -49,11 +49,12 @@ def is_debugging() -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr, whatever its encoding, and even if nobody listens."""
+    """Write a line to stderr without credentials, whatever its encoding, and even if nobody listens."""
     from kartosql.text.escape import escaped_lines
+    from kartosql.text.secrets import redacted
 
     with suppress(OSError):
-        print(escaped_lines(text), file=sys.stderr, flush=True)
+        print(escaped_lines(redacted(text)), file=sys.stderr, flush=True)
 
 
 def report(error: KartosqlError) -> int:

@@ -233,7 +233,7 @@ def _parameters(
     missing: list[tuple[Span, str]] = []
     listed = list(given) if positional and given is not None else []
     for span, name in found:
-        if name is None or name.isdigit():
+        if name is None or (name.isdecimal() and len(name) < 10):
             count = count + 1 if name is None else count
             number = count if name is None else int(name)
             key = f"kartosql_{number}"

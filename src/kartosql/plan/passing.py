@@ -10,6 +10,7 @@ from kartosql.plan.columns import ColumnTypes
 from kartosql.plan.conditions import Pieces
 from kartosql.plan.occurrences import ColumnRef, Output, Relation, Scope
 from kartosql.plan.reader import ConditionReader
+from kartosql.sql.tokens import number_of
 
 Meaning = Callable[[ColumnRef], Pieces | None]
 
@@ -132,7 +133,8 @@ def _group_items(select: exp.Select, group: exp.Expression) -> list[exp.Expressi
     found = []
     for e in group.expressions:
         if isinstance(e, exp.Literal):
-            at = int(e.this) - 1 if not e.is_string and str(e.this).isdigit() else -1
+            number = None if e.is_string else number_of(str(e.this))
+            at = number - 1 if isinstance(number, int) else -1
             plain = not any(i.is_star for i in items)
             if plain and 0 <= at < len(items):
                 found.append(_unaliased(items[at]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kartosql.plan.report import human_bytes
+from kartosql.settings import machine_memory
 
 MEMORIES = 4  # DuckDB spills what does not fit; that much of compressed data one machine reads without haste
-_UNKNOWN_MEMORY = 16 << 30
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,4 @@ def refused(choice: Choice, reason: str) -> Choice:
 
 def default_limit(memory: int | None) -> int:
     """Return the bytes up to which one machine is enough: a few times the memory that the engine may take."""
-    return MEMORIES * (memory if memory is not None else _physical_memory())
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return _UNKNOWN_MEMORY
+    return MEMORIES * (memory if memory is not None else machine_memory())

@@ -14,6 +14,7 @@ from kartosql.plan.conditions import Condition
 from kartosql.plan.occurrences import Scope, Source
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scopes import Walked
+from kartosql.sql.tokens import number_of
 from kartosql.sql.tree import span_of
 
 # Nodes whose value for a row depends on nothing but the values below them.
@@ -76,8 +77,9 @@ class Shapes:
         if any(value for key, value in node.args.items() if key not in ("this", "expression")):
             return None
         value = node.expression if isinstance(node.expression, exp.Expression) else node.this
-        if isinstance(value, exp.Literal) and not value.is_string and str(value.this).isdigit():
-            return int(value.this)
+        if isinstance(value, exp.Literal) and not value.is_string:
+            number = number_of(str(value.this))
+            return number if isinstance(number, int) else None
         pieces = self._reader.pieces(value) if isinstance(value, exp.Placeholder) else None
         name = getattr(pieces[1], "name", None) if pieces is not None and len(pieces) == 3 else None
         given = self._parameters.get(name) if name is not None else None

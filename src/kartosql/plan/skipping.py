@@ -31,6 +31,7 @@ from kartosql.formats.xskipper.conditions import (
 )
 from kartosql.formats.xskipper.domain import date_of, moment_of, to_float32
 from kartosql.plan.reader import operands
+from kartosql.sql.tokens import MAX_DIGITS, number_of
 
 MAX_TEXT = 1_000_000
 MAX_DEPTH = 200
@@ -313,7 +314,9 @@ def _number(text: str) -> Value | None:
     if not text.isascii() or not _FLOAT.fullmatch(text):
         return None
     if text.isdigit():
-        number = int(text)
+        number = number_of(text)
+        if number is None:
+            return None
         return Value("integer", number) if number < _MAX_HUGE else Value("double", float(text))
     if "e" in text.lower() or sum(c.isdigit() for c in text) > 38:
         return Value("double", float(text))
@@ -326,7 +329,7 @@ def _cast(value: Value, to: exp.DataType) -> Value | None:
     if to.expressions and type_ != exp.DType.DECIMAL:
         return None
     if type_ in _INTEGERS:
-        if value.kind == "string" and _INTEGER.fullmatch(str(raw)):
+        if value.kind == "string" and _INTEGER.fullmatch(str(raw)) and len(str(raw)) <= MAX_DIGITS:
             value = Value("integer", int(str(raw)))
         limit = 1 << (_INTEGERS[type_] - 1)
         return (

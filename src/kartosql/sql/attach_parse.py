@@ -94,16 +94,12 @@ class _AttachCursor(_Cursor):
             return self._listed(depth)
         if self.take("{"):
             return self._mapped(depth)
-        negative = self.take("-")
-        if self.at >= len(self.tokens):
-            raise self.fail("Expected a value.")
+        if self.at_number():
+            return self.number()
         token = self.tokens[self.at]
         self.at += 1
-        if token.token_type == TokenType.NUMBER:
-            number = float(token.text) if "." in token.text else int(token.text)
-            return -number if negative else number
         if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
-            if negative or not token.text.replace("_", "a").isalnum():
+            if not token.text.replace("_", "a").isalnum():
                 self.at -= 1
                 raise self.fail(f"Expected a value, not {token.text!r}.")
             return {"TRUE": True, "FALSE": False}.get(token.text.upper(), token.text)

@@ -13,8 +13,9 @@ from kartosql.errors import Span, SqlError
 from kartosql.sql.guard import check_tokens, check_tree
 from kartosql.sql.shapes import constants_of
 from kartosql.sql.statements import Describe, Name, Reset, Select, Set, Show, Statement
-from kartosql.sql.tokens import CONSTANTS, cleaned, parts_of, tokens_of
+from kartosql.sql.tokens import CONSTANTS, cleaned, number_of, parts_of, tokens_of
 from kartosql.sql.tree import parse_tree
+from kartosql.text.escape import is_unicode
 
 MAX_TEXT = 1_000_000  # characters outside of long lists of constants
 MAX_LISTS = 4_000_000  # characters of those lists: 100,000 values of 38 characters
@@ -67,6 +68,10 @@ def tokenize(text: str) -> list[Token]:
     """Return the tokens of ``text``; raises ``syntax-error`` and ``statement-too-long``."""
     if not isinstance(text, str):
         raise SqlError(f"A statement is text, not {type(text).__name__}.", code="invalid-argument")
+    if not is_unicode(text):
+        at = next(at for at, char in enumerate(text) if not is_unicode(char))
+        message = f"The statement holds {text[at]!r}, half of a surrogate pair, which is no character."
+        raise SqlError(message, code="syntax-error", span=(at, at + 1))
     try:
         parts = parts_of(text) if len(text) <= MAX_TEXT + MAX_LISTS else {}
     except TokenError as e:
@@ -188,6 +193,30 @@ class _Cursor:
                 break
         return tuple(parts), (self.tokens[first].start, self.tokens[self.at - 1].end + 1)
 
+    def at_number(self) -> bool:
+        """Return whether a number begins here, or the sign of one."""
+        if self.at >= len(self.tokens):
+            return False
+        kind, text = self.tokens[self.at].token_type, self.tokens[self.at].text
+        return kind == TokenType.NUMBER or (kind != TokenType.STRING and text in ("-", "+", "."))
+
+    def number(self) -> int | float:
+        """Read a number with its sign; the one reader of those that stand outside of queries."""
+        sign = -1 if self.take("-") else 1
+        if sign > 0:
+            self.take("+")
+        start = self.at
+        whole = not self.take(".")
+        token = self.tokens[self.at] if self.at < len(self.tokens) else None
+        if token is None or token.token_type != TokenType.NUMBER:
+            raise self.fail("Expected a number.")
+        found = number_of(token.text if whole else f".{token.text}")
+        if found is None or token.start != self.tokens[start].start + (not whole):
+            self.at = start
+            raise self.fail("This is no number, or too large a one.")
+        self.at += 1
+        return sign * found
+
     # -- statements ------------------------------------------------------------------------
 
     def statement(self) -> Statement:
@@ -292,10 +321,10 @@ class _Cursor:
         target, span = self.name()
         version = as_of = None
         if self.take("VERSION"):
-            if self.at >= len(self.tokens) or not self.tokens[self.at].text.isdecimal():
+            number = self.number() if self.at_number() else None
+            if not isinstance(number, int) or number < 0:
                 raise self.fail("Expected the number of a version.", "DESCRIBE t VERSION 2")
-            version = int(self.tokens[self.at].text[:18])
-            self.at += 1
+            version = number
         elif self.take("AS"):
             if not self.take("OF"):
                 raise self.fail("Expected OF.", "DESCRIBE t AS OF '2026-01-02 03:04:05'")
@@ -323,14 +352,15 @@ class _Cursor:
         return Set(self.text, name[-1], self.value())
 
     def value(self) -> Any:
-        sign = -1 if self.take("-") else 1
-        token = self.tokens[self.at] if self.at < len(self.tokens) else None
-        if token is None or (sign < 0 and token.token_type != TokenType.NUMBER):
+        if self.at_number():
+            number = self.number()
+            self.end()
+            return number
+        if self.at >= len(self.tokens):
             raise self.fail("Expected a value.")
+        token = self.tokens[self.at]
         self.at += 1
         self.end()
-        if token.token_type == TokenType.NUMBER:
-            return sign * (float(token.text) if "." in token.text else int(token.text))
         if token.token_type == TokenType.NULL or token.text.upper() == "DEFAULT":
             return None
         return token.text

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlglot.tokenizer_core import TokenType
-
 from kartosql.sql.write_statements import Skip
 
 if TYPE_CHECKING:
@@ -34,9 +32,9 @@ def skips(cursor: _WriteCursor) -> tuple[Skip, ...]:
     return tuple(found)
 
 
-def _parameters(cursor: _WriteCursor, kind: str) -> tuple[tuple[str, str], ...]:
+def _parameters(cursor: _WriteCursor, kind: str) -> tuple[tuple[str, int | float], ...]:
     cursor.expect("(")
-    found: dict[str, str] = {}
+    found: dict[str, int | float] = {}
     while not found or cursor.take(","):
         name = cursor.keyword()
         if name not in KINDS[kind] or name in found:
@@ -44,9 +42,6 @@ def _parameters(cursor: _WriteCursor, kind: str) -> tuple[tuple[str, str], ...]:
             raise cursor.fail(f"Expected a parameter of {kind}, each once.", f"There are: {known}.")
         cursor.at += 1
         cursor.expect("=")
-        if cursor.at >= len(cursor.tokens) or cursor.tokens[cursor.at].token_type != TokenType.NUMBER:
-            raise cursor.fail("Expected a number.")
-        found[name] = cursor.tokens[cursor.at].text
-        cursor.at += 1
+        found[name] = cursor.number()
     cursor.expect(")")
     return tuple(found.items())

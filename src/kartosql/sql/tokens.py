@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from typing import Any, ClassVar
@@ -33,6 +34,8 @@ _PARTS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _COMMENT_ENDS = re.compile(r"/\*|\*/")
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+MAX_DIGITS = 308  # of whole numbers, so that each of them has a float, too
 
 
 class _Tokenizer(DuckDB.Tokenizer):
@@ -125,6 +128,16 @@ def cleaned(text: str, tokens: list[Token]) -> tuple[str, list[Token]]:
         at = max(at, token.end + 1)
     text = "".join([*pieces, _blank(text[at:])])
     return text, tokens_of(text) if odd else tokens
+
+
+def number_of(text: str) -> int | float | None:
+    """Return the number that a literal without a sign stands for; None for what is none, or beyond all types."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    if text.isdecimal():
+        return int(text) if len(text.lstrip("0")) <= MAX_DIGITS else None
+    number = float(text)
+    return None if math.isinf(number) else number
 
 
 def _blank(gap: str) -> str:

@@ -202,16 +202,13 @@ class _WriteCursor(_Cursor):
         """Read ``= constant``, if it comes next."""
         if not self.take("="):
             return None
-        self.take(*_TYPED)
-        sign = -1 if self.take("-") else 1
+        if not self.take(*_TYPED) and self.at_number():
+            return self.number()
         token = self.tokens[self.at] if self.at < len(self.tokens) else None
-        if token is not None and token.token_type == TokenType.NUMBER:
-            self.at += 1
-            return sign * (int(token.text) if token.text.isdigit() else float(token.text))
-        if token is not None and sign == 1 and token.token_type == TokenType.STRING:
+        if token is not None and token.token_type == TokenType.STRING:
             self.at += 1
             return token.text
-        if sign == 1 and self.keyword() in ("TRUE", "FALSE"):
+        if self.keyword() in ("TRUE", "FALSE"):
             self.at += 1
             return self.tokens[self.at - 1].text.upper() == "TRUE"
         hint = "NULL is no partition value." if self.keyword() == "NULL" else None

@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kartosql.errors import FormatError, StoreError
+from kartosql.errors import FormatError, StoreError, UsageError, quoted
 from kartosql.failures import reraise
 from kartosql.store.keys import check_key
 from kartosql.store.local import LocalFiles
 from kartosql.store.writing import StoreWriting
+from kartosql.text.secrets import harmless, redacted
 
 MAX_WORKERS = 32
 MAX_METADATA_BYTES = 1 << 30
@@ -94,8 +95,14 @@ class Store(StoreWriting):
     ) -> None:
         url = os.fspath(url) if isinstance(url, os.PathLike) else url
         if not isinstance(url, str) or not url or "\0" in url:
-            raise StoreError(f"{url!r} is no path or URL of a store.", code="store-not-found")
-        self.url = url
+            raise StoreError(f"{quoted(url)} is no path or URL of a store.", code="store-not-found")
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise UsageError(
+                f"storage_options are a dictionary, not {type(storage_options).__name__}.",
+                hint="storage_options={'key': ..., 'secret': ...}",
+            )
+        self.url = redacted(url)  # as it is shown; the other one may hold credentials
+        self._url = url
         # They may hold secrets, so nothing prints them.
         self._options = dict(storage_options or {})
         self.fs, root = (_plain_filesystem if without_driver else _filesystem)(url, dict(self._options))
@@ -112,7 +119,7 @@ class Store(StoreWriting):
             try:
                 is_folder = stat.S_ISDIR(os.stat(self.root or "/").st_mode)
             except (OSError, ValueError) as e:
-                reraise(e, f"Cannot open {self.root!r}")
+                reraise(self.told(e), f"Cannot open {self.root!r}")
                 is_folder = False
             if not is_folder:
                 raise StoreError(
@@ -129,16 +136,20 @@ class Store(StoreWriting):
         except PermissionError as e:
             raise StoreError(f"No permission to make {self.root!r}.", code="access-denied") from e
         except OSError as e:
-            reraise(e, f"Cannot make {self.root!r}")
+            reraise(self.told(e), f"Cannot make {self.root!r}")
             raise StoreError(f"Cannot make {self.root!r}: {e}") from e
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
 
+    def told(self, error: Exception) -> Exception:
+        """Return what a driver raised, without the credentials that it may tell."""
+        return harmless(error, self._options)
+
     @property
     def address(self) -> tuple[str, dict[str, Any]]:
         """The URL and the options by which other processes reach the same store, if they can."""
-        return (self._real_root, {}) if self.is_local else (self.url, dict(self._options))
+        return (self._real_root, {}) if self.is_local else (self._url, dict(self._options))
 
     # -- names ---------------------------------------------------------------------------
 
@@ -204,12 +215,12 @@ class Store(StoreWriting):
         except FileNotFoundError:
             return []  # object stores have no empty folders
         except PermissionError as e:
-            raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from e
-        except Exception as e:
+            raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from self.told(e)
+        except Exception as e:  # noqa: BLE001 - drivers raise anything
             if self._is_torn(e):
                 return self._list(prefix)
-            reraise(e, f"Cannot list {self.url!r}")
-            raise StoreError(f"Cannot list {self.url!r}: {e}") from e
+            reraise(self.told(e), f"Cannot list {self.url!r}")
+            raise StoreError(f"Cannot list {self.url!r}: {self.told(e)}") from self.told(e)
         entries = []
         for row in rows:
             name = row["name"].rstrip("/").rsplit("/", 1)[-1]
@@ -238,12 +249,13 @@ class Store(StoreWriting):
         except FileNotFoundError:
             return {}
         except PermissionError as e:
-            raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from e
-        except Exception as e:
+            why = self.told(e)
+            raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from why
+        except Exception as e:  # noqa: BLE001 - drivers raise anything
             if self._is_torn(e):
                 return self.list_below(prefix)
-            reraise(e, f"Cannot list {prefix!r} in {self.url!r}")
-            raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {e}") from e
+            reraise(self.told(e), f"Cannot list {prefix!r} in {self.url!r}")
+            raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {self.told(e)}") from self.told(e)
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
 
@@ -344,12 +356,12 @@ class Store(StoreWriting):
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise KeyError(key) from None
         except PermissionError as e:
-            raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from e
+            raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from self.told(e)
         except (FormatError, StoreError, KeyError):
             raise
-        except Exception as e:
-            reraise(e, f"Cannot read {key!r} in {self.url!r}")
-            raise StoreError(f"Cannot read {key!r} in {self.url!r}: {e}") from e
+        except Exception as e:  # noqa: BLE001 - drivers raise anything
+            reraise(self.told(e), f"Cannot read {key!r} in {self.url!r}")
+            raise StoreError(f"Cannot read {key!r} in {self.url!r}: {self.told(e)}") from self.told(e)
 
 
 def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -364,8 +376,9 @@ def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
 
         filesystem, root = url_to_fs(url, **options)
-    except Exception as e:
-        raise StoreError(f"Cannot open the store {url!r}: {e}", hint=_protocol_hint(url)) from e
+    except Exception as e:  # noqa: BLE001 - drivers raise anything
+        why = harmless(e, options)
+        raise StoreError(f"Cannot open the store {url!r}: {why}", hint=_protocol_hint(url)) from why
     protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
     return (LocalFiles() if "file" in protocols else filesystem), root
 

@@ -54,6 +54,7 @@ class StoreWriting:
         local_path: Callable[[str], str]
         read_metadata: Callable[[str], bytes]
         map: Callable[[Any, Sequence[Any]], Iterable[Any]]
+        told: Callable[[Exception], Exception]
 
     # -- whole objects -------------------------------------------------------------------
 
@@ -219,18 +220,19 @@ class StoreWriting:
         except FileNotFoundError as e:
             if verb == "read":
                 raise KeyError(key) from None
-            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {e}") from e
+            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.told(e)}") from self.told(e)
         except PermissionError as e:
-            raise StoreError(f"No permission to {verb} {key!r} in {self.url!r}.", code="access-denied") from e
-        except Exception as e:
+            why = self.told(e)
+            raise StoreError(f"No permission to {verb} {key!r} in {self.url!r}.", code="access-denied") from why
+        except Exception as e:  # noqa: BLE001 - drivers raise anything
             if isinstance(e, OSError) and e.errno in FULL:
                 raise StoreError(
                     f"No space left to {verb} {key!r} in {self.url!r}.",
                     code="disk-full",
                     hint="Free space, then try again. Nothing of this call is visible.",
-                ) from e
-            reraise(e, f"Cannot {verb} {key!r} in {self.url!r}")
-            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {e}") from e
+                ) from self.told(e)
+            reraise(self.told(e), f"Cannot {verb} {key!r} in {self.url!r}")
+            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.told(e)}") from self.told(e)
 
     def _unconditional(self) -> StoreError:
         return StoreError(

@@ -17,6 +17,11 @@ def is_unsafe(char: str) -> bool:
     return char not in _JOINERS and unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no half of a surrogate pair, which no encoding holds."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def escaped(text: str) -> str:
     r"""Return ``text`` on one line, with unsafe characters as ``\n``, ``\x1b`` or ``\u202e``.
 

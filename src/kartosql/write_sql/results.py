@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.text.secrets import redacted
+
 _COUNT, _TEXT, _FLAG = pa.int64(), pa.string(), pa.bool_()
 _COMMIT = {"sequence": _COUNT, "id": _TEXT}
 _CHANGE = {"files": _COUNT, "rows": _COUNT, "bytes": _COUNT, "removed": _COUNT, **_COMMIT}
@@ -64,7 +66,7 @@ def recorded(found: Iterable[Mapping[str, Any]]) -> pa.Table:
 def exported(url: str, found: Mapping[str, Any]) -> pa.Table:
     """Return one row about what was written elsewhere."""
     types = {"target": _TEXT, "id": _TEXT, "head": _TEXT, "blocks": _COUNT, "rows": _COUNT, "bytes": _COUNT}
-    given = {"target": url, **found}
+    given = {"target": redacted(url), **found}
     return pa.table({name: pa.array([given[name]], type_) for name, type_ in types.items() if name in given})
 
 

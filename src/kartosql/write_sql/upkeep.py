@@ -63,18 +63,13 @@ def skip(
     for one in statement.indexes:
         name = ".".join(one.column)
         if one.kind == "BLOOMFILTER":
-            given = {k.lower(): float(v) if k == "FPP" else _whole(v) for k, v in one.parameters}
-            columns[one.kind][name] = given
+            columns[one.kind][name] = {k.lower(): float(v) if k == "FPP" else v for k, v in one.parameters}
         else:
             columns[one.kind].append(name)
     made = calls.create_skipping_index(
         table, minmax=columns["MINMAX"], valuelist=columns["VALUELIST"], bloomfilter=columns["BLOOMFILTER"]
     )
     return results.skipping(reports(made))
-
-
-def _whole(text: str) -> int | float:
-    return int(text) if text.isdigit() else float(text)
 
 
 def run(upkeep: _Upkeep, snapshot: Snapshot, statement: ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check) -> pa.Table:

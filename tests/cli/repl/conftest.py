@@ -11,10 +11,14 @@ import pytest
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.shell import Shell
-from kartosql.connection import connect
+from kartosql.connection import Connection, connect, connect_as_owner
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write.build import build_cube
+
+
+def _opened(place: str, *, read_only: bool = False, **settings: object) -> Connection:
+    return connect_as_owner(place, write=not read_only, **settings)
 
 
 class Session:
@@ -24,7 +28,7 @@ class Session:
         self.out = io.StringIO()
         columns, lines = given.pop("columns", 100), given.pop("lines", 30)
         self.screen = Screen(self.out, columns=columns, lines=lines)
-        self.shell = Shell(connect(place, **given), self.screen, ShellOptions(), lambda url: connect(url))
+        self.shell = Shell(_opened(place, **given), self.screen, ShellOptions(), lambda url: connect(url))
 
     def __call__(self, text: str) -> str:
         """Feed lines and return what they print."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 
 from prompt_toolkit.history import FileHistory
 
+from kartosql.text.secrets import redacted
+
 HISTORY = "KARTOSQL_HISTORY"
 MAX_ENTRY = 20_000  # characters; what is longer was pasted, and is not kept
 MAX_FILE = 20_000_000
@@ -56,9 +58,9 @@ class History(FileHistory):
             return []
 
     def store_string(self, string: str) -> None:
-        """Append an entry to the file."""
+        """Append an entry to the file, without credentials in URLs."""
         if self._works and len(string) <= MAX_ENTRY:
             try:
-                super().store_string(string)
+                super().store_string(redacted(string))
             except (OSError, ValueError) as e:
                 self._complain(f"cannot be written: {e}")

@@ -15,6 +15,7 @@ from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.theme import chosen
 from kartosql.cli.report import BEHIND
 from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.text.secrets import redacted
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.known import Known
@@ -93,7 +94,7 @@ class Behind:
     def __init__(self, screen: Screen, shell_options: ShellOptions, options: Options, profile: config.Profile) -> None:
         self.screen = screen
         self.options = shell_options
-        self.place = profile.name or profile.url
+        self.place = profile.name or redacted(profile.url)
         self._given = options
         self._profile = profile
         self._made = threading.Event()
@@ -168,22 +169,22 @@ class Behind:
         self.on_news()
 
     def _connect(self, profile: config.Profile) -> Connection:
-        from kartosql.connection import connect
+        from kartosql.connection import connect_as_owner
         from kartosql.settings import find
 
         given = {**profile.settings, **self._given.settings}
         settings: Mapping[str, Any] = {find(name).name: value for name, value in given.items()}
-        return connect(
+        return connect_as_owner(
             profile.url,
             storage_options={**profile.storage_options, **self._given.storage_options} or None,
-            read_only=not (profile.write or self._given.write),
+            write=profile.write or self._given.write,
             **settings,
         )
 
     def _open(self, place: str) -> Connection:
         profile = config.resolve(place)
         connection = self._connect(profile)
-        self.place = profile.name or profile.url
+        self.place = profile.name or connection.store.url
         return connection
 
 

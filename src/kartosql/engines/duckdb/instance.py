@@ -49,6 +49,21 @@ _THREADS = "SELECT current_setting('threads'), current_setting('async_threads')"
 _default_threads: tuple[int, int] | None = None
 
 
+def check_setting(name: str, value: Any) -> None:
+    """Raise ``invalid-setting`` for what DuckDB does not take for one of its settings."""
+    with duckdb.connect(":memory:") as connection:
+        _set(connection, name, value)
+
+
+def _set(connection: duckdb.DuckDBPyConnection, name: str, value: Any) -> None:
+    text = str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
+    try:
+        connection.execute(f"SET GLOBAL {name} = {text}")
+    except duckdb.Error as e:
+        reason = str(e).splitlines()[0]
+        raise UsageError(f"{value!r} is no value for the setting {name}: {reason}", code="invalid-setting") from None
+
+
 class Instance:
     """An in-memory DuckDB of which each statement takes a cursor.
 
@@ -89,7 +104,7 @@ class Instance:
                 self._root.execute(f"CREATE SCHEMA {schema}")
             threads, default = _threads(self._root)
             for name, value in {"temp_directory": self._temporary, **settings}.items():
-                self._set(name, value)
+                _set(self._root, name, value)
             threads = settings.get("threads", threads)
             self._ahead = min(default, max(0, _descriptors() // FILES_OPEN - threads))
             if self._ahead < default:
@@ -97,16 +112,6 @@ class Instance:
         except BaseException:
             self.close()
             raise
-
-    def _set(self, name: str, value: Any) -> None:
-        text = str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
-        try:
-            self._root.execute(f"SET GLOBAL {name} = {text}")
-        except duckdb.Error as e:
-            reason = str(e).splitlines()[0]
-            raise UsageError(
-                f"{value!r} is no value for the setting {name}: {reason}", code="invalid-setting"
-            ) from None
 
     def wake(self) -> None:
         """Forget the statement that rests."""

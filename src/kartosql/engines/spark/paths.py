@@ -22,7 +22,7 @@ class Location:
     ``options`` may hold credentials, so they are never shown.
     """
 
-    root: str
+    root: str = field(repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def path(self, key: str) -> str:
@@ -44,7 +44,7 @@ def location(store: Store) -> Location:
         return Location(f"gs://{store.root}", _google(options))
     for protocol in protocols:
         if protocol in _SAME:
-            return Location(store.url.rstrip("/"))
+            return Location(store.address[0].rstrip("/"))
     raise StoreError(
         f"Spark cannot read the store {store.url!r}: its workers are other processes, perhaps on other machines.",
         code="store-unreachable",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.store import Store
+from kartosql.text.secrets import redacted
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge
 from kartosql.write.spill import SpillingSorter
@@ -40,7 +41,7 @@ class Address:
     options: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        return f"Address({self.url!r})"
+        return f"Address({redacted(self.url)!r})"
 
     def open(self) -> Store:
         """Return the store, as far as a task needs it; raises ``store-failed`` and ``store-not-found``."""
