@@ -36,6 +36,7 @@ class Relations:
         self._session = session
         self._count = 0
         self.by_position = False  # whether rows are told apart by the position of their file
+        self.has_floats = False  # whether DuckDB reads floating-point columns of Parquet files
         self._variables: dict[str, str] = {}  # with what their types depend on
         self._tables: list[str] = []
         self._views: dict[tuple[str, str], _Made] = {}
@@ -54,6 +55,7 @@ class Relations:
         self._tables.clear()
         self._count = 0
         self.by_position = False
+        self.has_floats = False
 
     # -- what another statement may take over ------------------------------------------------
 
@@ -298,6 +300,7 @@ class Relations:
         else:
             declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
             self._variables[variable] = str(declared)
+            self.has_floats |= any("DOUBLE" in type_ or "FLOAT" in type_ for type_ in declared.values())
             reader, inner = self._session.parquet_files(variable, file_keys, declared)
         values = dict(zip(columns, inner, strict=True))
         if file_types is not table.types:

@@ -40,6 +40,9 @@ _WRONG = (
     # What a join needs goes below the DISTINCT ON of its other side, which then picks from fewer rows.
     (re.compile(r"\bdistinct\b.*\bon\b", re.IGNORECASE | re.DOTALL), "join_filter_pushdown"),
 )
+# It also takes extremes of a whole file from the bounds in its footer. Those of floating-point columns are no values:
+# NaN is in no footer, so the reader is told to take it for the upper one, and writers widen zeros to -0.0 and 0.0.
+_EXTREMES = re.compile(r"\b(?:min|max|summarize)\b", re.IGNORECASE)
 # Where DuckDB orders many joins, it may lose a column that one of them needs, and says so with these words.
 LOST_COLUMN = "Failed to bind column reference"
 FOLDING = "expression_rewriter"  # the optimizer that computes constants
@@ -210,9 +213,14 @@ class Statement(Session):
 
     def _choose_optimizers(self, text: str, ordered: bool) -> None:
         """Switch off those optimizers that would make this statement's answer wrong; join order where it fails."""
-        names = [LATE] * self.relations.by_position + [name for pattern, name in _WRONG if pattern.search(text)]
-        names += [] if ordered else ["join_order"]
-        self.instance.change("disabled_optimizers", f"'{','.join(names)}'")
+        names = {name for pattern, name in _WRONG if pattern.search(text)}
+        if self.relations.by_position:
+            names.add(LATE)
+        if self.relations.has_floats and _EXTREMES.search(text):
+            names.add("statistics_propagation")
+        if not ordered:
+            names.add("join_order")
+        self.instance.change("disabled_optimizers", f"'{','.join(sorted(names))}'")
 
     # -- the run ---------------------------------------------------------------------------------
 
