@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,6 @@ from kartosql.upkeep import Upkeep
 if TYPE_CHECKING:
     from kartosql.insight import Session
     from kartosql.insight.coverage import Coverage
-    from kartosql.write_sql import WriteStatements
 
 
 def connect(
@@ -106,7 +106,6 @@ class Connection(Upkeep, Attaching, Histories):
         self._plans = PlanCache()
         self._parse = ParsedTexts(parse).parse
         self._closed = False
-        self._writes: set[WriteStatements] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -120,12 +119,13 @@ class Connection(Upkeep, Attaching, Histories):
         return f"<kartosql connection to {self.store.url}>"
 
     def close(self) -> None:
-        """Close the connection; results that were made stay usable."""
+        """Close the connection; what other threads are doing is stopped, results that were made stay usable."""
         self._closed = True
-        self._registered.clear()
-        if self._attached is not None:
-            self._attached.close()
         self._runtime.close()
+        if self._runtime.works.is_of_this_process:
+            self._registered.clear()
+            if self._attached is not None:
+                self._attached.close()
 
     def expect_one_statement(self) -> None:
         """Prepare for one statement and no more, which takes less time then; others still work."""
@@ -233,11 +233,7 @@ class Connection(Upkeep, Attaching, Histories):
                 hint="Connect without read_only, on the command line with --write.",
             )
         write = WriteStatements(self, self._runtime, self.settings, self._tables)
-        self._writes.add(write)
-        try:
-            return write.run(statement, parameters, engine=engine)
-        finally:
-            self._writes.discard(write)
+        return write.run(statement, parameters, engine=engine)
 
     def tables(self) -> Tables:
         """Return what names mean now: what stands in the store, and registered data."""
@@ -249,12 +245,16 @@ class Connection(Upkeep, Attaching, Histories):
         self._runtime.watched = True
 
     def interrupt(self) -> None:
-        """Stop the queries of statements that write, from any thread; a commit is not stopped.
+        """Stop all statements, calls and streams of the connection, from any thread; they raise ``interrupted``.
 
-        What such a statement has written by then is deleted, and nothing of it becomes visible.
+        A commit is not stopped. What a statement has written before is deleted, and nothing of it
+        becomes visible. The connection works on.
         """
-        for write in list(self._writes):
-            write.interrupt()
+        self._runtime.works.stop()
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        """Be at work, which other threads can stop; raises ``other-process`` in a fork."""
+        return self._runtime.works.one()
 
     def _session(
         self, parameters: Parameters = None, engine: str | None = None, started: float | None = None

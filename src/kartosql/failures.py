@@ -26,6 +26,7 @@ _NO_MEMORY = re.compile(
     r"failed to allocate|allocation failure|unable to allocate|out of java heap"
 )
 _CALLED = ("__repr__", "_repr_html_", "__iter__", "__len__", "__next__", "__arrow_c_stream__", "__arrow_c_schema__")
+_ALWAYS = ("close", "interrupt", "progress")  # whatever goes on
 _C = TypeVar("_C")
 
 
@@ -74,7 +75,7 @@ def told(action: str | None = None) -> Iterator[None]:
 def tells_failures(cls: type[_C]) -> type[_C]:
     """Let all that users call of a class raise errors of ours where the machine refuses something."""
     for name, found in vars(cls).copy().items():
-        if name.startswith("_") and name not in _CALLED:
+        if (name.startswith("_") and name not in _CALLED) or name in _ALWAYS:
             continue
         if isinstance(found, property) and found.fget is not None:
             setattr(cls, name, property(_telling(found.fget), doc=found.__doc__))
@@ -86,10 +87,16 @@ def tells_failures(cls: type[_C]) -> type[_C]:
 def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        with told():
+        with told(), _working(args[0]):
             return function(*args, **keywords)
 
     return call
+
+
+def _working(of: Any) -> contextlib.AbstractContextManager[None]:
+    """Return what calls of an object are done in: connections can be stopped."""
+    found = getattr(of, "_working", None)
+    return contextlib.nullcontext() if found is None else found()
 
 
 def out_of_memory(action: str | None, text: str) -> LimitError:

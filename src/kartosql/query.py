@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
-from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, SqlError, UnknownNameError
+from kartosql.errors import KartosqlError, LimitError, NotPortable, SqlError, UnknownNameError
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
@@ -27,6 +27,7 @@ from kartosql.routing import NOT_SPARK, Router, begun
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
+from kartosql.stopping import Work
 
 if TYPE_CHECKING:
     from kartosql.engines.spark.engine import Nothing, SparkStatement
@@ -76,7 +77,7 @@ class SelectQuery(Query):
         self._measured: Measured | Nothing | None = None
         # Of a remote store, whose bytes DuckDB finds in memory: what was fetched counts.
         self._fetched: dict[str, int | None] = {}
-        self._interrupted = False
+        self._work: Work | None = None  # what goes on
         self._ordered = True  # whether the engine may choose the order of joins
         self._engine = "spark" if settings["engine"] == "spark" else "duckdb"  # as far as it is known
         self._not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
@@ -170,9 +171,13 @@ class SelectQuery(Query):
 
     def interrupt(self) -> None:
         """Stop the query if it runs, from any thread."""
-        self._interrupted = True
-        if self._running is not None:
-            self._running.interrupt()
+        work = self._work
+        if work is not None:
+            work.stop()
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        """Be at work, which other threads can stop; what is in memory needs nothing."""
+        return contextlib.nullcontext() if self._table is not None else self._runtime.works.one()
 
     # -- planning and running ------------------------------------------------------------------
 
@@ -239,8 +244,17 @@ class SelectQuery(Query):
         """Run the query and return its stream of record batches."""
         if self._table is not None:
             return self._table.to_reader()
+        self._work = work = self._runtime.works.begin()
+        try:
+            with work:
+                return self._run(work)
+        except BaseException:
+            work.end()
+            raise
+
+    def _run(self, work: Work) -> pa.RecordBatchReader:
+        """Run the query; ``work`` goes on until the stream ends."""
         started = time.perf_counter()
-        self._interrupted = False
         self._reading = None
         files = FileAccess(self._store)
         # Begun before planning, as now() has to be the same in both.
@@ -255,8 +269,6 @@ class SelectQuery(Query):
             bound = counted(self._bound, report.scan) if report.engine == "duckdb" else self._bound
             statement.prepare(bound, report.scan)
             planned = time.perf_counter()
-            if self._interrupted:
-                raise ExecutionError("The statement was interrupted.", code="interrupted")
             schema, batches, self._types = statement.stream(bound, ordered=self._ordered)
             if report.engine == "spark":
                 # All rows come at once, and whether Spark has them is known before any is passed on.
@@ -264,7 +276,7 @@ class SelectQuery(Query):
         except KartosqlError as e:
             self._end(statement)
             if self._may_work_otherwise(e):
-                return self.reader()
+                return self._run(work)
             raise
         except BaseException:
             self._end(statement)
@@ -273,7 +285,9 @@ class SelectQuery(Query):
         self._schema = schema
         if self._pruned and not self._traced and not self._kept and not may_tell_time(self._bound.select.text):
             self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
-        return pa.RecordBatchReader.from_batches(schema, self._finish(batches, statement, report, started, planned))
+        return pa.RecordBatchReader.from_batches(
+            schema, self._finish(batches, statement, report, started, planned, work)
+        )
 
     def spark_frame(self, spark: Any) -> Any:
         """Return the result as a DataFrame of a Spark session, index-pruned, which runs when rows are asked for.
@@ -366,15 +380,20 @@ class SelectQuery(Query):
         report: ScanReport,
         started: float,
         planned: float,
+        work: Work,
     ) -> Iterator[pa.RecordBatch]:
         """Pass the batches on; afterwards note what was read and free the engine."""
         rows = 0
         try:
-            with told():
-                for batch in batches:
-                    rows += batch.num_rows
-                    yield batch
+            while True:
+                with told(), work:
+                    batch = next(batches, None)
+                if batch is None:
+                    break
+                rows += batch.num_rows
+                yield batch
         finally:
+            work.end()
             ended = time.perf_counter()
             self._measured = statement.measured()
             self._stats = {

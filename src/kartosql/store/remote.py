@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import shutil
 import tempfile
 import threading
@@ -25,6 +26,16 @@ SPOOL_BYTES = 32 << 20
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated")
 _PROBE_ATTEMPTS = 6
 _memory_lock = threading.RLock()
+
+
+def _release() -> None:
+    """Release what a thread of the parent held when this process was forked."""
+    global _memory_lock
+    _memory_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release)
 
 
 class RemoteWriter:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError, StoreError, UsageError, quoted
 from kartosql.failures import reraise
+from kartosql.stopping import checked
 from kartosql.store.keys import check_key
 from kartosql.store.local import LocalFiles
 from kartosql.store.writing import StoreWriting
@@ -291,6 +292,7 @@ class Store(StoreWriting):
 
     def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
         """Apply ``function`` to all items concurrently and return the results in order."""
+        function = checked(function)
         if len(items) <= 1:
             return [function(item) for item in items]
         with ThreadPoolExecutor(min(MAX_WORKERS, len(items))) as pool:

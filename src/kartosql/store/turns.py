@@ -20,6 +20,15 @@ _LOCKS = [threading.Lock() for _ in range(64)]
 _held = threading.local()
 
 
+def _release_all() -> None:
+    """Release what threads of the parent held when this process was forked."""
+    _LOCKS[:] = [threading.Lock() for _ in _LOCKS]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_all)
+
+
 @contextlib.contextmanager
 def take(name: str, wait: Callable[[str], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
     """Hold the turn of ``name`` that ``wait`` waits for; a thread that has one does not wait for itself."""

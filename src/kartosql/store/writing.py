@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kartosql.errors import KartosqlError, StoreError
 from kartosql.failures import FULL, reraise
+from kartosql.stopping import shielded
 from kartosql.store import turns
 from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Unsupported, Version, version_of
 from kartosql.store.keys import check_key, side_folder
@@ -99,7 +100,7 @@ class StoreWriting:
             check_key(key, source="delete")
             self.counter.add("writes", key)
         if keys:
-            with self._failures(keys[0], "delete"):
+            with self._failures(keys[0], "delete"), shielded():
                 self._writer.delete(keys, self.map)
 
     # -- compare and swap ----------------------------------------------------------------

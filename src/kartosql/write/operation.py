@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql import stopping
 from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cache import MetadataCache
@@ -184,6 +185,13 @@ class Operation:
         ``primary`` is the uuid of the cube's seed, which several changes need. The files
         ``written`` are deleted if the changes are refused.
         """
+        stopping.check()
+        with stopping.shielded():
+            return self._commit_shielded(changes, written, primary)
+
+    def _commit_shielded(
+        self, changes: Sequence[Change], written: Iterable[Written], primary: str | None
+    ) -> dict[str, Committed]:
         # What is to be new must not stand there, whoever made it meanwhile.
         self._heads.update({c.uuid: None for c in changes if c.create})
         self.begin_at([c.uuid for c in changes])

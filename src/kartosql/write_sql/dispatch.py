@@ -80,11 +80,6 @@ class WriteStatements:
         self._snapshot = self._tables.snapshot
         self._rows: Rows | None = None
 
-    def interrupt(self) -> None:
-        """Stop the query whose rows are being written, from any thread; a commit is not stopped."""
-        if self._rows is not None:
-            self._rows.interrupt()
-
     def run(self, statement: Write, parameters: Parameters = None, *, engine: str | None = None) -> Query:
         """Run a statement and return the table of what it did."""
         if engine is not None:

@@ -43,7 +43,6 @@ class Rows(Query):
         self._name = name
         self._given = make().schema  # names are checked before anything is written
         self._columns = [Column(n, place) for place, n in enumerate(self._given.names)]
-        self._running: SelectQuery | None = None
         self._batches: Generator[pa.RecordBatch, None, None] | None = None
 
     @property
@@ -55,11 +54,6 @@ class Rows(Query):
         """Let the rows have other columns."""
         self._columns = list(columns)
         return self
-
-    def interrupt(self) -> None:
-        """Stop the query, from any thread."""
-        if self._running is not None:
-            self._running.interrupt()
 
     @property
     def schema(self) -> pa.Schema:
@@ -84,11 +78,11 @@ class Rows(Query):
 
     def _run(self) -> Generator[pa.RecordBatch, None, None]:
         schema = self.schema
-        self._running = self._make()
-        with self._running.reader() as reader:
+        running = self._make()
+        with running.reader() as reader:
             if not reader.schema.equals(self._given):
                 raise ConcurrentCommit(f"{self._name}: the columns of the query changed while the statement ran.")
-            types = self._running.types or ()
+            types = running.types or ()
             places = {c.name: c.place for c in self._columns if c.place is not None}
             check_origin({name: types[place] for name, place in places.items()}, self._name)
             for batch in reader:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kartosql import stopping
 from kartosql.engines.duckdb.types import fits, literal
 from kartosql.errors import FormatError
 from kartosql.formats.footer import footer_of, schema_bytes
@@ -135,6 +136,7 @@ class Footers:
             return files
         others = []
         for file in files:
+            stopping.check()
             footer = _footer(session, file)
             known = (number for prefix, number in self._prefixes.items() if footer.startswith(prefix))
             number = next(known, None)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kartosql import stopping
 from kartosql.engines.duckdb.indexed import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 from kartosql.formats.arrays import array_of
 
@@ -95,6 +96,7 @@ class Portions:
             # Arrow makes no dictionaries of labels across row groups.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(self._rows, row_groups=[group], columns=[self._column, LABELS]):
+                    stopping.check()
                     values, lists = batch.column(self._column), batch.column(LABELS)
                     values.validate(full=True)
                     labels = lists.values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import sys
@@ -46,6 +47,7 @@ PREPARED_SCHEMAS = 4
 FILES_OPEN = 16
 RESERVED = 64  # for all else that the process opens
 _THREADS = "SELECT current_setting('threads'), current_setting('async_threads')"
+of_process: weakref.WeakSet[Any] = weakref.WeakSet()  # instances, and what holds connections to them
 _default_threads: tuple[int, int] | None = None
 
 
@@ -72,6 +74,8 @@ class Instance:
 
     def __init__(self, store: Files, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)
+        self._process = os.getpid()
+        of_process.add(self)
         self.filesystem: StoreFiles | None = None
         self._allowed: frozenset[str] | None = None
         self._tables: dict[int, weakref.ref[DatasetTable]] = {}
@@ -112,6 +116,11 @@ class Instance:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it can be used: in a fork its threads are missing, and its locks may be held by them."""
+        return self._process == os.getpid()
 
     def wake(self) -> None:
         """Forget the statement that rests."""
@@ -196,6 +205,8 @@ class Instance:
 
     def close(self) -> None:
         """Free the instance; whatever runs in it is stopped."""
+        if not self.is_of_this_process:
+            return
         self.wake()
         with contextlib.suppress(duckdb.Error):
             self._root.interrupt()
@@ -204,11 +215,23 @@ class Instance:
 
     def close_later(self) -> None:
         """Free the instance in a thread of its own, as it takes longer than a small statement."""
+        if not self.is_of_this_process:
+            return
         try:
             # No daemon, as a thread that a daemon starts would be: the interpreter waits for it.
             threading.Thread(target=self.close, name="kartosql-close", daemon=False).start()
         except RuntimeError:  # the interpreter is about to end
             self.close()
+
+
+def _leave_to_parent() -> None:
+    """Keep all that DuckDB holds in a fork: to free it would wait for threads that are not there."""
+    for found in list(of_process):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _threads(connection: Any) -> tuple[int, int]:

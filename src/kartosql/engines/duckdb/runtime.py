@@ -17,6 +17,7 @@ from kartosql.engines.duckdb.statement import Statement
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
+from kartosql.stopping import Works, is_stopped, shielded
 from kartosql.store import Files
 
 MAX_PLANNERS = 2
@@ -47,11 +48,15 @@ class Runtime:
         self._one_more = False
         self.watched = False  # whether somebody looks at the progress of statements
         self._epoch = 0
+        self.works = Works()  # what goes on, and can be stopped
         weakref.finalize(self, _close_all, self._planners, self._idle)
 
     def close(self) -> None:
-        """Free what is idle; statements that run end by themselves."""
+        """Free what is idle, and stop what other threads are doing; streams that nobody reads stay usable."""
         self._closed = True
+        if not self.works.is_of_this_process:
+            return
+        self.works.stop("connection-closed", of_others=True)
         with self._guard:
             _close_all({}, self._idle)
         # Who plans at this moment closes the planner afterwards.
@@ -108,7 +113,11 @@ class Runtime:
                 planner.begin(files, _milliseconds(settings))
                 yield planner
             finally:
-                planner.end()
+                with shielded():
+                    planner.end()
+                if is_stopped():  # in the middle of whatever it made
+                    del self._planners[key]
+                    planner.close()
                 while len(self._planners) > (0 if self._closed else MAX_PLANNERS):
                     _, old = self._planners.popitem(last=False)
                     old.close()
@@ -239,6 +248,7 @@ def _milliseconds(settings: Settings) -> int:
 
 
 def _close_all(planners: dict[Any, Planner], idle: list[Instance]) -> None:
+    # In a fork each of them does nothing, and stays.
     while planners:
         planners.popitem()[1].close()
     while idle:

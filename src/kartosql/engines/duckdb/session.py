@@ -9,11 +9,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from kartosql import stopping
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.evaluator import index_columns
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import SMALL_LIST, Instance, set_files
+from kartosql.engines.duckdb.instance import SMALL_LIST, Instance, of_process, set_files
 from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
 from kartosql.engines.duckdb.texts import reading_literal
 from kartosql.engines.duckdb.types import literal, quote, sql_type
@@ -41,15 +42,20 @@ class Session:
         self._registered: dict[int, str] = {}
         self._data_keys: list[str] = []
         self._connection: Any = instance.cursor() if former is None else former._connection
+        of_process.add(self)
         self.relations: Relations = Relations(self, None if former is None else former.relations)
 
     def close(self) -> None:
         """Free the connection and all that was made for it; whatever runs is stopped."""
+        if not self.instance.is_of_this_process:
+            return
         self.interrupt()
         self._connection.close()
 
     def interrupt(self) -> None:
         """Stop a running statement, from any thread."""
+        if not self.instance.is_of_this_process:
+            return
         with contextlib.suppress(duckdb.Error):
             self._connection.interrupt()
 
@@ -57,13 +63,15 @@ class Session:
 
     def run(self, sql: str) -> None:
         """Execute our own statement."""
-        self._connection.execute(sql)
+        with stopping.running(self.interrupt):
+            self._connection.execute(sql)
 
     def rows(self, sql: str, parameters: Any = None) -> list[Any]:
         """Execute our own query and return its rows."""
-        result = self._connection.execute(sql, parameters) if parameters else self._connection.execute(sql)
-        rows: list[Any] = result.fetchall()
-        return rows
+        with stopping.running(self.interrupt):
+            result = self._connection.execute(sql, parameters) if parameters else self._connection.execute(sql)
+            rows: list[Any] = result.fetchall()
+            return rows
 
     def register(self, name: str, table: Any) -> None:
         """Make an Arrow table known under ``name``."""
@@ -125,6 +133,7 @@ class Session:
         import pyarrow.parquet as pq
 
         for key in self._data_keys[:MAX_BLAMED]:
+            stopping.check()
             try:
                 pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None)
             except (pa.ArrowException, OSError, ValueError, KeyError) as e:
@@ -199,6 +208,7 @@ class Session:
         self.files.stat(keys)
         tables = []
         for at, key in enumerate(keys):
+            stopping.check()
             try:
                 table = pq.read_table(pa.BufferReader(self.store.read(key)), columns=list(columns))
                 arrays = [table.column(c).cast(types[c]) for c in columns]

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from kartosql import stopping
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
@@ -96,6 +97,8 @@ class Statement(Session):
 
     def rest(self, kept: bool) -> None:
         """End the statement, but leave its views for others; ``kept`` says that its scan may be asked for again."""
+        if not self.instance.is_of_this_process:
+            return
         # Without occurrences there is nothing that tells one scan from another.
         useful = self._prepared and (kept or self.may_hand_over) and self.instance.filesystem is None
         if self._closed or not self._unharmed or not useful:
@@ -143,7 +146,7 @@ class Statement(Session):
 
     def close(self) -> None:
         """End the statement; whatever runs is stopped, and the instance is free for others."""
-        if self._closed:
+        if self._closed or not self.instance.is_of_this_process:
             return
         self._closed = True
         self._bound = None
@@ -188,7 +191,8 @@ class Statement(Session):
         # It computes constants, such as those of range(10**9), before it sees that no row is asked for.
         self.instance.change("disabled_optimizers", f"'{FOLDING}'")
         relation = self._query(query)
-        schema = relation.limit(0).to_arrow_table().schema
+        with stopping.running(self.interrupt):
+            schema = relation.limit(0).to_arrow_table().schema
         fields = [f.with_name(query.restore(n)) for f, n in zip(schema, relation.columns, strict=True)]
         return pa.schema(fields)
 
@@ -237,7 +241,8 @@ class Statement(Session):
                 relation = self._query(query)
                 self._bound = (query.text, relation, [str(t) for t in relation.types])
             _, relation, types = self._bound
-            self._reader = relation.to_arrow_reader(BATCH_ROWS)
+            with stopping.running(self.interrupt):
+                self._reader = relation.to_arrow_reader(BATCH_ROWS)
             if relation.type != LAZY:
                 self._bound = None
             schema = _restored(self._reader.schema, query)
@@ -250,7 +255,8 @@ class Statement(Session):
         with self.errors(sql, query.edits):
             while True:
                 try:
-                    batch = reader.read_next_batch()
+                    with stopping.running(self.interrupt):
+                        batch = reader.read_next_batch()
                 except StopIteration:
                     # Only what was read to its end has certainly stopped.
                     self._unharmed = True
@@ -269,7 +275,8 @@ class Statement(Session):
                 while len(_judged) > MAX_JUDGED:
                     _judged.pop(next(iter(_judged)), None)
         try:
-            return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
+            with stopping.running(self.interrupt):
+                return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
         except (duckdb.BinderException, duckdb.CatalogException) as e:
             raise self._with_place(e, query) from None
 
@@ -316,6 +323,8 @@ class Statement(Session):
 
     def _settle(self) -> None:
         """Ask what the last run read, if anybody still wants to know, before that is forgotten."""
+        if not self.instance.is_of_this_process:
+            return
         found = self._measured() if self._measured is not None else None
         if found is not None:
             found.settle()

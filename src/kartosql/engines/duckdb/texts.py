@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from kartosql import stopping
 from kartosql.engines.duckdb.types import literal, quote
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.failures import reraise
@@ -100,7 +101,8 @@ class Sniffer:
     @contextlib.contextmanager
     def _errors(self, path: str) -> Iterator[None]:
         try:
-            yield
+            with stopping.running(self._connection.interrupt):
+                yield
         except KartosqlError:
             raise
         except duckdb.Error as e:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql import stopping
 from kartosql.engines.duckdb import FileAccess, Statement
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.spark.errors import translate as error_of
@@ -156,7 +157,7 @@ class SparkStatement:
         return self._schema, self._batches(self._translation.sql, self._schema), types
 
     def _batches(self, text: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        with self._errors(), self._limited():
+        with stopping.running(self.interrupt), self._errors(), self._limited():
             self._spark.sparkContext.addJobTag(self._tag)
             try:
                 table = self._spark.sql(text).toArrow()

@@ -1,0 +1,206 @@
+"""What a connection is doing, and how that is stopped from any thread; and that it is of this process at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Self
+from weakref import WeakSet
+
+from kartosql.errors import ExecutionError, KartosqlError, UsageError
+
+AGAIN = 0.01  # seconds after which an engine is told again: one that is about to start does not hear it
+_current: ContextVar[Work | None] = ContextVar("kartosql_work", default=None)
+
+
+class Work:
+    """One call or stream of a connection, which is stopped as a whole.
+
+    As a context manager it is what the calling thread does; entering raises once it is stopped.
+    """
+
+    def __init__(self, works: Works, within: Work | None) -> None:
+        self._works = works
+        self._within = within
+        self._code: str | None = None
+        self._guard = threading.Lock()
+        self._stops: list[Callable[[], None]] = []  # of what runs in an engine at this moment
+        self._tokens: list[Token[Work | None]] = []
+        self.thread = threading.get_ident()
+
+    def __enter__(self) -> Self:
+        self.check()
+        self.thread = threading.get_ident()
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._tokens.pop())
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was stopped, or that of which it is a part."""
+        return self._code is not None or (self._within is not None and self._within.is_stopped)
+
+    def check(self) -> None:
+        """Raise ``interrupted`` or ``connection-closed`` if it was stopped, ``other-process`` after a fork."""
+        self._works.check_process()
+        if self._code == "interrupted":
+            raise ExecutionError("The statement was interrupted.", code="interrupted")
+        if self._code is not None:
+            raise UsageError("The connection was closed while the statement ran.", code="connection-closed")
+        if self._within is not None:
+            self._within.check()
+
+    def end(self) -> None:
+        """Forget it, as it came to its end."""
+        self._works.ended(self)
+
+    def stop(self, code: str = "interrupted") -> None:
+        """Stop it, from any thread."""
+        with self._guard:
+            self._code = self._code or code
+            running = self._tell()
+        if running:
+            with contextlib.suppress(RuntimeError):  # no thread can be started: told once
+                threading.Thread(target=self._insist, name="kartosql-stop", daemon=True).start()
+
+    def _tell(self) -> bool:
+        for stop in self._stops:
+            stop()
+        return bool(self._stops)
+
+    def _insist(self) -> None:
+        waiting = threading.Event()
+        while not waiting.wait(AGAIN):
+            with self._guard:
+                if not self._tell():
+                    return
+
+    @contextlib.contextmanager
+    def running(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Let ``stop`` end what an engine does within the block."""
+        self.check()
+        with self._guard:
+            self._stops.append(stop)
+        if self._within is not None:
+            with self._within.running(stop):
+                yield from self._until_done(stop)
+        else:
+            yield from self._until_done(stop)
+
+    def _until_done(self, stop: Callable[[], None]) -> Iterator[None]:
+        try:
+            yield
+        except KartosqlError:
+            raise
+        except BaseException:
+            self.check()  # which says why the engine was stopped
+            raise
+        finally:
+            with self._guard:
+                self._stops.remove(stop)
+
+
+class Works:
+    """All that a connection is doing."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._guard = threading.Lock()
+        self._all: WeakSet[Work] = WeakSet()  # streams that nobody reads come to no end
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether the process is the one that made them, and not a fork of it."""
+        return os.getpid() == self._process
+
+    def check_process(self) -> None:
+        """Raise ``other-process`` in a fork, where neither engines nor locks work on."""
+        if not self.is_of_this_process:
+            raise UsageError(
+                "The connection belongs to the process that this one was forked from.",
+                code="other-process",
+                hint="Call kartosql.connect() in the new process; tables in memory go on being usable.",
+            )
+
+    def begin(self) -> Work:
+        """Return new work, a part of what the calling thread does."""
+        self.check_process()
+        work = Work(self, _current.get())
+        with self._guard:
+            self._all.add(work)
+        return work
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Be at work within the block."""
+        work = self.begin()
+        try:
+            with work:
+                yield
+        finally:
+            work.end()
+
+    def ended(self, work: Work) -> None:
+        """Forget work that came to its end."""
+        if self.is_of_this_process:
+            with self._guard:
+                self._all.discard(work)
+
+    def stop(self, code: str = "interrupted", *, of_others: bool = False) -> None:
+        """Stop all of it; with ``of_others`` what other threads are doing."""
+        if not self.is_of_this_process:
+            return
+        with self._guard:
+            found = [w for w in self._all if not (of_others and w.thread == threading.get_ident())]
+        for work in found:
+            work.stop(code)
+
+
+def check() -> None:
+    """Raise what stopped the work of the calling thread."""
+    work = _current.get()
+    if work is not None:
+        work.check()
+
+
+def is_stopped() -> bool:
+    """Return whether the work of the calling thread was stopped."""
+    work = _current.get()
+    return work is not None and work.is_stopped
+
+
+def running(stop: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    """Let ``stop`` end what an engine does within the block, if it is part of some work."""
+    work = _current.get()
+    return contextlib.nullcontext() if work is None else work.running(stop)
+
+
+def checked(function: Callable[..., object]) -> Callable[..., object]:
+    """Return a function for other threads that raises what stopped the work of this one."""
+    work = _current.get()
+    if work is None:
+        return function
+
+    def call(*args: object) -> object:
+        work.check()
+        return function(*args)
+
+    return call
+
+
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Do what has to come to its end, such as a commit or its undoing."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
