@@ -27,7 +27,8 @@ def mark(items: list[pytest.Item]) -> None:
         item.add_marker(found)
         spark = found == "spark" or "spark" in item.path.relative_to(TESTS).parent.parts
         # One session of Spark for all; and what a module's fixtures made is made once.
-        item.add_marker(pytest.mark.xdist_group("spark" if spark else item.path.stem))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("spark" if spark else item.path.stem))
 
 
 def tier(item: pytest.Item) -> str:
