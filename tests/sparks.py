@@ -28,7 +28,7 @@ class Both:
 
     def translation(self, sql: str, parameters: Any = None) -> str | None:
         """Return a statement in Spark SQL, without a session of Spark; raises as the engine does."""
-        query = self.con.sql(sql, parameters, engine="spark")
+        query = self.con.sql(sql, parameters, engine="duckdb")
         statement = self.con._runtime.statement(self.con.settings, FileAccess(self.con._runtime.store), keys=())
         found = SparkStatement(statement, FileAccess(self.con._runtime.store), self.con.settings)
         try:
@@ -49,12 +49,19 @@ class Both:
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     """Return the rows of a table as tuples."""
     # Python has fewer years than the engines.
-    plain = [
-        c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c.cast(pa.int32()) if pa.types.is_date(c.type) else c
-        for c in table.columns
-    ]
+    plain = [c if _plain(c.type) == c.type else c.cast(_plain(c.type)) for c in table.columns]
     columns = [column.to_pylist() for column in plain]
     return list(zip(*columns, strict=True)) if columns else []
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Return a type with numbers in the place of dates and times."""
+    t = pa.types
+    if t.is_timestamp(type_) or t.is_date(type_):
+        return pa.int64() if t.is_timestamp(type_) else pa.int32()
+    if t.is_list(type_):
+        return pa.list_(_plain(type_.value_type))
+    return pa.struct([pa.field(f.name, _plain(f.type)) for f in type_]) if t.is_struct(type_) else type_
 
 
 def same(a: Any, b: Any, tolerance: float = 1e-12) -> bool:

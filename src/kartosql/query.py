@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
-from kartosql.errors import KartosqlError, LimitError, NotPortable, SqlError, UnknownNameError
+from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
@@ -120,10 +120,19 @@ class SelectQuery(Query):
 
     @property
     def report(self) -> ScanReport:
-        """What the query reads and why; planned at first use."""
+        """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
         if self._report is None:
-            # Who asks for a report before the run wants to know about each step.
-            self._report = self._plan(FileAccess(self._store), traced=True)
+            files = FileAccess(self._store)
+            try:
+                # Who asks for a report before the run wants to know about each step.
+                report = self._plan(files, traced=True)
+                if self._settings["engine"] == "spark":
+                    self._check_spark(report, files)
+            except KartosqlError as e:
+                if self._may_work_otherwise(e):
+                    return self.report
+                raise
+            self._report = report
         self._add_totals(self._report)
         return self._report
 
@@ -219,14 +228,21 @@ class SelectQuery(Query):
     def _untranslatable(self, report: ScanReport, files: FileAccess) -> str | None:
         """Return why Spark would not give DuckDB's answer, None if it does."""
         self._engine = "spark"
+        try:
+            self._check_spark(report, files)
+        except KartosqlError as e:
+            if e.code not in NOT_SPARK:
+                raise
+            return e.message
+        return None
+
+    def _check_spark(self, report: ScanReport, files: FileAccess) -> None:
+        """Raise what Spark would refuse; no session is started."""
         statement: Any = self._start(files, report)
         try:
-            statement.translate(self._bound, report.scan)
-        except NotPortable as e:
-            return e.message
+            statement.check(self._bound, report.scan)
         finally:
             statement.close()
-        return None
 
     def _check_budget(self, report: ScanReport) -> None:
         limit = self._settings["max_bytes"]

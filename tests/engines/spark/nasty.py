@@ -589,6 +589,15 @@ date_trunc('minute', ts)
 date_trunc('second', ts)
 date_trunc('millisecond', ts)
 date_trunc('month', tz)
+date_trunc('decade', dt)
+date_trunc('century', ts)
+date_trunc('hour', dt)
+date_trunc('microsecond', ts)
+hour(dt)
+epoch(dt)
+date_diff('hour', dt2, dt)
+date_diff('decade', ts2, ts)
+date_part('millennium', ts)
 dt2 + 1
 dt2 - 1
 dt2 + n
@@ -701,7 +710,6 @@ s[2:]
 replace(s, w, '#')
 regexp_matches(s, '^\s*$')
 regexp_replace(s, 'a', 'x')
-date_trunc('decade', dt)
 ts - ts2 > interval 1 day
 date_sub('month', dt2, dt)
 epoch_ms(ts)

@@ -95,6 +95,8 @@ class Logical:
             found = json.loads(_NAN.sub('"value":NaN', document))
         except RecursionError:
             raise NotPortable("The statement is nested too deeply for Spark.") from None
+        except ValueError:  # DuckDB writes some constants, such as BIGNUM, as what is no JSON
+            raise NotPortable("DuckDB has no plan of the statement that Spark could follow.") from None
         if found.get("error") or len(found.get("plans", ())) != 1:
             message = str(found.get("error_message") or "it is not one query").split("\n")[0]
             raise NotPortable(f"DuckDB has no plan of the statement that Spark could follow: {message}")

@@ -98,14 +98,19 @@ def state(
             f"SELECT {outer} FROM (SELECT *, row_number() OVER (PARTITION BY {cell} ORDER BY {OFFSET} DESC) "
             f"AS __kartosql_rank FROM ({records})) WHERE __kartosql_rank = 1 AND {count} > 0"
         )
-    if any(_holds_map(types[c]) for c in log.compared):
-        raise NotPortable(
-            "Records with maps cancel each other, which Spark cannot compare.", hint="Use engine='duckdb' or 'auto'."
-        )
+    check_compared(log, types)
     groups = ", ".join(quote(names[c]) for c in log.compared)
     sums = f"SELECT {groups}, sum({count}) AS {OP} FROM ({records}) GROUP BY {groups}"
     repeated = f"LATERAL VIEW explode(sequence(1, greatest({OP}, 1))) AS __kartosql_n"
     return f"SELECT {outer} FROM ({sums}) {repeated} WHERE {OP} > 0"
+
+
+def check_compared(log: Changelog, types: Mapping[str, Any]) -> None:
+    """Raise ``not-portable`` for records that Spark cannot compare."""
+    if not log.key and any(_holds_map(types[c]) for c in log.compared):
+        raise NotPortable(
+            "Records with maps cancel each other, which Spark cannot compare.", hint="Use engine='duckdb' or 'auto'."
+        )
 
 
 def _holds_map(type_: pa.DataType) -> bool:

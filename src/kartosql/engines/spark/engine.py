@@ -15,10 +15,18 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb import FileAccess, Statement
 from kartosql.engines.duckdb.logical import Logical
+from kartosql.engines.spark.attached import Places
 from kartosql.engines.spark.errors import translate as error_of
 from kartosql.engines.spark.listing import moved
-from kartosql.engines.spark.scan import Views
-from kartosql.engines.spark.session import is_connect, isolated, keeping_active, quiet, session
+from kartosql.engines.spark.scan import Views, check_types, stored_columns
+from kartosql.engines.spark.session import (
+    check_session,
+    isolated,
+    keeping_active,
+    quiet,
+    refuse_connect,
+    session,
+)
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
@@ -90,7 +98,7 @@ class SparkStatement:
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
         """Translate the statement and create its views; raises ``not-portable`` before a session is started."""
-        self.translate(query, scan)
+        self.check(query, scan)
         with self._errors():
             self._create_views(query, scan)
 
@@ -116,6 +124,20 @@ class SparkStatement:
             raise
         self._translation, self._schema = found, plan.schema
 
+    def check(self, query: BoundQuery, scan: Scan) -> None:
+        """Raise what ``prepare`` would refuse, without a session; files are not opened."""
+        self.translate(query, scan)
+        check_session()
+        places = Places(self._files.store)
+        for found in scan.occurrences:
+            check_types(found)
+            for part in found.parts:
+                for file in part.files[:1]:  # all files of a table are in one store
+                    places.of(part.part.table.files[file])
+        for occurrence in query.occurrences:
+            if occurrence.source.registered is not None:
+                stored_columns(occurrence.source)
+
     def frame(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
         """Return the result as a DataFrame of the session ``spark``, which runs it when it is asked for rows."""
         self.translate(query, scan)
@@ -127,12 +149,7 @@ class SparkStatement:
 
     def _create_views(self, query: BoundQuery, scan: Scan, outer: Any = None) -> None:
         outer = outer or session()
-        if is_connect(outer):
-            raise ExecutionError(
-                "Lists of files cannot be handed to Spark Connect.",
-                code="spark-connect",
-                hint="Use a classic session, or engine='duckdb'.",
-            )
+        refuse_connect(outer)
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
         store = self._files.store
@@ -255,11 +272,17 @@ def _view(occurrence: int) -> str:
 
 def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return Spark's result in the Arrow types and with the names that DuckDB's has."""
-    columns = [
-        pa.nulls(len(column), field.type) if pa.types.is_null(field.type) else column.cast(field.type)
-        for column, field in zip(table.columns, schema, strict=True)
-    ]
+    columns = [_fitted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _fitted(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
+    if pa.types.is_null(type_):
+        return pa.nulls(len(column), type_)
+    try:
+        return column.cast(type_)
+    except pa.ArrowNotImplementedError:  # lists of nothing but NULL, of which no type is known
+        return pa.array(column.to_pylist(), type_)
 
 
 def check_settings(settings: Settings) -> None:

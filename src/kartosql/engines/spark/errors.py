@@ -9,6 +9,10 @@ from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitErr
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.*?)(?: SQLSTATE: \w+)?(?:\n|$)")
 _REFUSED = re.compile(r"\[USER_RAISED_EXCEPTION\] " + re.escape(REFUSED) + r"([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
+_OVERFLOW = re.compile(
+    r"^(?:[\w.: ]*ArithmeticException: )?(?:long|integer) overflow", re.MULTILINE
+)  # of Java, without a condition
+_TOO_LARGE = re.compile(r"cannot be represented as Decimal\(38, \d+\)|[Oo]verflow in sum of decimals")
 _CORRUPT = re.compile(r"kartosql:corrupt-file:([^\n]*)")
 # Conditions that tell of a value, not of the statement or of Spark.
 _VALUES = (
@@ -40,6 +44,10 @@ def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> Ka
         return NotPortable(f"Spark would not treat {refused[1].strip()} as DuckDB does.", hint=_HINT)
     if "kartosql:nanoseconds" in text:
         return NotPortable("The data hold nanoseconds, which Spark does not have.", hint=_HINT)
+    if _OVERFLOW.search(text):
+        return NotPortable("Spark would not treat so far a date as DuckDB does.", hint=_HINT)
+    if _TOO_LARGE.search(text):
+        return NotPortable("Spark has no numbers of more than 38 digits.", hint=_HINT)
     corrupt = _CORRUPT.search(text)
     if corrupt:
         return FormatError(

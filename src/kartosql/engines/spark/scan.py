@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.changelog import record_names
 from kartosql.engines.joining import SEED, Codes, joins_of
-from kartosql.engines.spark.attached import state
+from kartosql.engines.spark.attached import check_compared, state
 from kartosql.engines.spark.files import FILE, FileQueries
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.rows import ROW
-from kartosql.engines.spark.session import is_connect, isolated
+from kartosql.engines.spark.session import isolated, refuse_connect
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import is_supported, quote, spark_type, stored_type
-from kartosql.errors import ExecutionError, FormatError, NotPortable
+from kartosql.errors import FormatError, NotPortable
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 from kartosql.plan.tables import Changelog, TableSource
 from kartosql.store import Files
@@ -54,12 +54,7 @@ class Views:
     def __init__(
         self, spark: SparkSession, store: Files, shapes: Shapes | None = None, *, leave_out: bool = False
     ) -> None:
-        if is_connect(spark):
-            raise ExecutionError(
-                "Lists of files cannot be handed to Spark Connect.",
-                code="spark-connect",
-                hint="Use a classic session, or engine='duckdb'.",
-            )
+        refuse_connect(spark)
         self._spark = spark
         self._reading = isolated(spark, READING)
         self._files = FileQueries(self._reading, store, shapes or Shapes(store))
@@ -78,14 +73,7 @@ class Views:
 
     def create_registered(self, source: TableSource) -> str:
         """Create the view of registered Arrow data and return its name."""
-        table: pa.Table = source.registered
-        arrays, names = [], []
-        for column in table.column_names:
-            if is_supported(table.schema.field(column).type):
-                values = table.column(column)
-                arrays.append(_stored(values, column))
-                names.append(source.exposed.get(column, column))
-        frame = self._reading.createDataFrame(pa.table(arrays, names=names))
+        frame = self._reading.createDataFrame(stored_columns(source))
         return self._view(moved(frame, self._spark))
 
     def frame(self, scan: OccurrenceScan) -> DataFrame:
@@ -138,13 +126,12 @@ class Views:
         if used is not None and column not in used:
             return False
         try:
-            stored_type(source.columns[column])
-        except (FormatError, NotPortable) as e:
-            if self._leave_out:
-                self.left_out.add(column)
-                return False
-            e.message = f"{source.name}.{column}: {e.message}"
-            raise
+            _check_type(source, column)
+        except (FormatError, NotPortable):
+            if not self._leave_out:
+                raise
+            self.left_out.add(column)
+            return False
         return True
 
     def _part(
@@ -188,6 +175,33 @@ class Views:
         names = record_names(log, columns, shown, table.schema.names)
         records = " UNION ALL ".join(self._files.rows(table, scan.files, names, {}, {}))
         return state(log, columns, names, table.types, records)
+
+
+def check_types(scan: OccurrenceScan) -> None:
+    """Raise what a view of a table occurrence would raise for the types of its columns."""
+    source, used = scan.occurrence.source, scan.occurrence.columns
+    available = {c for p in scan.parts for c in p.part.columns}
+    for column in source.columns:
+        if column in available and (used is None or column in used):
+            _check_type(source, column)
+    for part in scan.parts:
+        if part.part.changelog is not None and not scan.is_empty:
+            check_compared(part.part.changelog, part.part.table.types)
+
+
+def _check_type(source: TableSource, column: str) -> None:
+    try:
+        stored_type(source.columns[column])
+    except (FormatError, NotPortable) as e:
+        e.message = f"{source.name}.{column}: {e.message}"
+        raise
+
+
+def stored_columns(source: TableSource) -> pa.Table:
+    """Return registered data as Spark holds them, without columns of types that it does not have."""
+    table: pa.Table = source.registered
+    known = [c for c in table.column_names if is_supported(table.schema.field(c).type)]
+    return pa.table([_stored(table.column(c), c) for c in known], names=[source.exposed.get(c, c) for c in known])
 
 
 def _empty(source: TableSource, columns: Sequence[str]) -> str:

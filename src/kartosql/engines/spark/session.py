@@ -55,6 +55,29 @@ def session(*, master: str | None = None, memory: str | None = None) -> SparkSes
         return active() or _start(master or "local[*]", memory)
 
 
+def check_session() -> None:
+    """Raise what ``session`` and the scans in one would raise for want of PySpark, Java or a classic session.
+
+    Nothing is started.
+    """
+    if is_running():
+        refuse_connect(active())
+    elif importlib.util.find_spec("pyspark") is None:
+        raise missing_pyspark()
+    elif _java_problem() is not None:
+        check_java()
+
+
+def refuse_connect(spark: Any) -> None:
+    """Raise ``spark-connect`` for a session that takes no lists of files."""
+    if is_connect(spark):
+        raise ExecutionError(
+            "Lists of files cannot be handed to Spark Connect.",
+            code="spark-connect",
+            hint="Use a classic session, or engine='duckdb'.",
+        )
+
+
 def is_running() -> bool:
     """Return whether this process has a Spark session, without importing PySpark."""
     return "pyspark" in sys.modules and active() is not None
@@ -62,8 +85,12 @@ def is_running() -> bool:
 
 def obstacle() -> str | None:
     """Return why this process cannot use Spark, None if it can; nothing is started."""
-    if is_running():
-        return None
+    try:
+        if is_running():
+            refuse_connect(active())
+            return None
+    except ExecutionError as e:
+        return e.message
     if importlib.util.find_spec("pyspark") is None:
         return "PySpark is not installed"
     return _java_problem()

@@ -243,8 +243,7 @@ class Translator:
             targets = [t.get("index", 0) for t in node["distinct_targets"] if t["expression_class"] == "BOUND_REF"]
             if sorted(set(targets)) != list(range(len(child.columns))):
                 raise NotPortable("Spark has no such DISTINCT as DuckDB has it.")
-            child = self._builder.settled(child)
-            return self._builder.project(child, child.columns, distinct=True)
+            return self._once(self._builder.settled(child))
         orders = (node.get("order_by") or {}).get("orders") or ()
         child = self._builder.settled(child)
         order = self._aggregates.order_of(orders, child.columns)
@@ -255,6 +254,13 @@ class Translator:
         found = self._builder.project(child, [*child.columns, number])
         last = found.columns[-1].sql
         return replace(found.filtered([f"{last} = 1"]), columns=found.columns[:-1])
+
+    def _once(self, child: Relation) -> Relation:
+        """Return each row once."""
+        if all(c.type.kind not in "fd" for c in child.columns):
+            return self._builder.project(child, child.columns, distinct=True)
+        below = self._builder.project(child, child.columns)
+        return self._grouped(below, list(below.columns), [], [list(range(len(below.columns)))], [])
 
     def _window(self, node: Node) -> Relation:
         child = self._builder.settled(self._child(node))
@@ -296,17 +302,18 @@ class Translator:
             shown = [f"{sql} AS {n}" for sql, n in zip([*found, *(i.sql for i in items), *told], names, strict=True)]
             return below.select(shown or ["count(*)"]) + group
 
-        every = [k.sql for k in keys]
+        every = ", ".join(k.sql for k in keys)
         parts = []
         if sets == [list(range(len(keys)))]:
-            parts = [query(every, lambda k: "0", f" GROUP BY {', '.join(every)}" if keys else "")]
+            parts = [query([_of_group(k) for k in keys], lambda k: "0", f" GROUP BY {every}" if keys else "")]
         elif len(sets) > _MAX_SETS:
             raise NotPortable("Spark cannot be given so many grouping sets.")
         else:
             plain = [s for s in sets if s]
             if plain:
                 shown = ", ".join("(" + ", ".join(keys[i].sql for i in s) + ")" for s in plain)
-                parts.append(query(every, lambda k: f"grouping({keys[k].sql})", f" GROUP BY GROUPING SETS ({shown})"))
+                values = [f"CASE WHEN grouping({k.sql}) = 0 THEN {_of_group(k)} END" for k in keys]
+                parts.append(query(values, lambda k: f"grouping({keys[k].sql})", f" GROUP BY GROUPING SETS ({shown})"))
             # Over no rows Spark leaves out the set without keys, which has one row; so it is one aggregate of all rows.
             nothing = [f"first(CAST(NULL AS {k.type.spark()}))" for k in keys]
             parts += [query(nothing, lambda k: "1", "")] * (len(sets) - len(plain))
@@ -337,8 +344,10 @@ class Translator:
             raise NotPortable("Spark does not compare such values as DuckDB does.")
         names = [self._builder.fresh() for _ in types]
         queries = [s.select([f"{c.sql} AS {n}" for c, n in zip(s.columns, names, strict=True)]) for s in sides]
-        query = f" {word} ".join(f"({q})" for q in queries)
-        return self._builder.query(query, [Column(n, t) for n, t in zip(names, types, strict=True)])
+        columns = [Column(n, t) for n, t in zip(names, types, strict=True)]
+        if word == "UNION" and any(t.kind in "fd" for t in types):
+            return self._once(self._builder.query(" UNION ALL ".join(f"({q})" for q in queries), columns))
+        return self._builder.query(f" {word} ".join(f"({q})" for q in queries), columns)
 
     def _shared_query(self, node: Node) -> Relation | Marked:
         definition = self.relation(node["children"][0])
@@ -354,6 +363,11 @@ class Translator:
             raise NotPortable("Spark has no recursive queries as DuckDB has them.")
         name, columns = found
         return self._builder.reference(name, columns)
+
+
+def _of_group(key: Column) -> str:
+    """Return the key of a group; that of floats is one that the group holds, as Spark's own has no negative zero."""
+    return f"min({key.sql})" if key.type.kind in "fd" else key.sql
 
 
 def _allows_one_row(expression: Node) -> bool:

@@ -8,6 +8,8 @@ from kartosql.errors import NotPortable
 
 # What raise_error says for a value that Spark would treat differently; the engine makes it NotPortable.
 REFUSED = "kartosql-not-portable: "
+# Dates and times further than that from 1970 are refused when they are met: the last ones are infinite to DuckDB.
+FAR_DAYS = 36_500_000
 _TWO_63 = "CAST('9223372036854775808' AS DOUBLE)"
 _INTEGER = r"^[-]?[0-9]{1,18}$"
 _DECIMAL = r"^[-]?[0-9]{1,15}([.][0-9]{1,15})?$"
@@ -30,6 +32,8 @@ def cast(sql: str, source: Type, target: Type, *, tries: bool = False, zone: str
     found: str | None = None
     if pair in _PLAIN or (pair in _IN_UTC and zone == "UTC"):
         found = f"{word}({sql} AS {spark})"
+        if target.kind == "D":
+            found = f"CASE WHEN {is_far(sql, source)} THEN {refuses('so far a date')} ELSE {found} END"
     elif target.kind == "u" and source.kind in "iubh":
         found = in_range(f"{word}({sql} AS {spark})", target, tries=tries)
     elif target.kind == "i" and source.kind in "mfd":
@@ -64,6 +68,13 @@ def in_range(sql: str, type_: Type, *, tries: bool = False) -> str:
     top = 2 ** UNSIGNED[type_.name] - 1
     otherwise = f"CAST(NULL AS {type_.spark()})" if tries else raises("a number is out of range")
     return f"CASE WHEN {sql} < 0 OR {sql} > {top} THEN {otherwise} ELSE {sql} END"
+
+
+def is_far(sql: str, type_: Type) -> str:
+    """Return whether a date or time is ``FAR_DAYS`` from 1970, whatever the session's zone."""
+    if type_.kind == "Z":
+        return f"abs(unix_micros({sql})) > {FAR_DAYS * 86_400_000_000}L"
+    return f"abs(unix_date({sql if type_.kind == 'D' else f'CAST({sql} AS DATE)'})) > {FAR_DAYS}"
 
 
 def raises(message: str) -> str:

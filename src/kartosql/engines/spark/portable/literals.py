@@ -10,6 +10,7 @@ from typing import Any
 from kartosql.engines.spark.portable.types import INTEGERS, UNSIGNED, Type
 from kartosql.errors import NotPortable
 
+MAX_INTEGER = 10**38 - 1
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
@@ -32,6 +33,8 @@ def literal(value: Any, type_: Type) -> str:
         return "true" if value else "false"
     if name == "INTEGER":
         return f"{value}" if value > -(2**31) else f"CAST({value} AS INT)"
+    if name == "HUGEINT" and abs(int(value)) > MAX_INTEGER:
+        raise NotPortable("Spark has no integers of more than 38 digits.")
     if name in INTEGERS or name in UNSIGNED or name == "HUGEINT":
         return f"CAST('{int(value)}' AS {spark})"
     if name == "DECIMAL":
@@ -44,6 +47,8 @@ def literal(value: Any, type_: Type) -> str:
         return f"X'{value.hex()}'"
     if name == "DATE":
         return f"date_from_unix_date({(value - dt.date(1970, 1, 1)).days})"
+    if getattr(value, "nanosecond", 0):
+        raise NotPortable("Spark has no nanoseconds.")
     if name in ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"):
         return f"CAST('{value.isoformat(sep=' ', timespec='microseconds')}' AS TIMESTAMP_NTZ)"
     if name == "TIMESTAMP WITH TIME ZONE":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kartosql.engines.spark.portable.casts import in_range, raises
-from kartosql.engines.spark.portable.functions import LONG, Call, rule
+from kartosql.engines.spark.portable.functions import LONG, Arg, Call, rule
 
 _INF, _NAN = "CAST('Infinity' AS DOUBLE)", "CAST('NaN' AS DOUBLE)"
 _EXACT_ABOVE = "4503599627370496D"  # doubles from here on have no fraction
@@ -35,7 +35,27 @@ def _divide(call: Call) -> str:
 
 
 def _negate(call: Call) -> str:
-    return f"(- {call.args[0].sql})"
+    arg = call.args[0]
+    # Spark's own minus and abs round decimals to 34 digits.
+    return f"({_zero(arg)} - {arg.sql})" if arg.type.kind in "hm" else f"(- {arg.sql})"
+
+
+def _abs(call: Call) -> str:
+    arg = call.args[0]
+    if arg.type.kind not in "hm":
+        return f"abs({arg.sql})"
+    if len(arg.sql) > LONG:
+        raise call.refused(" on so long an expression")
+    return f"CASE WHEN {arg.sql} < 0 THEN {_zero(arg)} - {arg.sql} ELSE {arg.sql} END"
+
+
+def _zero(arg: Arg) -> str:
+    return f"CAST(0 AS {arg.type.spark()})"
+
+
+def _nearest(x: str) -> str:
+    """Return a float rounded to a whole number; what is rounded to zero keeps its sign."""
+    return f"CASE WHEN abs({x}) < 0.5D THEN {x} * 0D ELSE round({x}, 0) END"
 
 
 def _round(call: Call) -> str:
@@ -44,12 +64,14 @@ def _round(call: Call) -> str:
     digits = call.constant(1) if len(call.args) == 2 else 0
     if digits is None or not -15 <= digits <= 15:
         raise call.refused(" with so many digits")
-    scale = f"1e{abs(digits)}D"
-    if digits == 0:
-        return f"round({x}, 0)"
     if len(x) > LONG:
         raise call.refused(" on so long an expression")
-    scaled = f"round({x} * {scale}, 0) / {scale}" if digits > 0 else f"round({x} / {scale}, 0) * {scale}"
+    if digits == 0:
+        return _nearest(x)
+    scale = f"1e{abs(digits)}D"
+    scaled = (
+        f"({_nearest(f'({x} * {scale})')}) / {scale}" if digits > 0 else f"({_nearest(f'({x} / {scale})')}) * {scale}"
+    )
     return f"CASE WHEN abs({x}) < 1e290D THEN {scaled} ELSE {x} END"
 
 
@@ -61,8 +83,15 @@ def _round_exact(call: Call) -> str:
 
 
 def _whole(spark: str) -> str:
-    """Return the template of a function from floats to whole floats, which Spark returns as integers."""
-    return f"CASE WHEN abs({{0}}) < {_EXACT_ABOVE} THEN CAST({spark}({{0}}) AS DOUBLE) ELSE {{0}} END"
+    """Return the template of a function from floats to whole floats, which Spark returns as integers.
+
+    These have one zero, a float has two: what becomes zero keeps its sign.
+    """
+    whole = spark.format("{0}")
+    return (
+        f"CASE WHEN abs({{0}}) < {_EXACT_ABOVE} THEN CASE WHEN {whole} = 0 THEN {{0}} * 0D "
+        f"ELSE CAST({whole} AS DOUBLE) END ELSE {{0}} END"
+    )
 
 
 def _logarithm(spark: str) -> str:
@@ -72,6 +101,8 @@ def _logarithm(spark: str) -> str:
 
 def _extreme(call: Call) -> str:
     """Return greatest or least, which skip NULL in both engines."""
+    if len(call.args) == 1:
+        return call.args[0].sql
     return f"{call.name}({', '.join(a.sql for a in call.args)})"
 
 
@@ -89,17 +120,15 @@ rule(
     + " ELSE {0} div {1} END",
 )
 rule("% mod fmod", "ii|hh|mm", "({0} % {1})")
-rule("abs @", "[ihmfd]", "abs({0})")
+rule("abs @", "[ihmfd]", _abs)
 rule("sign", "[ihm]", "sign({0})")
 rule("sign", "[fd]", f"CASE WHEN {{0}} = {_NAN} THEN 0 ELSE sign({{0}}) END")
-rule("floor", "[fd]", _whole("floor"))
-rule("ceil ceiling", "[fd]", _whole("ceil"))
+rule("floor", "[fd]", _whole("floor({0})"))
+rule("ceil ceiling", "[fd]", _whole("ceil({0})"))
 rule("floor", "m", "floor({0})")
 rule("ceil ceiling", "m", "ceil({0})")
 rule("floor ceil ceiling trunc round", "[iuh]", "{0}")
-rule(
-    "trunc", "[fd]", f"CASE WHEN abs({{0}}) < {_EXACT_ABOVE} THEN CAST(CAST({{0}} AS BIGINT) AS DOUBLE) ELSE {{0}} END"
-)
+rule("trunc", "[fd]", _whole("CAST({0} AS BIGINT)"))
 rule("trunc", "m", "CASE WHEN {0} < 0 THEN ceil({0}) ELSE floor({0}) END")
 rule("round", "[iu]i", _round_exact)
 rule("round", "d|f|di|fi", _round)
@@ -126,8 +155,8 @@ rule(
 rule(
     "atan2",
     "dd",
-    "CASE WHEN {0} = 0 AND {1} <= 0 THEN CASE WHEN CAST({1} AS STRING) NOT LIKE '-%' THEN {0} "
-    "WHEN CAST({0} AS STRING) LIKE '-%' THEN -pi() ELSE pi() END ELSE atan2({0}, {1}) END",
+    "CASE WHEN {0} = 0 AND NOT isnan({1}) AND {1} IS NOT NULL THEN CASE WHEN CAST({1} AS STRING) NOT LIKE '-%' "
+    "THEN {0} WHEN CAST({0} AS STRING) LIKE '-%' THEN -pi() ELSE pi() END ELSE atan2({0}, {1}) END",
 )
 rule("isnan", "[fd]", f"({{0}} = {_NAN})", exact=True)
 rule("isinf", "[fd]", f"(abs({{0}}) = {_INF})", exact=True)
