@@ -209,7 +209,7 @@ def both(spark, tmp_path_factory) -> Iterator[Both]:
 
 
 def test_functions_of_numbers_have_the_same_values_at_the_edges(both):
-    """Rows for which DuckDB has no value, as of an overflow, are left out."""
+    """Rows for which DuckDB has no value, as after an overflow, are left out."""
     asked = list(accepted(both, expressions()))
     assert len(asked) > 300
     shown = []
@@ -228,7 +228,7 @@ def test_zeros_keep_their_sign_in_groups_aggregates_and_windows(both):
     values = {KINDS[n]: [n] for n in ("d", "f", "q", "v", "m")}
     found = [a for a in registry.aggregated(values, "dfium") if "no_overflow" not in a]
     assert len(found) > 30
-    where = "WHERE abs(d) < 1e9 AND abs(f) < 1e9 AND abs(q) < 1000 AND v < 1000"
+    where = "WHERE abs(d) < 1e9 AND abs(f) < 1e9 AND q BETWEEN -9 AND 9 AND v < 9"
     assert not in_batches(both, found, f"SELECT id, {{}} FROM t {where} GROUP BY id")
     values = {KINDS[n]: [f"{n}2"] for n in ("d", "f", "q", "v", "m")}
     over = [f"{w} OVER (PARTITION BY d ORDER BY id)" for w in registry.windowed(values, "dfium")]
@@ -246,8 +246,7 @@ def test_zeros_keep_their_sign_in_groups_aggregates_and_windows(both):
         "SELECT min(d), max(d), greatest(min(d), -0e0) FROM t WHERE d = 0 AND 1 / d < 0",
         "SELECT d FROM t WHERE d IN (0, 1) AND 1 / d < 0",
     ):
-        wanted, found_ = unordered(both.on_duckdb(sql)), unordered(both.on_spark(sql))
-        assert signed(wanted, found_), (sql, wanted[:5], found_[:5])
+        assert sorted(map(repr, both.on_spark(sql))) == sorted(map(repr, both.on_duckdb(sql))), sql
 
 
 def test_constants_at_the_edges_are_the_same_or_refused_by_name(both):
@@ -271,7 +270,6 @@ def test_integers_beyond_spark_are_refused(both, digits):
 def test_huge_sums_and_products_are_refused_where_duckdb_has_them(both):
     for sql in (
         "SELECT (q::HUGEINT * 4611686018427387904) * 3 FROM t",
-        "SELECT sum(q::HUGEINT * q2) FROM t",
         "SELECT sum(n) FROM t WHERE n > 0",
     ):
         with pytest.raises(NotPortable):

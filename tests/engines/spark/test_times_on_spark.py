@@ -170,6 +170,16 @@ def test_plain_times_never_go_through_the_zone_of_the_session(spark, asked, tmp_
             assert unordered(both.on_spark(sql)) == unordered(both.on_duckdb(sql))
 
 
+def test_times_of_paths_and_lists_are_read_as_they_stand(spark, tmp_path):
+    changes = [_micros(dt.datetime.fromisoformat(text)) for text in ZONES["America/Sao_Paulo"]]
+    times = pa.array([change + step for change in changes for step in (0, 60 * 10**6)], pa.timestamp("us"))
+    lists = pa.array([[t] for t in times.to_pylist()], pa.list_(times.type))
+    with Both(str(tmp_path), TimeZone="America/Sao_Paulo") as both:
+        both.con.create_dataset("d", pa.table({"p": times, "l": lists, "t": times}), partition_on=["p"])
+        for sql in ("SELECT p, l, t FROM d", "SELECT count(*) FROM d WHERE p = t", "SELECT l[1] = t FROM d"):
+            assert unordered(both.on_spark(sql)) == unordered(both.on_duckdb(sql))
+
+
 def test_far_times_are_answered_alike_or_refused(spark, asked, tmp_path):
     with Both(str(tmp_path), {"t": table(moments(True))}, TimeZone="Asia/Kathmandu") as both:
         assert not differences(both, [e for e, text in asked.items() if "that far away as text" not in text])
