@@ -198,8 +198,8 @@ def _skipping_of(part: Part) -> dict[str, list[str]]:
     if part.table.skipping is not None:
         with contextlib.suppress(KartosqlError):
             for index in part.table.skipping.indexed()[0]:
-                if len(index.cols) == 1 and index.cols[0] not in map(str.lower, part.table.partition_keys):
-                    found.setdefault(index.cols[0], []).append(index.name)
+                if len(index.path) == 1 and index.path[0] not in map(str.lower, part.table.partition_keys):
+                    found.setdefault(index.path[0], []).append(index.name)
     return found
 
 
@@ -261,7 +261,7 @@ def skipping(source: TableSource, store: Files) -> pa.Table:
             indexes, known = part.table.skipping.indexed()
             for index in indexes:
                 parameters = ", ".join(f"{k.rpartition('.')[2]} = {v}" for k, v in sorted(index.params.items()))
-                rows.append((part.name, index.name, ".".join(index.cols), parameters, known, len(part.table.files)))
+                rows.append((part.name, index.name, index.shown, parameters, known, len(part.table.files)))
     types = dict.fromkeys(("dataset", "index", "column", "parameters"), pa.string())
     return _table(rows, **types, indexed_files=pa.int64(), files=pa.int64())
 

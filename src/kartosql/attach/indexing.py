@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
+
 from kartosql.attach.skipping import FolderMetadata, MetadataPlace
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder.hive import spark_values
@@ -26,6 +28,7 @@ from kartosql.formats.xskipper import (
     specs_of,
 )
 from kartosql.formats.xskipper.crypto import checked_keys
+from kartosql.formats.xskipper.writer import resolved
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
 from kartosql.store.scope import is_local_url
@@ -49,7 +52,8 @@ class FolderIndexes:
         """Make indexes beside those that there are, and return what was done; see Connection.create_skipping_index."""
         place, existing = self._existing()
         found = specs_of(existing.indexes) if existing is not None else []
-        return self._refresh(place, existing, merged(found, specs))
+        columns = (name for name, _ in members(self._types))
+        return self._refresh(place, existing, merged(found, resolved(specs, columns)))
 
     def refresh(self) -> dict[str, Any]:
         """Bring the indexes up to date, and return what was done; see Connection.refresh_skipping_index."""
@@ -145,6 +149,11 @@ class FolderIndexes:
                 hint="Give METADATA a folder that holds nothing else, and METADATA_KEYS where they are encrypted.",
             )
 
+    @property
+    def _types(self) -> dict[str, pa.DataType]:
+        """The types of columns that indexes may be over: those of the files."""
+        return {c: t for c, t in self.table.types.items() if c not in self.table.given.keys}
+
     # -- what --------------------------------------------------------------------------------
 
     def _refresh(
@@ -171,11 +180,10 @@ class FolderIndexes:
         """Return the columns of the metadata, and the values of partition columns in folders as Spark has them."""
         given = self.table.given
         kinds = {k: spark_values(t, c) for k, t, c in zip(given.keys, given.types, given.columns, strict=True)}
-        types = {c: t for c, t in self.table.types.items() if c not in given.keys}
         specs, secrets = _encrypted(self.name, specs, existing, checked_keys(self.metadata.keys))
         partitions = {k: t for k, (t, _) in kinds.items()}
         known = existing.indexes if existing is not None else ()
-        layout = layout_for(identifier, specs, dict(members(types)), partitions, secrets, existing=known)
+        layout = layout_for(identifier, specs, dict(members(self._types)), partitions, secrets, existing=known)
         return replace(layout, reading=self.metadata.reading), {k: values for k, (_, values) in kinds.items()}
 
     def _data_files(self, existing: MetadataStore | None, columns: Mapping[str, list[Any]]) -> list[DataFile]:

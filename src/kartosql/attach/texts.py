@@ -16,6 +16,7 @@ from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
 from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.folder.table import FolderTable, Shape
+from kartosql.formats.xskipper.naming import spelled
 from kartosql.store import Mounts, Store
 from kartosql.store.listing import ListedFile, times_of
 
@@ -106,7 +107,7 @@ class CsvReader:
         def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
             for number, key in enumerate(keys):
                 shape = table.shapes[table.shape_of[at[key]]]
-                exact = {c.lower(): c for c in shape.types}
+                exact = {spelled([c]).lower(): c for c in shape.types}
                 if shape.reading is None or not all(c.lower() in exact for c in columns):
                     continue
                 names = [exact[c.lower()] for c in columns]

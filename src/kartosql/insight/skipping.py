@@ -169,7 +169,7 @@ def _has(part: PartScan, kind: str, column: str) -> bool:
     if skipping is not None:
         with contextlib.suppress(KartosqlError):
             indexes = skipping.indexed()[0]
-    return any(i.name == kind and i.cols == (column.lower(),) for i in indexes)
+    return any(i.name == kind and i.path == (column.lower(),) for i in indexes)
 
 
 def _within(condition: Condition) -> str | None:

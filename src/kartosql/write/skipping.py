@@ -28,10 +28,11 @@ from kartosql.formats.xskipper import (
     specs_of,
 )
 from kartosql.formats.xskipper.footers import parquet_footers
+from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
-from kartosql.formats.xskipper.writer import value_type
+from kartosql.formats.xskipper.writer import resolved, value_type
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.datasets import find_dataset
@@ -76,7 +77,7 @@ def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec])
     place = known or place_for(operation.store, table.uuid, table.table)
     existing = MetadataStore.below(operation.store, place.folder)
     found = specs_of(existing.indexes) if known else []  # others are left of a dataset that is gone
-    wanted = merged(found, specs)
+    wanted = merged(found, resolved(specs, _columns(table)))
     done = _refresh(operation.store, table, place, existing, wanted, operation.spark)
     if table.metadata.get(POINTER) != place.text():
         operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
@@ -116,9 +117,7 @@ def of_datasets(snapshot: Snapshot, name: str, specs: Sequence[IndexSpec]) -> di
     merged((), specs)
     found: dict[str, tuple[str, list[IndexSpec]]] = {}
     for spec in specs:
-        column = spec.column.lower().partition(".")[0]
-        members = [m for m in cube.members.values() if column in (c.lower() for c in m.table.types)]
-        having = [m for m in members if column not in (k.lower() for k in m.table.partition_keys)]
+        having = [m for m in cube.members.values() if _may_have(m.table, spec)]
         for member in having or [cube.seed]:
             found.setdefault(member.name, (member.table.uuid, []))[1].append(spec)
     for member in cube.members.values():
@@ -233,9 +232,19 @@ def _refresh(
 
 
 def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> Layout:
+    return layout_for(name, specs, _columns(table), {k: type_ for k, (type_, _) in _partitions(table).items()})
+
+
+def _columns(table: DatasetTable) -> dict[str, pa.DataType]:
+    """Return what indexes may be over, by names as ``IndexSpec`` has them."""
     keys = set(table.partition_keys)
-    types = {name: type_ for name, type_ in table.types.items() if name not in keys}
-    return layout_for(name, specs, dict(members(types)), {k: type_ for k, (type_, _) in _partitions(table).items()})
+    return dict(members({name: type_ for name, type_ in table.types.items() if name not in keys}))
+
+
+def _may_have(table: DatasetTable, spec: IndexSpec) -> bool:
+    """Return whether a table has the column of an index, or the struct that it would be a member of."""
+    names = {parts_of(name)[0] for name in map(str.lower, _columns(table))}
+    return spec.path[0] in names or spec.column.lower() in names
 
 
 def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]:
@@ -265,14 +274,15 @@ def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
 
 
 def members(types: Mapping[str, pa.DataType]) -> Iterable[tuple[str, pa.DataType]]:
-    """Yield columns and members of structs, these with dots between them.
+    """Yield columns and members of structs, by names as ``IndexSpec`` has them.
 
-    Names that hold dots themselves, or differ in case alone, are left out: metadata cannot tell them apart.
+    Names that differ in case alone are left out: metadata cannot tell them apart.
     """
     twins = Counter(name.lower() for name in types)
     for name, type_ in types.items():
-        if "." in name or twins[name.lower()] > 1:
+        if twins[name.lower()] > 1:
             continue
+        name = spelled([name])
         yield name, type_
         if pa.types.is_struct(type_):
             fields = {field.name: field.type for field in type_}

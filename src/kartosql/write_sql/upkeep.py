@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.xskipper.naming import spelled
 from kartosql.plan.tables import Tables
 from kartosql.sql import write_statements as ws
 from kartosql.write_sql import results
@@ -61,7 +62,7 @@ def skip(
         return results.skipping(reports(calls.refresh_skipping_index(table)))
     columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}}
     for one in statement.indexes:
-        name = ".".join(one.column)
+        name = spelled(one.column)
         if one.kind == "BLOOMFILTER":
             columns[one.kind][name] = {k.lower(): float(v) if k == "FPP" else v for k, v in one.parameters}
         else:

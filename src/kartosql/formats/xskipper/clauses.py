@@ -216,7 +216,7 @@ class Clauses:
         if self._session.types is not None:
             return self._session.types.get(index.path, ColumnType("unknown"))
         for other in self._segment.schema.indexes:
-            if other.cols == index.cols and other.name in (MINMAX, VALUE_LIST) and other.value_type is not None:
+            if other.path == index.path and other.name in (MINMAX, VALUE_LIST) and other.value_type is not None:
                 return other.value_type
         return None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 
 VIRTUAL = "virtual_"
 OBJECT_COLUMN = "obj_name"
+_PART = re.compile(r'"(?:[^"]|"")+"|[^."]+')
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -36,6 +38,24 @@ def object_id(path: str, modified_ms: int) -> str:
 def path_of(object_name: str) -> str:
     """Return the path in the name of an indexed object."""
     return object_name.rpartition("#")[0]
+
+
+def parts_of(column: str) -> tuple[str, ...]:
+    """Return a column and the members of structs below it, of a text with dots between them.
+
+    Names that hold dots themselves stand in double quotes, as in SQL.
+    """
+    if '"' not in column:
+        return tuple(column.split("."))
+    found = [m[0] for m in _PART.finditer(column)]
+    if ".".join(found) != column:
+        return (column,)
+    return tuple(p[1:-1].replace('""', '"') if p[0] == '"' else p for p in found)
+
+
+def spelled(parts: Sequence[str]) -> str:
+    """Return the text of which ``parts_of`` makes these parts."""
+    return ".".join('"' + p.replace('"', '""') + '"' if "." in p or '"' in p else p for p in parts)
 
 
 def column_name(columns: list[str], index: str, version: int = 4) -> str:

@@ -89,7 +89,7 @@ def specs_of(indexes: Iterable[Index]) -> list[IndexSpec]:
                 code="unsupported-index",
                 hint="Drop the metadata and make them anew, or refresh them with the program that made them.",
             )
-        spec = IndexSpec(index.name, index.cols[0], key=index.key_metadata)
+        spec = IndexSpec(index.name, index.shown, key=index.key_metadata)
         if index.name == BLOOM:
             spec = replace(spec, fpp=_number(index, FPP, spec.fpp), ndv=int(_number(index, NDV, spec.ndv)))
         found.append(spec)
@@ -272,8 +272,8 @@ def _is_as_wanted(segment: Segment, layout: Layout) -> bool:
         return False
     if schema.spark_virtual != {name: spark_name(type_) for name, type_ in layout.partitions.items()}:
         return False
-    wanted = {(s.name, (s.column.lower(),), s.metadata_column): s for s, _ in layout.indexes}
-    found = {(i.name, i.cols, i.column): i for i in schema.indexes}
+    wanted = {(s.name, s.path, s.metadata_column): s for s, _ in layout.indexes}
+    found = {(i.name, i.path, i.column): i for i in schema.indexes}
     if layout.secrets is not None or wanted.keys() != found.keys():
         return False
     described = {f["name"]: f for f in layout.described()["fields"]}
@@ -314,9 +314,9 @@ def _converted(segment: Segment, layout: Layout, current: Mapping[str, DataFile]
 def _matching(segment: Segment, spec: IndexSpec, layout: Layout) -> Index | None:
     described = {f["name"]: f["type"] for f in layout.described()["fields"]}
     for index in segment.schema.indexes:
-        if index.name == spec.name and index.cols == (spec.column.lower(),):
+        if index.name == spec.name and index.path == spec.path:
             if spec.name == BLOOM:
-                same = replace(specs_of([index])[0], column=spec.column, key=spec.key) == spec
+                same = replace(specs_of([index])[0], column=spec.column, key=spec.key, is_twin=spec.is_twin) == spec
             else:
                 same = index.spark_type == described[spec.metadata_column]
             return index if same else None

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from kartosql.errors import KartosqlError
 from kartosql.failures import reraise
 from kartosql.formats.xskipper.collect import Scan
+from kartosql.formats.xskipper.naming import parts_of
 from kartosql.store import Store
 
 _BATCH = 1 << 17
@@ -113,9 +114,9 @@ def _path(schema: pa.Schema, column: str) -> list[str] | None:
     """Return the exact names of a column and members of structs below it, None if they are not certain."""
     found: list[str] = []
     fields: Any = schema
-    for part in column.split("."):
+    for part in parts_of(column):
         names = [f.name for f in fields if f.name.lower() == part.lower()]
-        if len(names) != 1 or "." in names[0]:
+        if len(names) != 1:
             return None
         found.append(names[0])
         type_ = fields.field(names[0]).type

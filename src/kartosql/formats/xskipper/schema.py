@@ -9,12 +9,13 @@ from typing import Any
 
 from kartosql.errors import FormatError
 from kartosql.formats.xskipper.domain import ColumnType, spark_type
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, spelled
 
 ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 SPARK_VERSION = "org.apache.spark.version"
 READING = "kartosql.reading"  # how texts were read, in a file of ours about files of text
 ROW_BOUNDS = "kartosql.bounds"  # a file of ours, whose bounds are those of all rows, NaN included
+PARTS = "kartosql.parts"  # of a metadata column of ours: the names in that of the index, where some hold dots
 NEWEST = 4
 MINMAX, VALUE_LIST, BLOOM, REGEX = "minmax", "valuelist", "bloomfilter", "regexvaluelist"
 FPP, NDV, PATTERN = "index.bloom.fpp", "index.bloom.ndv", "plugins.regex.pattern."
@@ -31,7 +32,8 @@ class Index:
     it), ``cols`` the lower-case names of the columns it is over, with dots between members of
     structs, ``column`` the metadata column that holds it, ``params`` its parameters without the
     prefix of their version, ``key_metadata`` the label of the key it is encrypted with, and
-    ``spark_type`` the type of the metadata column as Spark's JSON has it.
+    ``spark_type`` the type of the metadata column as Spark's JSON has it. ``parts`` are given where a dot
+    belongs to a name, which the original does not know.
     """
 
     name: str
@@ -40,11 +42,17 @@ class Index:
     params: Mapping[str, str] = field(default_factory=dict)
     key_metadata: str | None = None
     spark_type: Any = None
+    parts: tuple[str, ...] = ()
 
     @property
     def path(self) -> tuple[str, ...]:
         """The one column of the index and the members of structs below it; empty for several columns."""
-        return tuple(self.cols[0].split(".")) if len(self.cols) == 1 else ()
+        return self.parts or (tuple(self.cols[0].split(".")) if len(self.cols) == 1 else ())
+
+    @property
+    def shown(self) -> str:
+        """The columns as text, names with dots in quotes."""
+        return spelled(self.path or self.cols)
 
     @property
     def value_type(self) -> ColumnType | None:
@@ -109,7 +117,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
         if name == OBJECT_COLUMN:
             objects = meta
         elif isinstance(meta.get("index"), dict):
-            index = _index(name, entry.get("type"), meta["index"])
+            index = _index(name, entry.get("type"), meta["index"], meta.get(PARTS))
             if index is not None:
                 indexes.append(index)
             tables += [t for t in (meta["index"].get("tableIdentifier"),) if isinstance(t, str)]
@@ -164,10 +172,13 @@ def _version(raw: Any, source: str) -> int:
     return raw
 
 
-def _index(column: str, type_: Any, meta: dict[str, Any]) -> Index | None:
+def _index(column: str, type_: Any, meta: dict[str, Any], parts: Any) -> Index | None:
     name, cols, key = meta.get("name"), meta.get("cols"), meta.get("key_metadata")
     if not isinstance(name, str) or not isinstance(cols, list) or not all(isinstance(c, str) for c in cols):
         return None
+    told = isinstance(parts, list) and all(isinstance(p, str) and p for p in parts)
+    if parts is not None and not (told and [".".join(parts)] == cols):
+        return None  # which column it is about is not known
     return Index(
         name,
         tuple(c.lower() for c in cols),
@@ -175,6 +186,7 @@ def _index(column: str, type_: Any, meta: dict[str, Any]) -> Index | None:
         _params(meta.get("params")),
         key if isinstance(key, str) else None,
         type_,
+        tuple(p.lower() for p in parts or ()),
     )
 
 

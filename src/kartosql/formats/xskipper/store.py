@@ -190,9 +190,9 @@ class MetadataStore:
     @property
     def indexes(self) -> list[Index]:
         """The indexes of all part files, each kind and columns once."""
-        found: dict[tuple[str, tuple[str, ...]], Index] = {}
+        found: dict[tuple[str, str], Index] = {}
         for segment in reversed(self.segments):
-            found.update(((i.name, i.cols), i) for i in reversed(segment.schema.indexes))
+            found.update(((i.name, i.shown), i) for i in reversed(segment.schema.indexes))
         return list(reversed(found.values()))
 
     @property

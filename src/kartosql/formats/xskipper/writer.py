@@ -6,8 +6,9 @@ import io
 import json
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +17,14 @@ import pyarrow.parquet as pq
 from kartosql.errors import UsageError
 from kartosql.formats.xskipper import crypto
 from kartosql.formats.xskipper.bloom import DEFAULT_FPP, DEFAULT_NDV, MAX_WORDS, Shape, shape_for
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, column_name
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, column_name, parts_of, spelled
 from kartosql.formats.xskipper.schema import (
     BLOOM,
     FPP,
     MINMAX,
     NDV,
     NEWEST,
+    PARTS,
     READING,
     ROW_BOUNDS,
     ROW_METADATA,
@@ -55,9 +57,10 @@ _GROUP_BYTES = 16 << 20
 class IndexSpec:
     """An index to be: its kind, the column it is over, and its parameters.
 
-    ``column`` has dots between members of structs. ``fpp`` and ``ndv`` are the share of false
-    positives and the number of distinct values that a Bloom filter is made for. ``key`` is the
-    label of the key that encrypts it.
+    ``column`` has dots between members of structs; a name that holds dots itself stands in double
+    quotes. ``fpp`` and ``ndv`` are the share of false positives and the number of distinct values that
+    a Bloom filter is made for. ``key`` is the label of the key that encrypts it. ``is_twin`` tells that
+    other names of the table read the same when dots join them.
     """
 
     name: str
@@ -65,6 +68,7 @@ class IndexSpec:
     fpp: float = DEFAULT_FPP
     ndv: int = DEFAULT_NDV
     key: str | None = None
+    is_twin: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be; raises ``invalid-argument``."""
@@ -89,13 +93,18 @@ class IndexSpec:
         return shape_for(self.fpp, self.ndv)
 
     @property
+    def path(self) -> tuple[str, ...]:
+        """The column and the members of structs below it, in lower case."""
+        return parts_of(self.column.lower())
+
+    @property
     def metadata_column(self) -> str:
         """The name of the metadata column."""
-        return column_name([self.column], self.name)
+        return column_name([spelled(self.path) if self.is_twin else ".".join(self.path)], self.name)
 
     def described(self) -> dict[str, Any]:
         """Return the index as it stands in the schema."""
-        found: dict[str, Any] = {"cols": [self.column.lower()], "name": self.name}
+        found: dict[str, Any] = {"cols": [".".join(self.path)], "name": self.name}
         if self.name == BLOOM:
             found["params"] = {_PREFIX + FPP: java_double(self.fpp), _PREFIX + NDV: str(self.ndv)}
         if self.key is not None:
@@ -163,13 +172,16 @@ class Layout:
 
     def described(self) -> dict[str, Any]:
         """Return the schema that Spark keeps in the footer, as JSON values."""
-        about: dict[str, Any] = {"version": NEWEST, "tableIdentifier": self.table}
+        head: dict[str, Any] = {"version": NEWEST, "tableIdentifier": self.table}
         if self.secrets is not None:
-            about["encryption"] = self._encryption(self.secrets)
-        fields = [_field(OBJECT_COLUMN, "string", about)]
+            head["encryption"] = self._encryption(self.secrets)
+        fields = [_field(OBJECT_COLUMN, "string", head)]
         fields += [_field(VIRTUAL + name, spark_name(type_), {}) for name, type_ in self.partitions.items()]
         for spec, type_ in self.indexes:
-            fields.append(_field(spec.metadata_column, _spark_cell(spec, type_), {"index": spec.described()}))
+            about: dict[str, Any] = {"index": spec.described()}
+            if any("." in part for part in spec.path):
+                about[PARTS] = list(spec.path)
+            fields.append(_field(spec.metadata_column, _spark_cell(spec, type_), about))
         return {"type": "struct", "fields": fields}
 
     def column_keys(self, secrets: Secrets) -> dict[str, list[str]]:
@@ -198,25 +210,27 @@ def layout_for(
     secrets: Secrets | None = None,
     existing: Iterable[Index] = (),
 ) -> Layout:
-    """Return the layout of indexes over columns of known types, by names with dots between members of structs.
+    """Return the layout of indexes over columns of known types, by names as ``IndexSpec`` has them.
 
     ``existing`` are the indexes that there are already; among them those of bytes are kept. Raises
     ``unknown-column``, and ``unsupported-type`` for columns that a kind of index cannot be over.
     """
     typed = []
-    known = {(index.name, index.cols) for index in existing}
+    known = {(index.name, index.path) for index in existing}
     by_name = {name.lower(): type_ for name, type_ in columns.items()}
-    for spec in specs:
+    joined = Counter(".".join(parts_of(name)) for name in by_name)
+    for spec in resolved(specs, columns):
+        spec = replace(spec, is_twin=joined[".".join(spec.path)] > 1 and spelled(spec.path) != ".".join(spec.path))
         type_ = by_name.get(spec.column.lower())
         if type_ is None:
             raise UsageError(
                 f"There is no column {spec.column!r} to index.",
                 code="unknown-column",
-                hint="Columns of partitions need no index; members of structs are named with dots. Names that hold "
-                "dots themselves, or differ in case alone, cannot be indexed.",
+                hint="Columns of partitions need no index; members of structs are named with dots, "
+                "names that hold dots stand in double quotes. Names that differ in case alone cannot be indexed.",
             )
         kept = value_type(type_, spec.name)
-        if kept is None and type_ == pa.binary() and (spec.name, (spec.column.lower(),)) in known:
+        if kept is None and type_ == pa.binary() and (spec.name, spec.path) in known:
             kept = type_
         if kept is None:
             raise UsageError(
@@ -227,6 +241,20 @@ def layout_for(
         typed.append((spec, kept))
     kinds = {name: value_type(type_, MINMAX) for name, type_ in (partitions or {}).items()}
     return Layout(table, typed, {name: type_ for name, type_ in kinds.items() if type_ is not None}, secrets)
+
+
+def resolved(specs: Iterable[IndexSpec], columns: Iterable[str]) -> list[IndexSpec]:
+    """Return indexes over columns as they are spelled in ``columns``: a dot may be between names, or within one."""
+    by_text: dict[str, list[str]] = {}
+    known = [name.lower() for name in columns]
+    for name in known:
+        by_text.setdefault(".".join(parts_of(name)), []).append(name)
+    found = []
+    for spec in specs:
+        column = spec.column.lower()
+        meant = by_text.get(column, [])
+        found.append(spec if column in known or len(meant) != 1 else replace(spec, column=meant[0]))
+    return found
 
 
 def value_type(type_: pa.DataType, index: str) -> pa.DataType | None:
