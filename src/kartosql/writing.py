@@ -328,7 +328,8 @@ class Writing:
     def create_index(self, table: str, columns: str | Iterable[str], *, spark: Any = None) -> dict[str, Any]:
         """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
 
-        NULLs are in no index. With a session of Spark its executors read the files; True takes the
+        NULLs are in no index; a KartosqlWarning tells where the originals would then refuse to append to a
+        cube. With a session of Spark its executors read the files; True takes the
         one that is active, or starts one. Raises ``unknown-table``, ``unknown-column`` and ``invalid-data``
         for columns that cannot be indexed.
         """

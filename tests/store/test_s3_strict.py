@@ -164,3 +164,41 @@ def test_versions_are_those_of_listings(s3):
     version = s3.put_if(DOC, b"one", None)
     (entry,) = s3.list_root()
     assert Version(f'"{entry.etag}"') == version
+
+
+def test_a_delete_that_was_perhaps_sent_twice_is_unknown_where_nobody_can_look(monkeypatch):
+    with serve() as server:
+        store = open_store(server)
+        store.require_conditional_put()
+        version = store.put_if(DOC, b"one", None)
+        monkeypatch.setattr(store._writer, "_call", _raising(PreconditionFailed(DOC)))
+        monkeypatch.setattr(store._writer, "_version", _raising(TimeoutError("no answer")))
+        with pytest.raises(OutcomeUnknown):
+            store.delete_if(DOC, version)
+
+
+@pytest.mark.parametrize("method", ["put", "read_versioned", "_delete_one"])
+def test_without_conditions_a_write_without_an_answer_is_unknown(monkeypatch, method):
+    with serve(ignore_put_conditions=True, ignore_delete_conditions=True) as server:
+        store = open_store(server)
+        store.single_writer = True
+        version = store.put_if(DOC, b"one", None)
+        real, calls = getattr(store._writer, method), []
+
+        def lost(*args):
+            calls.append(args)
+            if method == "read_versioned" and len(calls) == 1:
+                return real(*args)  # the look before the write
+            raise TimeoutError("no answer")
+
+        monkeypatch.setattr(store._writer, method, lost)
+        act = store.delete_if if method == "_delete_one" else lambda key, version: store.put_if(key, b"two", version)
+        with pytest.raises(OutcomeUnknown):
+            act(DOC, version)
+
+
+def _raising(error: Exception):
+    def call(*args, **options):
+        raise error
+
+    return call

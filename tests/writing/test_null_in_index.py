@@ -37,6 +37,13 @@ CONDITIONS = (
 )
 
 
+TUPLES = [("i", op, "u1") for op in ("==", "!=", "<", ">=")] + [
+    ("i", "in", ["u1", "u2"]),
+    ("j", "!=", 3),
+    ("j", ">", 2),
+]
+
+
 def some_rows(random: Random, first: int) -> pa.Table:
     count = random.randint(1, 4)
     i = [random.choice([None, None, *(f"u{n}" for n in range(1, 9))]) for _ in range(count)]
@@ -96,6 +103,19 @@ def test_answers_over_indices_without_their_nulls_are_right(tmp_path, seed):
         found = con.check("c")
         assert {f.severity for f in found} <= {"info"}
         assert "null-in-index" in {f.check for f in found}
+
+
+def test_query_cube_answers_the_same_over_all_files(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        random_cube(con, Random(2))
+        for condition in TUPLES:
+            found = con.query_cube("c", conditions=[condition]).rows()
+            with (
+                mock.patch.object(kartosql.query, "prune", partial(prune, enabled=False)),
+                kartosql.connect(tmp_path) as whole,
+            ):
+                again = whole.query_cube("c", conditions=[condition]).rows()
+            assert sorted(again, key=repr) == sorted(found, key=repr), condition
 
 
 def test_answers_on_spark_are_those_of_duckdb(spark, tmp_path):

@@ -74,7 +74,8 @@ class Operation:
         self._cache = cache
         self.memory = memory
         self.sorter = sorter
-        self._single_writer = single_writer
+        # At once, as what a crash left is carried out or taken back before anything else.
+        store.single_writer = store.single_writer or single_writer
         self._progress = progress
         self.row_group_rows = row_group_rows
         self._patience = patience or Patience()
@@ -212,7 +213,6 @@ class Operation:
 
     def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:
         how: dict[str, Any] = {
-            "single_writer": self._single_writer,
             "patience": self._patience,
             "grace": self._grace,
         }
