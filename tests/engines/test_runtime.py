@@ -502,3 +502,25 @@ def test_a_join_does_not_change_what_a_distinct_on_picks(store):
     with kartosql.connect(store.url) as connection:
         query = f"SELECT * FROM ({inner}) q LEFT JOIN few ON q.y = few.m WHERE e = 1"
         assert [connection.sql(query).rows() for _ in range(50)] == [[]] * 50
+
+
+def test_many_connections_keep_few_instances_and_few_threads(store):
+    _write(store)
+    connections = [kartosql.connect(store.url) for _ in range(3 * runtime.MAX_WARM)]
+    for _ in range(2):
+        for connection in connections:
+            assert connection.sql("SELECT sum(x) FROM t").rows() == [(780,)]
+    runtimes = [connection._runtime for connection in connections]
+    assert sum(bool(r._idle or r._planners) for r in runtimes) == runtime.MAX_WARM
+    reading = [i for r in runtimes for i in r._idle if not i._directly]
+    assert 0 < len(reading) <= runtime.MAX_READING_AHEAD
+    for connection in connections:
+        connection.close()
+
+
+def test_the_planner_has_no_threads_that_read_ahead(connection):
+    connection.sql("SELECT sum(x) FROM t WHERE i = 3").rows()
+    (planner,) = connection._runtime._planners.values()
+    assert planner.rows("SELECT current_setting('async_threads')") == [(0,)]
+    (running,) = _idle(connection)
+    assert running.cursor().execute("SELECT current_setting('async_threads')").fetchall() > [(0,)]

@@ -85,7 +85,7 @@ class Instance:
             "parquet_metadata_cache": False,
             "disabled_optimizers": "''",
         }
-        self._directly = False
+        self._directly = True
         self.worn_out = False
         self.epoch = 0  # of the runtime when it was made
         self.resting: Any = None  # a statement that ended, whose views are still there
@@ -93,7 +93,8 @@ class Instance:
         self.schemas = tuple(f"{SCHEMA}{i}" for i in range(PREPARED_SCHEMAS))
         # Private, as DuckDB may always read and write it; made when something is spilled.
         self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
-        config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        # Threads that read ahead come with the first statement; the planner needs none.
+        config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "async_threads": "0"}
         self._root = duckdb.connect(":memory:", config=config)
         try:
             if not store.is_local:
@@ -111,8 +112,6 @@ class Instance:
                 _set(self._root, name, value)
             threads = settings.get("threads", threads)
             self._ahead = min(default, max(0, _descriptors() // FILES_OPEN - threads))
-            if self._ahead < default:
-                self._root.execute(f"SET GLOBAL async_threads = {self._ahead}")
         except BaseException:
             self.close()
             raise
@@ -238,7 +237,9 @@ def _threads(connection: Any) -> tuple[int, int]:
     """Return how many threads compute, and how many read ahead, unless a setting says otherwise."""
     global _default_threads
     if _default_threads is None:
+        connection.execute("RESET GLOBAL async_threads")
         _default_threads = connection.execute(_THREADS).fetchall()[0]
+        connection.execute("SET GLOBAL async_threads = 0")
     return _default_threads
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -27,6 +28,10 @@ MAX_FOOTERS = 2 * FOOTER_CACHE_FILES  # of all idle instances
 # tables is made when as much was spent on instances for single statements.
 FILES_PER_MISS = 4_000
 MAX_ALLOWED = 200_000
+# Of all connections of the process, so many keep idle instances, and so many of these keep threads that read ahead.
+MAX_WARM, MAX_READING_AHEAD = 8, 2
+_recent: OrderedDict[int, weakref.ref[Runtime]] = OrderedDict()  # the one that was used last comes last
+_recent_guard = threading.Lock()
 
 
 class Runtime:
@@ -104,6 +109,7 @@ class Runtime:
     @contextlib.contextmanager
     def planner(self, settings: Settings, files: FileAccess) -> Iterator[Planner]:
         """Lend the planner for one statement; others wait."""
+        _used(self)
         values = settings.engine_settings()
         key = _key(values)
         with self._planning:
@@ -237,6 +243,57 @@ class Runtime:
                     surplus.append(self._idle.pop(0))
         for old in surplus:
             old.close_later()
+        _used(self)
+
+    # -- many connections ------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """End the threads that read ahead for statements to come."""
+        with self._guard:
+            for instance in self._idle:
+                instance.read_directly(True)
+
+    def release(self) -> None:
+        """Free what is idle; the next statement makes it anew."""
+        with self._guard:
+            old, self._idle[:] = [*self._idle], []
+        for instance in old:
+            instance.close_later()
+        if self._planning.acquire(blocking=False):
+            try:
+                _close_all(self._planners, [])
+            finally:
+                self._planning.release()
+
+
+def _used(runtime: Runtime) -> None:
+    """Note that a runtime was used just now, and let those rest that were not used for long."""
+    if next(reversed(_recent), None) == id(runtime):
+        return
+    with _recent_guard:
+        _recent.pop(id(runtime), None)
+        _recent[id(runtime)] = weakref.ref(runtime)
+        for number in [n for n, ref in _recent.items() if ref() is None]:
+            del _recent[number]
+        order = [ref() for ref in reversed(_recent.values())]
+        while len(_recent) > MAX_WARM:
+            _recent.popitem(last=False)
+    for at, found in enumerate(order):
+        if found is not None and at >= MAX_WARM:
+            found.release()
+        elif found is not None and at >= MAX_READING_AHEAD:
+            found.rest()
+
+
+def _forget_parents() -> None:
+    """Forget the runtimes of the process that this one was forked from."""
+    global _recent_guard
+    _recent_guard = threading.Lock()
+    _recent.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents)
 
 
 def _key(values: Mapping[str, Any]) -> tuple[Any, ...]:
