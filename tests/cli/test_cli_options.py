@@ -109,3 +109,19 @@ def test_demo_has_a_folder_by_default():
     assert parse_demo(["x"]) == "x"
     with pytest.raises(UsageError):
         parse_demo(["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["--fromat", "csv"], "--format"),
+        (["--forma=csv"], "--format"),
+        (["--parm", "a=1"], "--param"),
+        (["--format", "cvs"], "csv"),
+        (["--format", "jsno"], "json"),
+    ],
+)
+def test_a_misspelt_option_is_told_the_one_that_is_meant(arguments, meant):
+    with pytest.raises(UsageError) as caught:
+        parse_options(["store", *arguments, "-c", "SELECT 1"])
+    assert caught.value.hint.startswith(f"Did you mean {meant}?")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from kartosql.errors import FormatError, StoreError, UsageError, quoted
 from kartosql.failures import reraise
 from kartosql.stopping import checked
+from kartosql.store.drivers import no_answer, not_opened
 from kartosql.store.keys import check_key
 from kartosql.store.local import LocalFiles
 from kartosql.store.writing import StoreWriting
@@ -221,7 +222,7 @@ class Store(StoreWriting):
             if self._is_torn(e):
                 return self._list(prefix)
             reraise(self.told(e), f"Cannot list {self.url!r}")
-            raise StoreError(f"Cannot list {self.url!r}: {self.told(e)}") from self.told(e)
+            raise no_answer(self._url, f"Cannot list {self.url!r}", e, self.told(e)) from self.told(e)
         entries = []
         for row in rows:
             name = row["name"].rstrip("/").rsplit("/", 1)[-1]
@@ -256,7 +257,7 @@ class Store(StoreWriting):
             if self._is_torn(e):
                 return self.list_below(prefix)
             reraise(self.told(e), f"Cannot list {prefix!r} in {self.url!r}")
-            raise StoreError(f"Cannot list {prefix!r} in {self.url!r}: {self.told(e)}") from self.told(e)
+            raise no_answer(self._url, f"Cannot list {prefix!r} in {self.url!r}", e, self.told(e)) from self.told(e)
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
 
@@ -363,7 +364,7 @@ class Store(StoreWriting):
             raise
         except Exception as e:  # noqa: BLE001 - drivers raise anything
             reraise(self.told(e), f"Cannot read {key!r} in {self.url!r}")
-            raise StoreError(f"Cannot read {key!r} in {self.url!r}: {self.told(e)}") from self.told(e)
+            raise no_answer(self._url, f"Cannot read {key!r} in {self.url!r}", e, self.told(e)) from self.told(e)
 
 
 def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -380,7 +381,7 @@ def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         filesystem, root = url_to_fs(url, **options)
     except Exception as e:  # noqa: BLE001 - drivers raise anything
         why = harmless(e, options)
-        raise StoreError(f"Cannot open the store {url!r}: {why}", hint=_protocol_hint(url)) from why
+        raise not_opened(url, why) from why
     protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
     return (LocalFiles() if "file" in protocols else filesystem), root
 
@@ -416,9 +417,3 @@ def _link_error(key: str) -> FormatError:
         code="unsafe-key",
         hint="Replace the link by the file itself.",
     )
-
-
-def _protocol_hint(url: str) -> str | None:
-    if url.startswith("s3://"):
-        return "Install the extra for S3: pip install 'kartosql[s3]'."
-    return None
