@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -59,6 +60,12 @@ def test_every_test_has_one_tier(request):
     for item in request.session.items:
         found = {mark.name for mark in item.iter_markers()} & names
         assert found in ({"quick"}, {"slow"}, {"process"}, {"spark"}, {"process", "slow"}, {"spark", "slow"}), item
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports each by its name alone."""
+    names = Counter(path.name for path in tiers.TESTS.rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_a_process_in_the_quick_tier_is_refused():

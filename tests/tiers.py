@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def tier(item: pytest.Item) -> str:
     """Return what a test costs."""
     if "spark" in getattr(item, "fixturenames", ()):
         return "spark"
-    if starts_processes(item.function, *_fixtures(item)):  # type: ignore[attr-defined]
+    if item.get_closest_marker("process") or starts_processes(item.function, *_fixtures(item)):  # type: ignore[attr-defined]
         return "process"
     return "slow" if item.get_closest_marker("slow") else "quick"
 
@@ -45,6 +46,7 @@ def _fixtures(item: Any) -> Iterator[Callable[..., Any]]:
         yield from (definition.func for definition in definitions)
 
 
+@functools.cache
 def starts_processes(*functions: Callable[..., Any]) -> bool:
     """Return whether functions, or what they call of the tests, name something that starts a process."""
     waiting, seen = [*functions], set()
@@ -89,7 +91,7 @@ class Guard:
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.test is not None and event in _STARTED:
-            raise RuntimeError(f"{self.test} starts a process: name subprocess in it, or mark it as slow")
+            raise RuntimeError(f"{self.test} starts a process: mark it with pytest.mark.process")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:

@@ -179,6 +179,7 @@ def test_statements_are_saved_run_with_values_and_forgotten(shell):
     assert shell(".save ../x").startswith("error[invalid-argument]")
 
 
+@pytest.mark.process
 def test_the_editor_writes_the_next_statement(shell, tmp_path, monkeypatch):
     editor = tmp_path / "editor.sh"
     editor.write_text('#!/bin/sh\necho "select 7 as seven;" > "$1"\n')
