@@ -44,7 +44,7 @@ class Checker:
         """Check files and return the queries that took."""
         keys = keys or self.table.files
         self.queries.clear()
-        self.footers.check(self.planner, keys, self.planner.set_files("kartosql_test", keys), declared)
+        self.footers.check(self.planner, self.table, keys, self.planner.set_files("kartosql_test", keys), declared)
         return list(self.queries)
 
 
@@ -77,15 +77,18 @@ def test_of_many_new_files_with_one_schema_only_the_first_is_read_by_the_engine(
     asked: list[int] = []
     ask = checker.footers._ask
 
-    def counted(session: Any, files: list[Any]) -> None:
+    def counted(session: Any, shapes: Any, files: list[Any]) -> None:
         asked.append(len(files))
-        ask(session, files)
+        ask(session, shapes, files)
 
     checker.footers._ask = counted  # type: ignore[method-assign]
     checker.check({"x": "BIGINT"}, checker.table.files[:10])
     checker.check({"x": "BIGINT"})
     assert asked == [1]
-    assert checker.footers.narrower(checker.table.files, checker.planner.files.sizes, {"x": "BIGINT"}) == set()
+    assert (
+        checker.footers.narrower(checker.table, checker.table.files, checker.planner.files.sizes, {"x": "BIGINT"})
+        == set()
+    )
 
 
 @pytest.mark.parametrize("bad", [0, 1, 7])
@@ -97,7 +100,7 @@ def test_a_new_file_of_another_schema_is_found_among_many(make, bad):
         checker.check({"x": "BIGINT"})
     good = tuple(k for n, k in enumerate(checker.table.files) if n != bad)
     checker.check({"x": "BIGINT"}, good)
-    assert checker.footers.narrower(good, checker.planner.files.sizes, {"x": "BIGINT"}) is None
+    assert checker.footers.narrower(checker.table, good, checker.planner.files.sizes, {"x": "BIGINT"}) is None
 
 
 def test_a_damaged_file_is_left_to_the_engine_to_name(make, local):
@@ -152,12 +155,12 @@ def test_a_file_of_another_size_is_another_file(make, local):
 def test_row_counts_are_read_once(make):
     checker = make([_x(1, 2), _x(3), _x()])
     assert checker.footers.known_rows(checker.table) == [None, None, None]
-    checker.footers.load(checker.planner, checker.table.files[:2])
+    checker.footers.load(checker.planner, checker.table, checker.table.files[:2])
     assert checker.footers.known_rows(checker.table) == [2, 1, None]
-    checker.footers.load(checker.planner, checker.table.files)
+    checker.footers.load(checker.planner, checker.table, checker.table.files)
     assert checker.footers.known_rows(checker.table) == [2, 1, 0]
     checker.queries.clear()
-    checker.footers.load(checker.planner, checker.table.files)
+    checker.footers.load(checker.planner, checker.table, checker.table.files)
     assert checker.queries == []
 
 
@@ -210,7 +213,7 @@ def test_what_is_remembered_is_bounded(make, monkeypatch):
     checker = make([_x(1), _x(2), _x(3), _x(4)])
     for key in (*checker.table.files, *checker.table.files):
         checker.check({"x": "BIGINT"}, (key,))
-        checker.footers.load(checker.planner, [key])
+        checker.footers.load(checker.planner, checker.table, [key])
     assert sum(n is not None for n in checker.footers.known_rows(checker.table)) <= 3
 
 

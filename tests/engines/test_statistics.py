@@ -56,7 +56,7 @@ class Files:
 
     def check(self) -> None:
         keys = self.table.files
-        self.footers.check(self.planner, keys, self.planner.set_files("kartosql_test", keys), self.declared)
+        self.footers.check(self.planner, self.table, keys, self.planner.set_files("kartosql_test", keys), self.declared)
 
     def kept(self, predicate: str, parameters: dict[str, Any]) -> frozenset[int] | None:
         return self.planner.evaluator.statistics(self.table, "x", predicate, parameters)

@@ -50,6 +50,8 @@ _NARROWER = {"BIGINT": {"TINYINT", "SMALLINT", "INTEGER"}, "UBIGINT": {"UTINYINT
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
+_File = tuple[str, int | None]  # key and size
+_Shapes = dict[_File, int]
 Bounds = tuple[int, str | None, str | None, int | None]  # file, minimum, maximum, number of NULLs
 
 
@@ -79,26 +81,55 @@ class _Watched:
     columns: dict[str, ColumnStatistics] = field(default_factory=dict)
 
 
+@dataclass
+class _Facts:
+    """What the footers of one table's files tell: numbers of shapes by key and size, row counts by key."""
+
+    table: weakref.ref[DatasetTable]
+    shapes: _Shapes = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
 class Footers:
     """Remembers schemas, row counts and statistics of files.
 
-    A data file is never changed once it is part of a dataset, so key and size identify it.
-    Statistics are kept with the table, and thus forgotten when its metadata change.
+    All is kept with the table, and thus forgotten when its metadata change: other programs may
+    write a dataset anew under its old labels. A data file does not change before its metadata.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._shape_of: dict[tuple[str, int | None], int] = {}
+        self._facts: dict[int, _Facts] = {}
         self._shapes: dict[Shape, int] = {}
         self._prefixes: dict[bytes, int] = {}  # beginning of a footer -> number of its shape
         self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
         self._narrower: dict[tuple[int, tuple[tuple[str, str], ...]], frozenset[str] | None] = {}
-        self._counts: dict[str, int] = {}
         self._watched: dict[int, _Watched] = {}
 
     # -- schemas -------------------------------------------------------------------------------
 
-    def check(self, session: Session, keys: Sequence[str], paths: Sequence[str], declared: Mapping[str, str]) -> None:
+    def _facts_of(self, table: DatasetTable) -> _Facts:
+        found = self._facts.get(id(table))
+        if found is None or found.table() is not table:
+            self._facts = {n: f for n, f in self._facts.items() if f.table() is not None}
+            found = self._facts[id(table)] = _Facts(weakref.ref(table))
+        return found
+
+    def _make_room(self, coming: int) -> None:
+        """Forget everything if so many more files are too many."""
+        if sum(max(len(f.shapes), len(f.counts)) for f in self._facts.values()) + coming > MAX_FILES:
+            for facts in self._facts.values():
+                facts.shapes.clear()
+                facts.counts.clear()
+
+    def check(
+        self,
+        session: Session,
+        table: DatasetTable,
+        keys: Sequence[str],
+        paths: Sequence[str],
+        declared: Mapping[str, str],
+    ) -> None:
         """Raise ``schema-mismatch`` where a file lacks a declared column or has it in a type that does not fit.
 
         ``paths`` are the names of ``keys`` in DuckDB. Only footers that are not known are read.
@@ -106,31 +137,30 @@ class Footers:
         sizes = session.files.sizes
         named = list(zip(keys, map(sizes.get, keys), strict=True))
         with self._lock:
-            known = list(map(self._shape_of.get, named))
+            shapes = self._facts_of(table).shapes
+            known = list(map(shapes.get, named))
             if None in known:
-                self._read(session, [name for name, shape in zip(named, known, strict=True) if shape is None])
-                known = list(map(self._shape_of.get, named))
+                self._read(session, shapes, [name for name, shape in zip(named, known, strict=True) if shape is None])
+                known = list(map(shapes.get, named))
             wanted = tuple(declared.items())
             for shape in {*known}:
                 if shape is not None and (shape, wanted) not in self._good:
                     self._check_shape(session, paths[known.index(shape)], keys[known.index(shape)], shape, declared)
                     self._good.add((shape, wanted))
-            self._collect(session, keys)
+            self._collect(session, table, keys)
 
-    def _read(self, session: Session, files: list[tuple[str, int | None]]) -> None:
+    def _read(self, session: Session, shapes: _Shapes, files: list[_File]) -> None:
         """Read the schemas of files."""
-        if len(self._shape_of) + len(files) > MAX_FILES:
-            self._shape_of.clear()
-            self._counts.clear()
+        self._make_room(len(files))
         if session.store.is_local:
-            files = self._recognise(session, files)
+            files = self._recognise(session, shapes, files)
             if len(files) > 1:
-                self._ask(session, files[:1])
-                files = self._recognise(session, files[1:])
+                self._ask(session, shapes, files[:1])
+                files = self._recognise(session, shapes, files[1:])
         if files:
-            self._ask(session, files)
+            self._ask(session, shapes, files)
 
-    def _recognise(self, session: Session, files: list[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
+    def _recognise(self, session: Session, shapes: _Shapes, files: list[_File]) -> list[_File]:
         """Note the shapes of local files whose footers begin like known ones, and return the other files."""
         if not self._prefixes:
             return files
@@ -143,10 +173,10 @@ class Footers:
             if number is None:
                 others.append(file)
             else:
-                self._shape_of[file] = number
+                shapes[file] = number
         return others
 
-    def _learn(self, session: Session, file: tuple[str, int | None], number: int) -> None:
+    def _learn(self, session: Session, file: _File, number: int) -> None:
         """Remember how the footers of a shape begin."""
         prefix = schema_bytes(_footer(session, file))
         if prefix is not None:
@@ -154,7 +184,7 @@ class Footers:
                 del self._prefixes[next(iter(self._prefixes))]
             self._prefixes[prefix] = number
 
-    def _ask(self, session: Session, files: list[tuple[str, int | None]]) -> None:
+    def _ask(self, session: Session, shapes: _Shapes, files: list[_File]) -> None:
         """Let DuckDB read the schemas of files."""
         paths = session.set_files("kartosql_unread", [key for key, _ in files])
         named = dict(zip(paths, files, strict=True))
@@ -166,7 +196,7 @@ class Footers:
         for nodes, found in rows:
             shape = tuple((n["name"], n["children"], n["type"]) for n in nodes)
             number = self._shapes.setdefault(shape, len(self._shapes))
-            self._shape_of.update(dict.fromkeys(map(named.__getitem__, found), number))
+            shapes.update(dict.fromkeys(map(named.__getitem__, found), number))
             if session.store.is_local:
                 self._learn(session, named[found[0]], number)
 
@@ -195,14 +225,19 @@ class Footers:
                 raise _mismatch(f"{key}: the column {name!r} is missing")
 
     def narrower(
-        self, keys: Sequence[str], sizes: Mapping[str, int | None], declared: Mapping[str, str]
+        self,
+        table: DatasetTable,
+        keys: Sequence[str],
+        sizes: Mapping[str, int | None],
+        declared: Mapping[str, str],
     ) -> frozenset[str] | None:
         """Return the declared columns that are narrower integers in checked files; all others are of their very types.
 
         None if that does not describe the files, or their schemas differ.
         """
         with self._lock:
-            numbers = {self._shape_of.get((key, sizes.get(key))) for key in keys}
+            shapes = self._facts_of(table).shapes
+            numbers = {shapes.get((key, sizes.get(key))) for key in keys}
             number = numbers.pop()
             if numbers or number is None:
                 return None
@@ -216,20 +251,22 @@ class Footers:
 
     def known_rows(self, table: DatasetTable) -> list[int | None]:
         """Return the number of rows of each file of a table, None where it is not known."""
-        return list(map(self._counts.get, table.files))
+        with self._lock:
+            return list(map(self._facts_of(table).counts.get, table.files))
 
-    def load(self, session: Session, keys: Sequence[str]) -> None:
-        """Read the row counts of those files whose count is not known."""
-        unknown = [k for k in dict.fromkeys(keys) if k not in self._counts]
+    def load(self, session: Session, table: DatasetTable, keys: Sequence[str]) -> None:
+        """Read the row counts of those files of a table whose count is not known."""
+        with self._lock:
+            counts = self._facts_of(table).counts
+        unknown = [k for k in dict.fromkeys(keys) if k not in counts]
         if not unknown:
             return
         paths = session.set_files("kartosql_uncounted", unknown)
         rows = session.rows("SELECT file_name, num_rows FROM parquet_file_metadata(getvariable('kartosql_uncounted'))")
         key_of = dict(zip(paths, unknown, strict=True))
         with self._lock:
-            if len(self._counts) + len(rows) > MAX_FILES:
-                self._counts.clear()
-            self._counts.update((key_of[path], count) for path, count in rows)
+            self._make_room(len(rows))
+            counts.update((key_of[path], count) for path, count in rows)
 
     # -- statistics ----------------------------------------------------------------------------
 
@@ -256,25 +293,22 @@ class Footers:
         if sum(len(w.position) for w in self._watched.values()) + coming > MAX_FILES:
             self._watched.clear()
 
-    def _collect(self, session: Session, keys: Sequence[str]) -> None:
+    def _collect(self, session: Session, table: DatasetTable, keys: Sequence[str]) -> None:
         """Read the statistics that were asked for repeatedly, of files that are opened anyway."""
-        if len(keys) < MIN_FILES:
+        watched = self._watched.get(id(table))
+        if len(keys) < MIN_FILES or watched is None or watched.table() is not table:
             return
-        for watched in self._watched.values():
-            position = watched.position
-            if keys[0] not in position or watched.table() is None:
-                continue
-            wanted = []
-            for column in watched.columns.values():
-                column.uses += column.asked
-                column.asked = False
-                if column.uses > 1:
-                    wanted.append(column)
-            files = [k for k in keys if k in position and any(position[k] not in c.seen for c in wanted)]
-            if files:
-                scanned = FILE_SECONDS * len(keys) + BYTE_SECONDS * sum(session.files.sizes.get(k) or 0 for k in keys)
-                affordable = int(STATISTICS_SHARE * scanned / STATISTICS_SECONDS)
-                self._read_statistics(session, position, files[: max(STATISTICS_AT_ONCE, affordable)], wanted)
+        position, wanted = watched.position, []
+        for column in watched.columns.values():
+            column.uses += column.asked
+            column.asked = False
+            if column.uses > 1:
+                wanted.append(column)
+        files = [k for k in keys if k in position and any(position[k] not in c.seen for c in wanted)]
+        if files:
+            scanned = FILE_SECONDS * len(keys) + BYTE_SECONDS * sum(session.files.sizes.get(k) or 0 for k in keys)
+            affordable = int(STATISTICS_SHARE * scanned / STATISTICS_SECONDS)
+            self._read_statistics(session, position, files[: max(STATISTICS_AT_ONCE, affordable)], wanted)
 
     def _read_statistics(
         self, session: Session, position: Mapping[str, int], keys: list[str], columns: Iterable[ColumnStatistics]
@@ -293,7 +327,7 @@ class Footers:
             column.seen.update(file_of.values())
 
 
-def _footer(session: Session, file: tuple[str, int | None]) -> bytes:
+def _footer(session: Session, file: _File) -> bytes:
     """Return the footer of a local file, empty if DuckDB has to read it."""
     key, size = file
     (path,) = session.files.names([key])

@@ -79,7 +79,7 @@ class Instance:
         self.filesystem: StoreFiles | None = None
         self._allowed: frozenset[str] | None = None
         self._tables: dict[int, weakref.ref[DatasetTable]] = {}
-        self._footers: set[str] = set()
+        self._footers: dict[str, weakref.ref[DatasetTable]] = {}
         self._current: dict[str, Any] = {
             "max_execution_time": 0,
             "parquet_metadata_cache": False,
@@ -156,12 +156,16 @@ class Instance:
         """Forget all that was made in a schema."""
         self._root.execute(f"DROP SCHEMA {name} CASCADE")
 
-    def remember_footers(self, keys: Sequence[str]) -> None:
-        """Let DuckDB keep the footers of ``keys``, unless they are too many."""
-        together = self._footers.union(keys)
-        fits = len(together) <= FOOTER_CACHE_FILES
+    def remember_footers(self, table: DatasetTable, keys: Sequence[str]) -> None:
+        """Let DuckDB keep the footers of ``keys``, unless they are too many, or may have changed unnoticed.
+
+        DuckDB knows local files by their times; those of other stores have none.
+        """
+        known = self._footers
+        stale = self.filesystem is not None and any((r := known.get(k)) is not None and r() is not table for k in keys)
+        fits = not stale and len(known.keys() | keys) <= FOOTER_CACHE_FILES
         if fits:
-            self._footers = together
+            known.update(dict.fromkeys(keys, weakref.ref(table)))
         # The next statements start with an empty cache if they may fill it.
         self.worn_out |= not fits and len(keys) <= FOOTER_CACHE_FILES
         self.change("parquet_metadata_cache", fits)

@@ -66,7 +66,7 @@ class Knowledge:
             return None
         footers = self._session.footers
         try:
-            footers.load(self._session, [table.files[f] for f in files])
+            footers.load(self._session, table, [table.files[f] for f in files])
         except (duckdb.Error, FormatError):
             return None  # the statement itself will tell what is wrong with a file
         known = footers.known_rows(table)

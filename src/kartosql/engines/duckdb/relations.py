@@ -301,7 +301,7 @@ class Relations:
             declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
             self._variables[variable] = str(declared)
             self.has_floats |= any("DOUBLE" in type_ or "FLOAT" in type_ for type_ in declared.values())
-            reader, inner = self._session.parquet_files(variable, file_keys, declared)
+            reader, inner = self._session.parquet_files(table, variable, file_keys, declared)
         values = dict(zip(columns, inner, strict=True))
         if file_types is not table.types:
             values = self._as_in_table(table, values, stored, file_types)

@@ -38,8 +38,9 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         self.failure: KartosqlError | None = None  # of the store, of which DuckDB passes on a text only
 
     def keep(self, key: str) -> None:
-        """Let ``key`` be opened by later statements too."""
+        """Let ``key`` be opened by later statements too, with the content that it has now."""
         self._kept[key] = None
+        self._whole.pop(key, None)
 
     def forget(self) -> None:
         """Allow no more files than those that are kept."""

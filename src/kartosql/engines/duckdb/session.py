@@ -21,6 +21,7 @@ from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError
 from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.edits import Edit
 from kartosql.plan.tables import TableSource
 
@@ -148,20 +149,22 @@ class Session:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def parquet_files(self, variable: str, keys: Sequence[str], declared: dict[str, str]) -> tuple[str, list[str]]:
+    def parquet_files(
+        self, table: DatasetTable, variable: str, keys: Sequence[str], declared: dict[str, str]
+    ) -> tuple[str, list[str]]:
         """Return a reader over Parquet files and the values of the declared columns in its rows ``r``.
 
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
         """
         paths = self.set_files(variable, keys)
         self._data_keys += keys
-        self.instance.remember_footers(keys)
-        self.footers.check(self, keys, paths, declared)
+        self.instance.remember_footers(table, keys)
+        self.footers.check(self, table, keys, paths, declared)
         if not declared:
             reader = f"read_parquet(getvariable('{variable}'), hive_partitioning = false)"
             return f"(SELECT file_index, file_row_number FROM {reader})", []
         size = sum(self.files.sizes.get(k) or 0 for k in keys)
-        narrower = self.footers.narrower(keys, self.files.sizes, declared)
+        narrower = self.footers.narrower(table, keys, self.files.sizes, declared)
         values, schema = [f"r.{quote(c)}" for c in declared], ""
         if narrower is not None:
             # Bound in half of the time that a schema takes; conditions still leave row groups out.
