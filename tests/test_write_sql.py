@@ -537,8 +537,11 @@ DONE = {"files": 1, "rows": 2, "bytes": 3, "removed": 4, "sequence": 5, "id": "a
         ("COMPACT C", ("compact", "c", {})),
         ("COMPACT c.W", ("compact", "c", ["w"], {})),
         ('COMPACT "c++w"', ("compact", "c", ["w"], {})),
-        ("COPY CUBE c TO 'memory://other'", ("copy_cube", "c", "memory://other", {"name": None})),
-        ("COPY CUBE c TO 'memory://other' AS n", ("copy_cube", "c", "memory://other", {"name": "n"})),
+        ("COPY CUBE c TO 'memory://other'", ("copy_cube", "c", "memory://other", {"name": None, "datasets": None})),
+        (
+            "COPY CUBE c DATASETS (W) TO 'memory://other' AS n",
+            ("copy_cube", "c", "memory://other", {"name": "n", "datasets": ["w"]}),
+        ),
     ],
 )
 def test_compact_and_copy_name_cube_and_dataset(con, monkeypatch, sql, call):

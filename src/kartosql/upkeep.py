@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kartosql.attach.indexing import FolderIndexes
     from kartosql.formats.xskipper import IndexSpec
     from kartosql.write.check import Finding
+    from kartosql.write.operation import Operation
 
 
 @tells_failures
@@ -98,23 +99,47 @@ class Upkeep(Writing):
 
         ``target`` is the URL of a store, a connection or a Store; a local folder is made if need
         be. ``name`` is the new prefix, ``datasets`` says which datasets are copied, and maps them
-        to their new names if it is a dictionary. All datasets become visible at once; metadata
+        to their new names if it is a dictionary. Without the seed they join the cube that the target
+        has, of the same dimension and partition columns. All datasets become visible at once; metadata
         and indices are copied as well. ``spark`` is as for ``compact``; the executors have to reach
         both stores. Raises ``dataset-exists`` for what stands under the new names without
-        ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube`` where the seed is left
-        out, and ``invalid-argument`` for a copy onto itself.
+        ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube`` where there is no seed, or the cubes
+        differ, ``invalid-data`` for columns that the cube of the target has, and ``invalid-argument`` for a copy
+        onto itself.
         """
         from kartosql.write.copy import copy_cube
+
+        operation = self._operation_at(target, "copy_cube", spark)
+        return copy_cube(self._snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
+
+    def copy_dataset(
+        self,
+        dataset: str,
+        target: str | os.PathLike[str] | Store | Upkeep,
+        *,
+        name: str | None = None,
+        overwrite: bool = False,
+        spark: Any = None,
+    ) -> dict[str, Any]:
+        """Copy a dataset to another store, or under another name, and tell what was written.
+
+        ``dataset`` is a uuid or ``cube.dataset``, ``name`` the new uuid. A dataset of a cube joins the cube that the
+        target has, as by ``copy_cube``; where there is none it stands alone. Raises what ``copy_cube`` raises.
+        """
+        from kartosql.write.copy import copy_dataset
+
+        operation = self._operation_at(target, "copy_dataset", spark)
+        return copy_dataset(self._snapshot(), dataset, operation, name=name, overwrite=overwrite)
+
+    def _operation_at(self, target: Any, name: str, spark: Any) -> Operation:
+        """Begin a write to another store, given as a URL, a connection or a Store."""
         from kartosql.write.operation import Operation
 
         self._open()
         if isinstance(target, Upkeep):
-            operation = target._operation("copy_cube", spark=spark)
-        else:
-            store = target if isinstance(target, Store) else Store(target, create=True)
-            single_writer = self.settings["single_writer"]
-            operation = Operation(store, "copy_cube", single_writer=single_writer, spark=spark_session(spark))
-        return copy_cube(self._snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
+            return target._operation(name, spark=spark)
+        store = target if isinstance(target, Store) else Store(target, create=True)
+        return Operation(store, name, single_writer=self.settings["single_writer"], spark=spark_session(spark))
 
     def collect_stats(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> dict[str, dict[str, int]]:
         """Return ``blobsize`` in bytes, ``files``, ``partitions`` and physical ``rows`` of a cube's datasets.

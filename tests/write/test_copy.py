@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -13,7 +14,7 @@ from kartosql import Cube
 from kartosql.errors import FormatError, KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write.copy import copy_cube
+from kartosql.write.copy import copy_cube, copy_dataset
 from kartosql.write.operation import Operation
 from write import rivals
 from write.test_compact import CUBE, check_index, overlaid, rows_of
@@ -225,6 +226,162 @@ def test_readers_of_the_target_see_all_or_nothing_whenever_the_copy_dies(con, tm
         else:
             con.copy_cube("c", other)
             assert rows_of(other) == rows_of(con)
+
+
+# -- datasets without their seed, and plain ones -----------------------------------------------
+
+
+def test_datasets_join_the_cube_that_the_target_has(con, target):
+    con.copy_cube("c", target, datasets=["seed"])
+    before = everything(target.store)
+    report = con.copy_cube("c", target, datasets=["en"])
+    assert list(report) == ["en"]
+    assert rows_of(target) == rows_of(con)
+    after = everything(target.store)
+    assert {key: after[key] for key in before} == before
+    assert [f for f in target.check("c", full=True) if f.severity != "info"] == []
+    target.append_to_cube("c", {"en": pa.table({"x": [0], "q": [1], "w": [9.5]})})
+    with pytest.raises(UsageError) as e:
+        con.copy_cube("c", target, datasets=["en"])
+    assert e.value.code == "dataset-exists"
+    con.copy_cube("c", target, datasets=["en"], overwrite=True)
+    assert rows_of(target) == rows_of(con)
+    con.copy_cube("c", con, name="d", datasets={"seed": "base"})
+    con.copy_cube("c", con, name="d", datasets={"en": "other"})
+    assert rows_of(con, "d") == rows_of(con)
+
+
+SEED = pa.table({"x": [0], "y": [0], "p": ["a"], "i": ["n"], "v": [-7]})
+
+
+@pytest.mark.parametrize(
+    ("cube", "seed", "datasets", "code", "message"),
+    [
+        (("x", "p"), SEED, ["en"], "invalid-cube", "dimension columns x, not x, y"),
+        ((["x", "y"], ["p", "i"]), SEED, ["en"], "invalid-cube", "partition columns p, i, not p"),
+        ((["x", "y"], "p"), SEED.append_column("w", SEED["v"]), ["en"], "invalid-data", "payload column 'w'"),
+        ((["x", "y"], "p"), SEED.set_column(0, "x", pa.array(["t"])), ["en"], "invalid-data", "'x' is"),
+        ((["x", "y"], "p", "en"), SEED, ["en"], "invalid-cube", "seed 'en' cannot be replaced"),
+        ((["x", "y"], "p"), SEED, [], "invalid-argument", "at least one"),
+    ],
+)
+def test_datasets_that_do_not_fit_the_cube_of_the_target_are_refused(con, target, cube, seed, datasets, code, message):
+    target.build_cube(Cube("c", *cube), seed)
+    before = everything(target.store)
+    with pytest.raises(KartosqlError, match=message) as e:
+        con.copy_cube("c", target, datasets=datasets, overwrite=True)
+    assert e.value.code == code
+    if datasets:
+        with pytest.raises(KartosqlError, match=message):
+            con.copy_dataset("c.en", target, overwrite=True)
+    assert everything(target.store) == before
+
+
+def test_a_dataset_of_a_cube_can_be_kept_alone_and_brought_back(con, target):
+    expected = rows_of(con)
+    con.copy_dataset("c.en", target)
+    # Alone it has all rows that were ever written, as only a cube knows which of them a later one replaced.
+    assert set(rows_of(target, '"c++en"')) > set(rows_of(con, "c.en"))
+    con.delete_dataset("c.en")
+    target.copy_dataset("c++en", con)
+    assert rows_of(con) == expected
+    con.copy_dataset("c.en", target, name="en")
+    assert rows_of(target, "en") == rows_of(target, '"c++en"')
+
+
+def test_plain_datasets_are_copied_with_all_of_their_tables(con, target):
+    one = pa.table({"p": ["a", "b"], "x": [1, 2], "v": [None, 20]})
+    two = pa.table({"p": ["b", ".."], "x": [2, 3], "w": ["k", "l"]})
+    con.create_dataset("d", {"one": one, "two": two}, partition_on="p", index_columns=["x", "w"], metadata={"k": [1]})
+    con.append_to_dataset("d", {"one": one, "two": two})
+    con.create_dataset("packed", one, format="msgpack")
+    con.create_dataset("empty", one.slice(0, 0), partition_on="p")
+    for name, files in (("d", 12), ("packed", 1), ("empty", 0)):
+        assert con.copy_dataset(name, target)["files"] == files
+        assert con.copy_dataset(name, con, name=f"{name}-2")["files"] == files
+        for copy in (target.sql, lambda sql, name=name: con.sql(sql.replace(f'"{name}"', f'"{name}-2"'))):
+            for table in (".one", ".two") if name == "d" else ("",):
+                query = f'SELECT * FROM "{name}"{table} ORDER BY ALL'
+                assert copy(query).rows() == con.sql(query).rows()
+        assert [f for f in target.check(name, full=True) if f.severity != "info"] == []
+    assert target.metadata("d")["k"] == [1]
+    assert target.sql("SELECT w FROM d.two WHERE x = 3").rows() == [("l",), ("l",)]
+    target.append_to_dataset("d", {"one": one, "two": two})
+    with pytest.raises(UsageError) as e:
+        con.copy_dataset("d", target)
+    assert e.value.code == "dataset-exists"
+    con.copy_dataset("d", target, overwrite=True)
+    assert target.sql("SELECT count(*) FROM d.one").rows() == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "code"),
+    [
+        ("nope", {}, "unknown-table"),
+        ("c", {}, "unknown-table"),
+        ("plain", {"name": "a/b"}, "invalid-argument"),
+        ("plain", {"name": "c++more"}, "invalid-cube"),
+        ("plain", {"name": "c++en", "overwrite": True}, "invalid-cube"),
+    ],
+)
+def test_copies_of_datasets_that_make_no_sense_write_nothing(con, target, name, options, code):
+    con.create_dataset("plain", pa.table({"x": [1]}))
+    con.copy_cube("c", target)
+    before = everything(target.store)
+    with pytest.raises(KartosqlError) as e:
+        con.copy_dataset(name, target, **options)
+    assert e.value.code == code
+    with pytest.raises(UsageError) as e:
+        con.copy_dataset("plain", con, overwrite=True)
+    assert e.value.code == "invalid-argument"
+    assert everything(target.store) == before
+
+
+@pytest.mark.parametrize("at", range(0, 40, 4))
+def test_a_copy_of_datasets_that_dies_can_be_made_again(con, tmp_path, at):
+    con.extend_cube("c", {"more": pa.table({"x": [0], "p": ["a"], "z": [1]})})
+    con.create_dataset("d", pa.table({"x": [1, 2]}), partition_on=())
+    (tmp_path / "target").mkdir()
+    with kartosql.connect(tmp_path / "target") as other:
+        con.copy_cube("c", other, datasets=["seed"])
+        seed_alone = rows_of(other)
+        store = rivals.dies_at(Store(str(tmp_path / "target")), at, "after")
+        for call in (
+            lambda: copy_cube(Snapshot(con.store), "c", Operation(store, "copy_cube"), datasets=["en", "more"]),
+            lambda: copy_dataset(Snapshot(con.store), "d", Operation(store, "copy_dataset")),
+        ):
+            with contextlib.suppress(rivals.Died):
+                call()
+        assert rows_of(other) in (seed_alone, rows_of(con))
+        con.copy_cube("c", other, datasets=["en", "more"], overwrite=True)
+        con.copy_dataset("d", other, overwrite=True)
+        assert rows_of(other) == rows_of(con)
+        assert rows_of(other, "d") == rows_of(con, "d")
+
+
+def test_statements_copy_datasets(con, target):
+    con.create_dataset("d", pa.table({"x": [1]}))
+    url = target.store.url
+    con.sql(f"COPY CUBE c DATASETS (SEED) TO '{url}'")
+    done = con.sql(f"COPY CUBE c DATASETS (en) TO '{url}'").arrow().to_pylist()
+    assert [row["dataset"] for row in done] == ["en"]
+    assert rows_of(target) == rows_of(con)
+    assert con.sql(f"COPY DATASET d TO '{url}'").arrow()["dataset"].to_pylist() == ["d"]
+    assert con.sql(f"COPY DATASET D TO '{url}' AS e").arrow()["dataset"].to_pylist() == ["e"]
+    assert rows_of(target, "e") == [(1,)]
+    for sql, code in {
+        "COPY CUBE c DATASETS (nope) TO 'x'": "unknown-dataset",
+        "COPY CUBE c DATASETS () TO 'x'": "syntax-error",
+        "COPY CUBE c DATASETS (en, EN) TO 'x'": "syntax-error",
+        "COPY DATASET nope TO 'x'": "unknown-table",
+        "COPY DATASET c TO 'x'": "unknown-table",
+        "COPY DATASET d": "syntax-error",
+        f"COPY DATASET d TO '{url}'": "dataset-exists",
+        f"COPY CUBE c DATASETS (en) TO '{url}'": "dataset-exists",
+    }.items():
+        with pytest.raises(KartosqlError) as e:
+            con.sql(sql)
+        assert e.value.code == code, sql
 
 
 def test_the_statement_copies(con, tmp_path):

@@ -20,6 +20,7 @@ from kartosql.sql.write_statements import (
     Columns,
     Compact,
     CopyCube,
+    CopyDataset,
     CreateCube,
     CreateDataset,
     CreateIndex,
@@ -52,7 +53,8 @@ FORMS = {
     "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
     "DROP INDEX": "DROP INDEX ON c.d (column)",
     "DROP SKIPPING INDEX": "DROP SKIPPING INDEX ON c.d",
-    "COPY CUBE": "COPY CUBE c TO 'url' [AS name]",
+    "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
+    "COPY DATASET": "COPY DATASET c.d TO 'url' [AS name]",
     "COMPACT": "COMPACT c",
     "CLEANUP": "CLEANUP c [DRY RUN]",
     "CHECK": "CHECK c [FULL] [REPAIR]",
@@ -101,6 +103,7 @@ class _WriteCursor(_Cursor):
             "DROP DATASET": self.drop_dataset,
             "DROP INDEX": lambda: DropIndex(self.text, *self.indexed()),
             "COPY CUBE": self.copy_cube,
+            "COPY DATASET": lambda: CopyDataset(self.text, self.named(), *self.place()),
             "COMPACT": lambda: Compact(self.text, self.named()),
             "CLEANUP": self.cleanup,
             "CHECK": self.check,
@@ -349,12 +352,17 @@ class _WriteCursor(_Cursor):
 
     def copy_cube(self) -> CopyCube:
         cube = self.single()
+        datasets = self.some_columns() if self.take("DATASETS") else None
+        return CopyCube(self.text, cube, datasets, *self.place())
+
+    def place(self) -> tuple[str, Named | None]:
+        """Read where a copy goes, and its name there."""
         self.expect("TO")
         if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
             raise self.fail("Expected the URL of a store, as a text.")
         url = self.tokens[self.at].text
         self.at += 1
-        return CopyCube(self.text, cube, url, self.single() if self.take("AS") else None)
+        return url, self.single() if self.take("AS") else None
 
     def cleanup(self) -> Cleanup:
         return Cleanup(self.text, self.named(), self.phrase("DRY", "RUN"))

@@ -164,9 +164,19 @@ class SetMetadata(Write):
 
 @dataclass(frozen=True)
 class CopyCube(Write):
-    """COPY CUBE c TO 'url' [AS name]."""
+    """COPY CUBE c [DATASETS (...)] TO 'url' [AS name]."""
 
     cube: Named
+    datasets: Columns | None
+    url: str
+    new_name: Named | None
+
+
+@dataclass(frozen=True)
+class CopyDataset(Write):
+    """COPY DATASET d TO 'url' [AS name]."""
+
+    dataset: Named
     url: str
     new_name: Named | None
 

@@ -1,11 +1,11 @@
-"""Copying cubes to other stores or other names, file by file."""
+"""Copying cubes and datasets to other stores or other names, file by file."""
 
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +21,12 @@ from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write import cubes, indexing
 from kartosql.write.change import Change, partition_keys_of
 from kartosql.write.copy_files import copy_file
+from kartosql.write.datasets import cube_of, find_uuid
 from kartosql.write.deltas import read_index
 from kartosql.write.files import file_key
 from kartosql.write.layout import Layout, columns_of
-from kartosql.write.members import check_member_name
-from kartosql.write.operation import Operation, report
+from kartosql.write.members import check_member_name, check_name, check_together, flags, wanted_indices
+from kartosql.write.operation import Operation, report_of
 from kartosql.write.rows import Written
 from kartosql.write.stats import footer
 
@@ -39,16 +40,20 @@ def copy_cube(
     datasets: Iterable[str] | Mapping[str, str] | None = None,
     overwrite: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Copy a cube to another store or name; see Connection.copy_cube."""
+    """Copy a cube, or datasets of it to where it is already; see Connection.copy_cube."""
     state = cubes.find_cube(source, cube)
     prefix = check_member_name(state.cube.uuid_prefix if name is None else name)
     new_names = _new_names(state, datasets)
-    moves = [_Move(source.dataset(state.members[old].table.uuid), new, prefix) for old, new in new_names.items()]
-    _check_apart(source.store, target.store, moves)
-    target.begin_at([m.uuid for m in moves])
-    existing = target.snapshot.members.get(prefix, [])
-    clash = sorted(set(existing) & set(new_names.values()))
-    others = sorted(set(existing) - set(new_names.values()))
+    moves = {
+        new: _Move(source.dataset(state.members[old].table.uuid), f"{prefix}{naming.CUBE_SEPARATOR}{new}")
+        for old, new in new_names.items()
+    }
+    _check_apart(source.store, target.store, list(moves.values()))
+    cubes.begin(target, prefix)
+    existing = set(target.snapshot.members.get(prefix, ()))
+    is_whole = state.cube.seed_dataset in new_names
+    others = sorted(existing - moves.keys()) if is_whole else []
+    clash = sorted(existing & moves.keys())
     if (clash and not overwrite) or others:
         what = "already exists" if not others else "would stay beside the new ones"
         raise UsageError(
@@ -56,19 +61,67 @@ def copy_cube(
             code="dataset-exists",
             hint="Choose another name." if others else "Pass overwrite=True to replace it, or choose another name.",
         )
-    written: list[Written] = []
+    if is_whole:
+        seed = moves[new_names[state.cube.seed_dataset]].uuid
+    else:
+        like = Cube(prefix, state.cube.dimension_columns, state.cube.partition_columns)
+        there = _joined(target, like, moves)
+        seed = there.uuid(there.seed_dataset)
+        for new, move in moves.items():
+            move.flags = flags(there, new)
+    done = _copy(source.store, target, list(moves.values()), {moves[new].uuid for new in clash}, seed)
+    return {new: done[move.uuid] for new, move in moves.items()}
+
+
+def copy_dataset(
+    source: Snapshot, dataset: str, target: Operation, *, name: str | None = None, overwrite: bool = False
+) -> dict[str, Any]:
+    """Copy a dataset to another store or name; see Connection.copy_dataset."""
+    found = source.dataset(find_uuid(source, dataset))
+    move = _Move(found, check_name(found.uuid if name is None else name))
+    _check_apart(source.store, target.store, [move])
+    exists = bool(target.existing([move.uuid]))
+    if exists and not overwrite:
+        raise UsageError(
+            f"The dataset {move.uuid!r} already exists in the target.",
+            code="dataset-exists",
+            hint="Pass overwrite=True to replace it, or choose another name.",
+        )
+    there = cube_of(target.snapshot, move.uuid)
+    if there is not None:
+        prefix, member = there
+        # Also of a copy that stands alone in the source.
+        dimensions, keys = (
+            found.document.metadata.get(f"ktk_cube_{what}_columns") for what in ("dimension", "partition")
+        )
+        if not dimensions or not keys:
+            raise UsageError(
+                f"{move.uuid!r} would be a dataset of the cube {prefix!r} in the target.",
+                code="invalid-cube",
+                hint="Choose another name.",
+            )
+        cubes.begin(target, prefix)
+        cube = _joined(target, Cube(prefix, dimensions, keys), {member: move})
+        move.flags = flags(cube, member)
+    return _copy(source.store, target, [move], {move.uuid} if exists else set(), move.uuid)[move.uuid]
+
+
+def _copy(
+    source: Store, target: Operation, moves: Sequence[_Move], replaced: Collection[str], seed: str
+) -> dict[str, dict[str, Any]]:
+    """Copy files and make the datasets visible at once; ``seed`` is the uuid of the one that commits come by."""
+    written: dict[str, list[Written]] = {}
     try:
         for move in moves:
-            written.append(move.write(source.store, target.store, target.spark))
+            written[move.uuid] = move.write(source, target.store, target.spark)
     except BaseException:
-        target.discard([*written, *(m.begun for m in moves)])
+        target.discard(w for move in moves for w in [*written.get(move.uuid, ()), *move.begun])
         raise
-    changes = [m.change(target, w, replaces=m.name in clash) for m, w in zip(moves, written, strict=True)]
-    seed = f"{prefix}{naming.CUBE_SEPARATOR}{new_names[state.cube.seed_dataset]}"
+    changes = [move.change(target, written[move.uuid], replaces=move.uuid in replaced) for move in moves]
     # The seed comes last, as in a build.
     changes.sort(key=lambda change: change.uuid == seed)
-    done = target.commit(changes, written, seed)
-    return {m.name: report(w, done[m.uuid]) for m, w in zip(moves, written, strict=True)}
+    done = target.commit(changes, [w for found in written.values() for w in found], seed)
+    return {uuid: report_of(found, done[uuid]) for uuid, found in written.items()}
 
 
 def _new_names(state: CubeState, datasets: Iterable[str] | Mapping[str, str] | None) -> dict[str, str]:
@@ -84,14 +137,41 @@ def _new_names(state: CubeState, datasets: Iterable[str] | Mapping[str, str] | N
                 code="unknown-dataset",
                 hint=f"Datasets: {', '.join(state.members)}.",
             )
+    if not names:
+        raise UsageError("datasets: at least one is needed.")
     if len(set(names.values())) < len(names):
         raise UsageError(f"datasets: two of {', '.join(names)} would get the same name.")
-    if state.cube.seed_dataset not in names:
+    return names
+
+
+def _joined(target: Operation, like: Cube, moves: Mapping[str, _Move]) -> Cube:
+    """Return the cube of the target that datasets of a cube like it join; raises why they do not go together."""
+    prefix = like.uuid_prefix
+    if not target.snapshot.is_cube(prefix):
         raise UsageError(
-            f"Cube {state.cube.uuid_prefix!r}: without its seed {state.cube.seed_dataset!r} a copy is no cube.",
+            f"Cube {prefix!r}: without its seed a copy is no cube, and the target has none that it could join.",
             code="invalid-cube",
         )
-    return names
+    there = target.snapshot.cube(prefix).cube
+    if there.seed_dataset in moves:
+        raise UsageError(
+            f"Cube {prefix!r}: its seed {there.seed_dataset!r} cannot be replaced by another dataset.",
+            code="invalid-cube",
+            hint="Copy the cube as a whole.",
+        )
+    same = Cube(prefix, like.dimension_columns, like.partition_columns, there.seed_dataset)
+    kept = {n: m.table.schema for n, m in cubes.find_cube(target.snapshot, same).members.items() if n not in moves}
+    check_together(there, {**kept, **{new: move.tables[0].schema for new, move in moves.items()}})
+    for new, move in moves.items():
+        table = move.tables[0]
+        lost = set(wanted_indices(there, new, table.schema.names, table.partition_keys)) - table.indices.keys()
+        if lost:
+            raise UsageError(
+                f"Cube {prefix!r}, dataset {new!r}: {min(lost)!r} has no index, which the cube of the target asks for.",
+                code="invalid-cube",
+                hint="Create it before the copy.",
+            )
+    return there
 
 
 def _check_apart(source: Store, target: Store, moves: list[_Move]) -> None:
@@ -112,77 +192,85 @@ def _check_apart(source: Store, target: Store, moves: list[_Move]) -> None:
 
 @dataclass
 class _Move:
-    """One dataset on its way to another name."""
+    """One dataset on its way to another place or name; ``flags`` are metadata by which it belongs to a cube there."""
 
     dataset: Dataset
-    name: str
-    prefix: str
+    uuid: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @property
+    def tables(self) -> list[DatasetTable]:
+        """The tables of the dataset; a dataset of a cube has one."""
+        return list(self.dataset.tables.values())
+
+    @cached_property
+    def begun(self) -> list[Written]:
+        """The files of each table under their new names, none of which need exist yet."""
+        return [self._begin(table) for table in self.tables]
+
+    def _begin(self, table: DatasetTable) -> Written:
         ids: dict[str, str] = {}
         # Names of their own, so that two copies at the same time do not write the same files. Files that
         # shared an id share one again: it tells that they hold different cells.
-        keys = [file_key(self.uuid, "/".join(filter(None, self._name_of(key, ids)))) for key in self.table.files]
-        layout = Layout(self.uuid, self.name, self.table.partition_keys)
-        self.begun = Written(layout, self.table.table, self.table.schema, self.table.labels, tuple(keys), {}, 0, 0)
+        names = ["/".join(filter(None, _name_of(key, table, ids))) for key in table.files]
+        keys = tuple(file_key(self.uuid, name, table.table) for name in names)
+        layout = Layout(self.uuid, self.uuid, table.partition_keys)
+        return Written(layout, table.table, table.schema, table.labels, keys, {}, 0, 0)
 
-    @property
-    def uuid(self) -> str:
-        """The new uuid."""
-        return f"{self.prefix}{naming.CUBE_SEPARATOR}{self.name}"
-
-    @property
-    def table(self) -> DatasetTable:
-        """The only table of the dataset, as it is part of a cube."""
-        return self.dataset.tables[naming.DEFAULT_TABLE]
-
-    def _name_of(self, key: str, ids: dict[str, str]) -> tuple[str, str]:
-        write = naming.write_id(key)
-        folder = naming.folder_of(key, self.table.uuid, self.table.table)
-        if write is None:
-            return folder, uuids.uuid4().hex
-        new = ids.setdefault(write, uuids.uuid4().hex)
-        return folder, new if key.endswith(f"/{write}.parquet") else naming.file_id(new)
-
-    def write(self, source: Store, target: Store, spark: Any = None) -> Written:
+    def write(self, source: Store, target: Store, spark: Any = None) -> list[Written]:
         """Copy the files, as work for the executors of ``spark`` if given, and return what was written."""
-        pairs = {column: self._pairs(source, column) for column in self.dataset.document.indices}
-        pairs = {column: found for column, found in pairs.items() if found is not None}
-        moves = list(zip(self.table.files, self.begun.keys, strict=True))
-        if spark is not None:
-            from kartosql.write.spark.upkeep import copy_all
+        found = []
+        for table, begun in zip(self.tables, self.begun, strict=True):
+            moves = list(zip(table.files, begun.keys, strict=True))
+            if spark is not None:
+                from kartosql.write.spark.upkeep import copy_all
 
-            # The name of a file is what its attempt makes of the id of the write.
-            ids = [f"{new.rpartition('/')[0]}/{naming.write_id(new)}" for new in self.begun.keys]
-            keys, rows, size = copy_all(spark, source, target, list(zip(self.table.files, ids, strict=True)), self.uuid)
-            return replace(self.begun, keys=tuple(keys), pairs=pairs, rows=rows, bytes=size)
-        for at in range(0, len(moves), 1000):
-            list(target.map(partial(copy_file, source, target), moves[at : at + 1000]))
-        target.sync(self.begun.keys)
-        found = list(target.map(partial(footer, target), self.begun.keys))
-        return replace(
-            self.begun, pairs=pairs, rows=sum(rows for rows, _ in found), bytes=sum(size for _, size in found)
-        )
+                # The name of a file is what its attempt makes of the id of the write.
+                ids = [f"{new.rpartition('/')[0]}/{naming.write_id(new)}" for new in begun.keys]
+                keys, rows, size = copy_all(spark, source, target, list(zip(table.files, ids, strict=True)), self.uuid)
+                found.append(replace(begun, keys=tuple(keys), rows=rows, bytes=size))
+                continue
+            for at in range(0, len(moves), 1000):
+                list(target.map(partial(copy_file, source, target), moves[at : at + 1000]))
+            target.sync(begun.keys)
+            sizes = list(target.map(partial(footer, target), begun.keys))
+            found.append(replace(begun, rows=sum(rows for rows, _ in sizes), bytes=sum(size for _, size in sizes)))
+        pairs = {column: self._pairs(source, column) for column in self.dataset.document.indices}
+        return [replace(found[0], pairs={c: p for c, p in pairs.items() if p is not None}), *found[1:]]
 
     def _pairs(self, source: Store, column: str) -> pa.Table | None:
-        index = self.table.indices.get(column)
-        if index is None:
-            return None
-        if index.key is None:
-            return indexing.pairs_of_files(source, self.table, self.table.labels, column)
-        return indexing.flat(read_index(source, index.key, column), column, index.type)
+        for table in self.tables:
+            index = table.indices.get(column)
+            if index is not None and index.key is not None:
+                return indexing.flat(read_index(source, index.key, column), column, index.type)
+        tables = [t for t in self.tables if column in t.indices and column in t.schema.names]
+        pairs = [indexing.pairs_of_files(source, table, table.labels, column) for table in tables]
+        return pa.concat_tables(pairs) if pairs else None
 
-    def change(self, target: Operation, written: Written, *, replaces: bool) -> Change:
+    def change(self, target: Operation, written: Sequence[Written], *, replaces: bool) -> Change:
         """Return the change that makes the new dataset."""
+        added: dict[str, dict[str, str]] = {}
+        for one in written:
+            for label, entry in cubes.added(one).items():
+                added.setdefault(label, {}).update(entry)
         return Change(
             uuid=self.uuid,
             operation=target.name,
-            added=cubes.added(written),
-            pairs=written.pairs,
-            schemas={written.table: self.table.schema},
-            partition_keys=self.table.partition_keys or partition_keys_of(self.dataset.document),
-            metadata={k: v for k, v in self.dataset.document.metadata.items() if k != POINTER},
+            added=added,
+            pairs=written[0].pairs,
+            schemas={w.table: w.schema for w in written},
+            partition_keys=self.tables[0].partition_keys or partition_keys_of(self.dataset.document),
+            metadata={k: v for k, v in {**self.dataset.document.metadata, **self.flags}.items() if k != POINTER},
             create=not replaces,
             replace_all=replaces,
             format="json" if self.dataset.document.key.endswith(naming.METADATA_JSON) else "msgpack",
         )
+
+
+def _name_of(key: str, table: DatasetTable, ids: dict[str, str]) -> tuple[str, str]:
+    write = naming.write_id(key)
+    folder = naming.folder_of(key, table.uuid, table.table)
+    if write is None:
+        return folder, uuids.uuid4().hex
+    new = ids.setdefault(write, uuids.uuid4().hex)
+    return folder, new if key.endswith(f"/{write}.parquet") else naming.file_id(new)

@@ -22,7 +22,7 @@ from kartosql.write.deletion import delete_datasets
 from kartosql.write.frames import invalid_data
 from kartosql.write.inputs import Rows, open_rows
 from kartosql.write.layout import Layout, checked_metadata, columns_of
-from kartosql.write.operation import Operation, check_index_keys, no_rows, report
+from kartosql.write.operation import Operation, check_index_keys, no_rows, report_of
 from kartosql.write.remove import Removal, same_partitions
 from kartosql.write.rows import Written
 from kartosql.write.schema import common_schema, widen
@@ -312,6 +312,4 @@ def _put_empty(store: Store, written: Written, label: str) -> str:
 
 
 def _commit(operation: Operation, change: Change, written: Sequence[Written]) -> dict[str, Any]:
-    done = operation.commit([change], written)[change.uuid]
-    total = {name: sum(report(w, None)[name] for w in written) for name in ("files", "rows", "bytes")}
-    return {**report(None, done), **total}
+    return report_of(written, operation.commit([change], written)[change.uuid])

@@ -260,6 +260,12 @@ def no_rows(name: str) -> UsageError:
     return invalid_data(name, "it has no rows", "Leave the dataset out.")
 
 
+def report_of(written: Sequence[Written], committed: Committed) -> dict[str, Any]:
+    """Return what was done to a dataset of several tables, for the user."""
+    total = {name: sum(report(w, None)[name] for w in written) for name in ("files", "rows", "bytes")}
+    return {**report(None, committed), **total}
+
+
 def report(written: Written | None, committed: Committed | None) -> dict[str, Any]:
     """Return what was done to one dataset, for the user."""
     return {

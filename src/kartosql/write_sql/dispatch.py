@@ -22,7 +22,6 @@ from kartosql.write_sql.removal import removal_of
 from kartosql.write_sql.rows import Rows, constants_of, target_columns
 from kartosql.write_sql.targets import (
     Target,
-    by_case,
     cube_name,
     dataset_target,
     dataset_uuid,
@@ -98,8 +97,8 @@ class WriteStatements:
                 e.sql = statement.text  # every character stands at the same place in both
             raise
         except UsageError as e:
-            if e.code == "dataset-exists" and isinstance(statement, ws.CopyCube):
-                e.hint = "COPY CUBE c TO 'url' AS name gives the copy another name."
+            if e.code == "dataset-exists" and isinstance(statement, ws.CopyCube | ws.CopyDataset):
+                e.hint = "COPY ... TO 'url' AS name gives the copy another name."
             elif (
                 e.code == "dataset-exists"
                 and isinstance(statement, ws.CreateCube | ws.CreateDataset)
@@ -138,7 +137,7 @@ class WriteStatements:
             case ws.RecordSchema() | ws.ExportHistory() | ws.ExportOdf():
                 return self._schema(statement, parameters)
             case _:
-                assert isinstance(statement, ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check)
+                assert isinstance(statement, ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check)
                 return upkeep.run(cast(Any, self._operations), self._snapshot, statement)
 
     # -- rows from queries -------------------------------------------------------------------
@@ -287,19 +286,7 @@ class WriteStatements:
     def _datasets(self, statement: ws.Delete, cube: str, members: list[str]) -> list[str] | None:
         if statement.datasets is None:
             return None
-        found = []
-        for named in statement.datasets:
-            name = by_case(named.last, members)
-            if name is None:
-                raise SqlError(
-                    f"The cube {cube!r} has no dataset {named.last!r}.",
-                    code="unknown-dataset",
-                    hint=f"It has {', '.join(sorted(members))}.",
-                    span=named.span,
-                    sql=statement.text,
-                )
-            found.append(name)
-        return list(dict.fromkeys(found))
+        return resolved(statement.datasets, members, f"The cube {cube!r}", statement.text, "dataset")
 
     def _delete_from_dataset(self, statement: ws.Delete, parameters: Parameters) -> pa.Table:
         if statement.datasets is not None:

@@ -148,14 +148,14 @@ def dataset_target(tables: Tables, named: Named, text: str) -> Target:
     return Target(source, source.cube.cube.uuid_prefix, source.parts[0].name)
 
 
-def resolved(columns: Columns, known: Iterable[str], what: str, text: str) -> list[str]:
-    """Return the columns that names mean; raises ``unknown-column`` and ``invalid-argument`` for a second one."""
+def resolved(columns: Columns, known: Iterable[str], what: str, text: str, kind: str = "column") -> list[str]:
+    """Return the columns, or the datasets, that names mean; raises ``unknown-column`` and for two ``syntax-error``."""
     known = list(known)
     found: list[str] = []
     for named in columns:
         name = by_case(named.last, known)
         if name is None:
-            raise unknown(f"{what} has no column {named.last!r}.", named, known, text, "unknown-column")
+            raise unknown(f"{what} has no {kind} {named.last!r}.", named, known, text, f"unknown-{kind}")
         if name in found:
             raise SqlError(f"{name!r} occurs twice.", code="syntax-error", span=named.span, sql=text)
         found.append(name)

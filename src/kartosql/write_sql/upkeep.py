@@ -13,7 +13,15 @@ from kartosql.formats.xskipper.naming import spelled
 from kartosql.plan.tables import Tables
 from kartosql.sql import write_statements as ws
 from kartosql.write_sql import results
-from kartosql.write_sql.targets import cube_name, dataset_target, dataset_uuid, left_behind, need_cube, need_uuid
+from kartosql.write_sql.targets import (
+    cube_name,
+    dataset_target,
+    dataset_uuid,
+    left_behind,
+    need_cube,
+    need_uuid,
+    resolved,
+)
 
 Report = Mapping[str, Any]
 FOLDERS = ("parquet", "csv")  # types of ATTACH with skipping indexes of their own
@@ -22,7 +30,10 @@ FOLDERS = ("parquet", "csv")  # types of ATTACH with skipping indexes of their o
 class _Upkeep(Protocol):
     """The calls of a connection that these statements stand for; tables are named by cube or uuid."""
 
-    def copy_cube(self, cube: str, target: str, *, name: str | None = None) -> Report: ...
+    def copy_cube(
+        self, cube: str, target: str, *, name: str | None = None, datasets: Iterable[str] | None = None
+    ) -> Report: ...
+    def copy_dataset(self, dataset: str, target: str, *, name: str | None = None) -> Report: ...
     def compact(self, cube: str, datasets: str | Iterable[str] | None = None) -> Report: ...
     def cleanup_cube(self, cube: str, *, dry_run: bool = False) -> Report: ...
     def garbage_collect(self, uuid: str, *, dry_run: bool = False) -> Report: ...
@@ -73,13 +84,24 @@ def skip(
     return results.skipping(reports(made))
 
 
-def run(upkeep: _Upkeep, snapshot: Snapshot, statement: ws.CopyCube | ws.Compact | ws.Cleanup | ws.Check) -> pa.Table:
+def run(
+    upkeep: _Upkeep,
+    snapshot: Snapshot,
+    statement: ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check,
+) -> pa.Table:
     """Run one of the statements and return the table of what it did, or would do."""
     text = statement.text
     if isinstance(statement, ws.CopyCube):
         copied = need_cube(snapshot, statement.cube, text)
         name = statement.new_name.last if statement.new_name is not None else None
-        return results.changes(upkeep.copy_cube(copied, statement.url, name=name))
+        datasets = None
+        if statement.datasets is not None:
+            datasets = resolved(statement.datasets, snapshot.members[copied], f"The cube {copied!r}", text, "dataset")
+        return results.changes(upkeep.copy_cube(copied, statement.url, name=name, datasets=datasets))
+    if isinstance(statement, ws.CopyDataset):
+        copied = need_uuid(snapshot, statement.dataset, text)
+        name = statement.new_name.last if statement.new_name is not None else None
+        return results.changes({name or copied: upkeep.copy_dataset(copied, statement.url, name=name)})
     # Names alone decide, as what is broken can be checked and cleaned up, too.
     cube = cube_name(snapshot, statement.target, text)
     uuid = None if cube is not None else dataset_uuid(snapshot, statement.target, text)

@@ -22,7 +22,7 @@ AFTER: dict[str, tuple[str, ...]] = {
     "CREATE": ("CUBE", "DATASET", "INDEX ON", "OR REPLACE"),
     "DROP": ("CUBE", "DATASET", "INDEX ON"),
     "ALTER": ("CUBE", "DATASET"),
-    "COPY": ("CUBE",),
+    "COPY": ("CUBE", "DATASET"),
     "RECORD": ("SCHEMA FOR",),
     "EXPORT": ("SCHEMA HISTORY OF",),
     "HISTORY": ("FROM", "OF"),
