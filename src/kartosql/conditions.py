@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, quoted, text_of
 
 _SQL_OPS = {"==": "=", "=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -86,7 +86,7 @@ class C:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name:
-            raise _fail(f"{name!r} is no column name.")
+            raise _fail(f"{quoted(name)} is no column name.")
         self.name = name
 
     def _make(self, op: str, value: Any) -> Condition:
@@ -123,7 +123,8 @@ class C:
 
 def _checked(condition: Condition) -> Condition:
     """Return the condition in its normal form; raises ``invalid-condition`` for NULL."""
-    column, op, value = condition.column, condition.op, condition.value
+    column, op, value = text_of(condition.column, "The column of a condition"), condition.op, condition.value
+    text_of(op, "The operator of a condition")
     if op in ("in", "isin"):
         if value is None:
             value = ()

@@ -369,7 +369,7 @@ class Connection(Upkeep, Attaching, Histories):
 
         self._open()
         name = table.uuid_prefix if isinstance(table, Cube) else table
-        columns = (by,) if isinstance(by, str) else tuple(by)
+        columns = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else (by,)
         if not isinstance(name, str) or len(columns) > 2 or not all(isinstance(c, str) for c in columns):
             raise UsageError("coverage() takes the name of a table, and one or two names of columns.")
         return coverage(self._session(), (name,), [(c, None) for c in columns])

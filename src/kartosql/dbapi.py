@@ -309,6 +309,8 @@ class Cursor:
         """Run a statement once for each set of parameters; each run is a commit of its own."""
         self._open()
         total = 0
+        if not isinstance(seq_of_parameters, Iterable):
+            raise ProgrammingError("executemany() takes a list of parameters.", code="invalid-parameters")
         for parameters in seq_of_parameters:
             self.execute(operation, parameters)
             if self._rows is not None:

@@ -177,6 +177,13 @@ class KartosqlWarning(UserWarning):
         super().__init__(redacted(str(message)))
 
 
+def text_of(value: object, what: str = "The name of a table") -> str:
+    """Return an argument that is text; raises ``invalid-argument``."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} is text, not {type(value).__name__}.")
+    return value
+
+
 def quoted(value: object, width: int = 160) -> str:
     """Return the repr of a value for a message, cut in the middle if it is long."""
     try:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from kartosql.errors import KartosqlError, LimitError, StoreError
+from kartosql.errors import KartosqlError, LimitError, StoreError, UsageError
 
 # These may well follow from what a file or a path holds.
 _NOT_OURS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL, errno.ESPIPE)
@@ -20,6 +20,7 @@ _DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PREFIX = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")  # of DuckDB
 _NUMBER = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
+_TOO_LONG = "for integer string conversion"  # what Python says of numbers of thousands of digits
 _NO_THREAD = re.compile(r"can't start new thread|resource temporarily unavailable|thread constructor failed")
 _NO_MEMORY = re.compile(
     r"out of memory error|cannot allocate memory|failed to map segment|malloc of size|bad_alloc|bad allocation|"
@@ -39,6 +40,8 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
     if isinstance(error, KartosqlError):
         return None
     text = _PREFIX.sub("", str(error)).strip()
+    if isinstance(error, ValueError) and _TOO_LONG in text:
+        return UsageError(_told(action, "a number has more digits than any type of a column holds"))
     if isinstance(error, MemoryError) or _is_memory(error, text.lower()):
         return out_of_memory(action, text)
     if isinstance(error, RuntimeError | ImportError) and _NO_THREAD.search(text.lower()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, text_of
 from kartosql.failures import reraise, tells_failures
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -63,7 +63,7 @@ class Histories:
 
     def _uuids_of(self, table: str) -> list[str]:
         snapshot = self._snapshot()
-        if table in snapshot.members and snapshot.is_cube(table):
+        if text_of(table) in snapshot.members and snapshot.is_cube(table):
             return [f"{table}{naming.CUBE_SEPARATOR}{name}" for name in snapshot.names(table)]
         parts = named(table)
         uuid = table if len(parts) == 1 else naming.CUBE_SEPARATOR.join(parts)
@@ -104,10 +104,11 @@ class Histories:
         ``invalid-data``, ``null-in-key`` and ``odf-invalid-schema``.
         """
         from kartosql.write.commit import utc_now
+        from kartosql.write.layout import columns_of
         from kartosql.write.odf import check_empty, write_dataset
 
         self._check_writing()
-        keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+        keys = columns_of(primary_key, "primary_key")
         try:
             # Through the reader of our own results errors keep their codes.
             rows = data.reader() if isinstance(data, Query) else pa.RecordBatchReader.from_stream(data)
@@ -131,4 +132,4 @@ class Histories:
 
 def named(table: str) -> tuple[str, ...]:
     """Return the parts of a name as calls give it."""
-    return tuple(table.split("."))
+    return tuple(text_of(table).split("."))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, quoted
 from kartosql.failures import tells_failures
 from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
@@ -118,6 +118,8 @@ class Query:
 
     def head(self, rows: int) -> pa.Table:
         """Return the first rows; a query that did not run yet is stopped behind them."""
+        if not isinstance(rows, int) or isinstance(rows, bool) or not 0 <= rows < 2**63:
+            raise UsageError(f"{quoted(rows)} is no number of rows.")
         if self._table is not None:
             return self._table.slice(0, rows)
         reader = self.reader()

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
 from kartosql.failures import tells_failures
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
@@ -171,7 +171,7 @@ class Upkeep(Writing):
 
         self._open()
         snapshot = self._snapshot()
-        if isinstance(table, Cube) or (table not in snapshot.keys and table in snapshot.members):
+        if isinstance(table, Cube) or (text_of(table) not in snapshot.keys and table in snapshot.members):
             tables = {name: member.table.uuid for name, member in cubes.find_cube(snapshot, table).members.items()}
             return {name: users_metadata(snapshot.dataset(uuid).document.metadata) for name, uuid in tables.items()}
         return users_metadata(snapshot.dataset(datasets.find_uuid(snapshot, table)).document.metadata)

@@ -12,7 +12,7 @@ from kartosql.attach.odf import OdfDataset
 from kartosql.attach.options import Options
 from kartosql.attach.stores import AttachedStore
 from kartosql.engines.duckdb import Runtime
-from kartosql.errors import SqlError, UsageError, quoted
+from kartosql.errors import SqlError, UsageError, quoted, text_of
 from kartosql.plan.tables import Attached, Name
 from kartosql.settings import Settings
 from kartosql.store import Mounts, Store
@@ -177,6 +177,7 @@ class Attachments:
 
     def detach(self, name: str, *, if_exists: bool = False) -> bool:
         """Detach what has a name and return whether there was something; raises ``not-attached``."""
+        text_of(name, "The name of what is attached")
         known = next((n for n in (name, *self.entries) if n in self.entries and n.lower() == name.lower()), None)
         if known is None:
             if if_exists:

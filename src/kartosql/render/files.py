@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from kartosql.errors import StoreError, UsageError
+from kartosql.errors import StoreError, UsageError, quoted
 from kartosql.failures import reraise
 from kartosql.render.formats import FORMATS, write_stream
 
@@ -36,6 +36,8 @@ def write_file(reader: pa.RecordBatchReader, path: str, format: str | None = Non
     is complete; an existing one is replaced. Raises ``invalid-argument`` for an unknown
     format and ``store-failed`` when the system refuses to write.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"{quoted(path)} is no path of a file.")
     path = os.fspath(path)
     format = format or format_of(path)  # noqa: A001
     if format not in FORMATS:

@@ -145,15 +145,19 @@ def _names_keyword(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
     return False
 
 
+def _first_word(token: Token) -> str:
+    return token.text.upper().partition(" ")[0]
+
+
 def _names_clause(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
     """Tell a clause that stands behind a later one, GROUP and ORDER without BY, and a statement that ends too early."""
     token, before = tokens[at], tokens[at - 1] if at else None
-    word = token.text.upper().split()[0]
+    word = _first_word(token)
     if before is not None and before.text.upper() in ("GROUP", "ORDER", "PARTITION") and word != "BY":
         error.hint = f"Did you mean {before.text.upper()} BY?"
         return True
     later = _CLAUSES[_CLAUSES.index(word) + 1 :] if word in _CLAUSES else ()
-    found = [t.text.upper().split()[0] for t in _same_level(tokens, at)]
+    found = [_first_word(t) for t in _same_level(tokens, at)]
     behind = next((clause for clause in later if clause in found), None)
     if behind is not None:
         error.hint = f"{word} stands before {behind}."

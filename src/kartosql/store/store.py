@@ -96,11 +96,13 @@ class Store(StoreWriting):
         without_driver: bool = False,
     ) -> None:
         url = os.fspath(url) if isinstance(url, os.PathLike) else url
-        if not isinstance(url, str) or not url or "\0" in url:
+        if not isinstance(url, str) or not url or "\0" in url or not _is_encodable(url):
             raise StoreError(f"{quoted(url)} is no path or URL of a store.", code="store-not-found")
-        if storage_options is not None and not isinstance(storage_options, Mapping):
+        if storage_options is not None and not (
+            isinstance(storage_options, Mapping) and all(isinstance(name, str) for name in storage_options)
+        ):
             raise UsageError(
-                f"storage_options are a dictionary, not {type(storage_options).__name__}.",
+                f"storage_options are a dictionary from name to value, not this {type(storage_options).__name__}.",
                 hint="storage_options={'key': ..., 'secret': ...}",
             )
         self.url = redacted(url)  # as it is shown; the other one may hold credentials
@@ -365,6 +367,14 @@ class Store(StoreWriting):
         except Exception as e:  # noqa: BLE001 - drivers raise anything
             reraise(self.told(e), f"Cannot read {key!r} in {self.url!r}")
             raise no_answer(self._url, f"Cannot read {key!r} in {self.url!r}", e, self.told(e)) from self.told(e)
+
+
+def _is_encodable(url: str) -> bool:
+    try:
+        os.fsencode(url)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:

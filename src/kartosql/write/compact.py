@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, UsageError
+from kartosql.errors import FormatError, UsageError, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeMember
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
@@ -38,7 +38,7 @@ def compact(
     for what, value, least in (("target_bytes", target_bytes, 1), ("min_files", min_files, 2)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(f"{what}: {value!r} is no whole number of {least} or more.")
-    if isinstance(table, Cube) or operation.snapshot.is_cube(table):
+    if isinstance(table, Cube) or operation.snapshot.is_cube(text_of(table)):
         cubes.begin(operation, table)
         members = cubes.find_cube(operation.snapshot, table).members
         chosen = tuple(members) if names is None else columns_of(names, "datasets")

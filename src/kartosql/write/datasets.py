@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, quoted
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.schema import merge_types, normalise
@@ -45,8 +45,8 @@ def create_dataset(
 ) -> dict[str, Any]:
     """Write a new dataset; see Connection.create_dataset."""
     members.check_name(uuid)
-    if format not in CODECS:
-        raise UsageError(f"format: {format!r} is none of {', '.join(CODECS)}.")
+    if not isinstance(format, str) or format not in CODECS:
+        raise UsageError(f"format: {quoted(format)} is none of {', '.join(CODECS)}.")
     exists = bool(operation.existing([uuid]))
     if exists and not overwrite:
         raise UsageError(

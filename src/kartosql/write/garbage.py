@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.errors import KartosqlError, StoreError, UsageError, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.store import Store
@@ -207,7 +207,7 @@ def dataset_of(store: Store, name: str) -> str:
 
     Raises ``unknown-table``.
     """
-    prefix, dot, member = name.partition(".")
+    prefix, dot, member = text_of(name).partition(".")
     known = {e.name if e.is_dir else naming.metadata_uuid(e.name) for e in store.list_root()}
     for uuid in (name, f"{prefix}{naming.CUBE_SEPARATOR}{member}" if dot else name):
         if uuid in known and naming.is_dataset_uuid(uuid):

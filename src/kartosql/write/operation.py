@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError
+from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError, quoted
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.metadata import DatasetDocument
@@ -65,10 +65,12 @@ class Operation:
         spark: Any = None,
     ) -> None:
         for what, value in (("row_group_rows", row_group_rows), ("rows_per_file", rows_per_file)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UsageError(f"{what}: {value!r} is no positive whole number.")
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**63):
+                raise UsageError(f"{what}: {quoted(value)} is no positive whole number.")
+        if progress is not None and not callable(progress):
+            raise UsageError(f"progress is a function, not {type(progress).__name__}.")
         if repartition not in (True, False, "range"):
-            raise UsageError(f"repartition: {repartition!r} is none of True, False and 'range'.")
+            raise UsageError(f"repartition: {quoted(repartition)} is none of True, False and 'range'.")
         self.store = store
         self.name = name
         self._cache = cache

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
+from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
 from kartosql.formats.folder.hive import spark_values
 from kartosql.formats.kartothek.cube import CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
@@ -180,7 +180,7 @@ def drop_forgotten(store: Store, begin: str) -> int:
 
 def _cube(snapshot: Snapshot, name: str) -> CubeState | None:
     """Return the cube of a name, None if it is that of a dataset or of nothing."""
-    is_cube = name not in snapshot.keys and name in snapshot.members and snapshot.is_cube(name)
+    is_cube = text_of(name) not in snapshot.keys and name in snapshot.members and snapshot.is_cube(name)
     return snapshot.cube(name) if is_cube else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, UsageError
+from kartosql.errors import FormatError, UsageError, quoted
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
@@ -80,7 +80,7 @@ def _dataset_id(given: Any, what: str) -> str:
     value = _text(given, what)
     if not naming.is_dataset_uuid(value) or naming.CUBE_SEPARATOR in value:
         raise UsageError(
-            f"{what}: {value!r} is no legal name.",
+            f"{what}: {quoted(value)} is no legal name.",
             code="invalid-cube",
             hint="Letters, digits, +, - and _ are allowed, but not '++'.",
         )
@@ -91,7 +91,7 @@ def _text(given: Any, what: str) -> str:
     # What is no UTF-8 ends up with a character that no name may hold.
     value: object = given.decode("utf-8", "replace").replace("\ufffd", "\0") if isinstance(given, bytes) else given
     if not isinstance(value, str) or not value or "\0" in value:
-        raise UsageError(f"{what}: {given!r} is no name.", code="invalid-cube")
+        raise UsageError(f"{what}: {quoted(given)} is no name.", code="invalid-cube")
     return value
 
 
@@ -104,7 +104,7 @@ def _columns(value: Any, what: str, *, ordered: bool = False) -> tuple[str, ...]
         )
     names = tuple(_text(v, what) for v in value)
     if len(set(names)) != len(names):
-        raise UsageError(f"{what}: a name occurs twice in {names!r}.", code="invalid-cube")
+        raise UsageError(f"{what}: a name occurs twice in {quoted(names)}.", code="invalid-cube")
     if ordered and not names:
         raise UsageError(f"{what}: at least one name is needed.", code="invalid-cube")
     return names

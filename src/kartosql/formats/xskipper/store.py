@@ -65,7 +65,7 @@ class Selection:
         found: dict[str, set[int]] = {step.by: set() for step in self.steps}
         for i, by in enumerate(self.skipped_by):
             if by is not None:
-                found[by].add(i)
+                found.setdefault(by, set()).add(i)  # no step was asked about what is never true
         return [Skipped(by, frozenset(files)) for by, files in found.items()]
 
 
