@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from kartosql import __version__
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, shorten
 
 FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "html", "parquet", "arrow", "none")
 SHELLS = ("bash", "zsh", "fish")
@@ -205,9 +205,14 @@ def value(text: str) -> Any:
         return text[1:-1]
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    if not (_INTEGER.fullmatch(text) or _FLOAT.fullmatch(text)):
+        return text
+    from kartosql.sql.tokens import number_of  # not at the top: hardly any command line needs it
+
+    number = number_of(text.removeprefix("-"))
+    if number is None:
+        raise UsageError(f"{shorten(text)} is too large a number.", hint="Quotes around it make it a text.")
+    return -number if text.startswith("-") else number
 
 
 def _json_value(name: str, text: str) -> Any:
