@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, UsageError, quoted
+from kartosql.errors import FormatError, UsageError, quoted, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
@@ -73,7 +73,7 @@ class Cube:
 
     def uuid(self, dataset: str) -> str:
         """Return the uuid of the member ``dataset``."""
-        return f"{self.uuid_prefix}{naming.CUBE_SEPARATOR}{dataset}"
+        return f"{self.uuid_prefix}{naming.CUBE_SEPARATOR}{text_of(dataset, 'The name of a dataset')}"
 
 
 def _dataset_id(given: Any, what: str) -> str:
