@@ -61,7 +61,7 @@ def test_several_unknown_names_are_shown_at_their_places():
 
 def test_several_unknown_names_are_reported_at_once():
     error = UnknownNameError([_unknown("a", hint="Try c."), _unknown("b", hint="Try c.")], "a, b")
-    assert error.message == "2 names are unknown: There is no a.; There is no b."
+    assert error.message == "2 names are unknown: There is no a; There is no b."
     assert error.hint == "Try c."
     assert error.code == "unknown-column"
     assert [e["message"] for e in error.to_dict()["errors"]] == ["There is no a.", "There is no b."]
