@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
@@ -183,15 +184,18 @@ class Upkeep(Writing):
         minmax: str | Iterable[str] = (),
         valuelist: str | Iterable[str] = (),
         bloomfilter: str | Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
+        regexvaluelist: Mapping[str, str | Iterable[str]] = MappingProxyType({}),
         spark: Any = None,
     ) -> dict[str, Any]:
         """Make skipping indexes of a table: bounds, lists of values, or Bloom filters of columns for each file.
 
         ``table`` is a uuid, ``cube.dataset``, a cube, or a folder that was attached with METADATA; members of structs
         are named with dots. Of a cube, every dataset that has a column gets the index. Parameters of a filter are
-        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file. Indexes that the
-        table has stay, commits of kartosql keep those of datasets up to date. Returns how many ``indexes`` there are,
-        and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of each dataset.
+        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file.
+        ``regexvaluelist`` maps columns of text to one or several patterns, whose first groups are kept. Indexes
+        that the table has stay, commits of kartosql keep those of datasets up to date. Returns how many ``indexes``
+        there are, and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of
+        each dataset.
         ``spark`` is a session whose executors read the files of a dataset, or True, as for ``create_index``.
         Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders
         also ``no-metadata-folder``, ``encrypted-metadata``, and what is wrong with the metadata.
@@ -199,7 +203,7 @@ class Upkeep(Writing):
         from kartosql.write.skipping import create_skipping, of_datasets, specs
 
         operation = self._operation("create_skipping_index", spark=spark)
-        indexes = specs(minmax, valuelist, bloomfilter)
+        indexes = specs(minmax, valuelist, bloomfilter, regexvaluelist)
         if (folder := self._indexes_of_folder(table, spark)) is not None:
             return folder.create(indexes)
         if datasets := of_datasets(operation.snapshot, table, indexes):

@@ -305,6 +305,7 @@ def test_indexes_of_plugins_are_left_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
     data = golden.find(f"xskipper/{sample['data_dir']}")
     (tmp_path / "store").mkdir()
+    monkeypatch.setattr("kartosql.formats.xskipper.refreshing.WRITTEN", ("minmax", "valuelist", "bloomfilter"))
     before = {p.name: p.read_bytes() for p in metadata.iterdir() if p.is_file()}
     with kartosql.connect(tmp_path / "store") as con:
         con.attach(data, "t", type=sample["data_format"], metadata=str(metadata), metadata_type="EXPLICIT_LOCATION")

@@ -209,6 +209,8 @@ def _certain_in_text(condition: xs.Condition) -> xs.Condition:
     """Return what of a condition holds whoever read the texts of a file: nothing about texts that are not plain."""
     if isinstance(condition, xs.Group):
         return xs.group(condition.op, [_certain_in_text(i) for i in condition.items])
+    if isinstance(condition, xs.Extracted):
+        return xs.UNKNOWN
     if isinstance(condition, xs.StartsWith):
         return condition if _PLAIN_TEXT.fullmatch(condition.prefix) else xs.UNKNOWN
     if isinstance(condition, xs.Compare | xs.OneOf):

@@ -129,7 +129,7 @@ class Skip(NamedTuple):
 
     kind: str
     column: tuple[str, ...]
-    parameters: tuple[tuple[str, int | float], ...] = ()
+    parameters: tuple[tuple[str, int | float | str], ...] = ()
 
 
 @dataclass(frozen=True)

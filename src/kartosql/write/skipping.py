@@ -31,7 +31,7 @@ from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting
 from kartosql.formats.xskipper.scans import parquet_scan
-from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
+from kartosql.formats.xskipper.schema import BLOOM, MINMAX, REGEX, VALUE_LIST
 from kartosql.formats.xskipper.writer import resolved, value_type
 from kartosql.store import Store
 from kartosql.write.change import Change
@@ -41,10 +41,13 @@ from kartosql.write.layout import columns_of
 from kartosql.write.operation import Operation
 
 Columns = str | Iterable[str]
+Patterns = Mapping[str, str | Iterable[str]]
 Filters = Mapping[str, Mapping[str, Any]]
 
 
-def specs(minmax: Columns, valuelist: Columns, bloomfilter: Columns | Filters) -> list[IndexSpec]:
+def specs(
+    minmax: Columns, valuelist: Columns, bloomfilter: Columns | Filters, regexvaluelist: Patterns
+) -> list[IndexSpec]:
     """Return the indexes that a call asks for; raises ``invalid-argument``."""
     found = [IndexSpec(MINMAX, c) for c in _named(minmax, "minmax")]
     found += [IndexSpec(VALUE_LIST, c) for c in _named(valuelist, "valuelist")]
@@ -53,6 +56,10 @@ def specs(minmax: Columns, valuelist: Columns, bloomfilter: Columns | Filters) -
         if not isinstance(given, Mapping) or not given.keys() <= {"fpp", "ndv"}:
             raise UsageError(f"bloomfilter: {column!r} has the parameters fpp and ndv, and no others.")
         found.append(IndexSpec(BLOOM, column, **given))
+    if not isinstance(regexvaluelist, Mapping):
+        raise UsageError("regexvaluelist is a map of columns to patterns, or to lists of them.")
+    for column, patterns in regexvaluelist.items():
+        found.append(IndexSpec(REGEX, column, patterns=columns_of(patterns, "regexvaluelist")))
     return found
 
 
@@ -216,6 +223,8 @@ def _refresh(
     specs: Sequence[IndexSpec],
     spark: Any = None,
 ) -> Refreshed:
+    if any(spec.name == REGEX for spec in specs):
+        spark = None  # what patterns find is collected here
     layout = _layout(table, place.table, specs)
     prefix = f"{table.uuid}/{table.table}/"
     details = store.details(prefix)

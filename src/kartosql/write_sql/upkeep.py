@@ -44,7 +44,7 @@ class _Skipping(Protocol):
     """The calls of a connection that statements about skipping indexes stand for."""
 
     def create_skipping_index(
-        self, table: str, *, minmax: Any = (), valuelist: Any = (), bloomfilter: Any = ()
+        self, table: str, *, minmax: Any = (), valuelist: Any = (), bloomfilter: Any = (), regexvaluelist: Any = ...
     ) -> Report: ...
     def refresh_skipping_index(self, table: str) -> Report: ...
     def drop_skipping_index(self, table: str) -> Report: ...
@@ -71,16 +71,16 @@ def skip(
         return results.dropped(reports(calls.drop_skipping_index(table)))
     if isinstance(statement, ws.RefreshSkipping):
         return results.skipping(reports(calls.refresh_skipping_index(table)))
-    columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}}
+    columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}, "REGEXVALUELIST": {}}
     for one in statement.indexes:
         name = spelled(one.column)
         if one.kind == "BLOOMFILTER":
             columns[one.kind][name] = {k.lower(): float(v) if k == "FPP" else v for k, v in one.parameters}
+        elif one.kind == "REGEXVALUELIST":
+            columns[one.kind][name] = [pattern for _, pattern in one.parameters]
         else:
             columns[one.kind].append(name)
-    made = calls.create_skipping_index(
-        table, minmax=columns["MINMAX"], valuelist=columns["VALUELIST"], bloomfilter=columns["BLOOMFILTER"]
-    )
+    made = calls.create_skipping_index(table, **{kind.lower(): named for kind, named in columns.items()})
     return results.skipping(reports(made))
 
 

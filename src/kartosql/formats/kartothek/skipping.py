@@ -59,7 +59,7 @@ class DatasetSkipping:
 
     def indexed(self) -> tuple[list[Index], int]:
         """Return the indexes, and how many files of the table they know; raises what is wrong with them."""
-        self._looked = 0.0
+        self._is_complete, self._looked = False, 0.0  # there may be new indexes of the same files
         self._look()
         assert self._metadata is not None
         return self._metadata.indexes, self._metadata.known(self._files)

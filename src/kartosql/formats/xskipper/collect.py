@@ -15,7 +15,8 @@ from kartosql.formats.xskipper.bloom import Shape, cell_of
 from kartosql.formats.xskipper.footers import Footer
 from kartosql.formats.xskipper.hashing import FilterBuilder, filters_of, prepared
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id
-from kartosql.formats.xskipper.schema import BLOOM, MINMAX
+from kartosql.formats.xskipper.patterns import extracted
+from kartosql.formats.xskipper.schema import BLOOM, MINMAX, REGEX
 from kartosql.formats.xskipper.writer import IndexSpec, Layout
 
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
@@ -114,10 +115,24 @@ class _Filter:
         return self._held if self._builder is None else cell_of(self._shape, self._builder.words())
 
 
+class _Extracts(_Values):
+    """What patterns find in the distinct values of a file."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        super().__init__(pa.string())
+        self._patterns = patterns
+
+    def cell(self) -> Any:
+        found = [extracted(self._found, pattern) for pattern in self._patterns]
+        return pc.unique(pa.concat_arrays(found))
+
+
 def _collector(layout: Layout, at: int) -> Any:
     spec, type_ = layout.indexes[at]
     if spec.name == BLOOM:
         return _Filter(spec.shape)
+    if spec.name == REGEX:
+        return _Extracts(spec.patterns)
     return _Bounds() if spec.name == MINMAX else _Values(type_)
 
 

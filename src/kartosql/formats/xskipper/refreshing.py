@@ -18,10 +18,11 @@ from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.collect import DataFile, ReadFooter, Scan, collect, partition_values
 from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.schema import BLOOM, FPP, MINMAX, NDV, NEWEST, VALUE_LIST, Index
+from kartosql.formats.xskipper.patterns import of_java
+from kartosql.formats.xskipper.schema import BLOOM, FPP, NDV, NEWEST, PATTERN, REGEX, Index
 from kartosql.formats.xskipper.segment import Segment
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, Layout, part_file, part_name, spark_name
+from kartosql.formats.xskipper.writer import WRITTEN, IndexSpec, Layout, part_file, part_name, spark_name
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 
@@ -83,17 +84,29 @@ def specs_of(indexes: Iterable[Index]) -> list[IndexSpec]:
     """Return what indexes that exist were made from; raises ``unsupported-index`` for those of plugins."""
     found = []
     for index in indexes:
-        if index.name not in (MINMAX, VALUE_LIST, BLOOM) or len(index.cols) != 1:
+        patterns = _patterns(index) if index.name == REGEX else ()
+        if index.name not in WRITTEN or len(index.cols) != 1 or (index.name == REGEX and not patterns):
             raise UsageError(
                 f"Indexes of the kind {index.name!r} are read, but not written.",
                 code="unsupported-index",
                 hint="Drop the metadata and make them anew, or refresh them with the program that made them.",
             )
-        spec = IndexSpec(index.name, index.shown, key=index.key_metadata)
+        spec = IndexSpec(index.name, index.shown, key=index.key_metadata, patterns=patterns)
         if index.name == BLOOM:
             spec = replace(spec, fpp=_number(index, FPP, spec.fpp), ndv=int(_number(index, NDV, spec.ndv)))
         found.append(spec)
     return found
+
+
+def _patterns(index: Index) -> tuple[str, ...]:
+    """Return the patterns of an index in their order, none if some are not those of every engine."""
+    named = [(k.removeprefix(PATTERN), v) for k, v in index.params.items() if k.startswith(PATTERN)]
+    try:
+        for _, pattern in named:
+            of_java(pattern)
+    except UsageError:
+        return ()
+    return tuple(v for _, v in sorted(named, key=lambda n: (len(n[0]), n[0])))
 
 
 def _number(index: Index, name: str, default: float) -> float:
@@ -315,7 +328,7 @@ def _matching(segment: Segment, spec: IndexSpec, layout: Layout) -> Index | None
     described = {f["name"]: f["type"] for f in layout.described()["fields"]}
     for index in segment.schema.indexes:
         if index.name == spec.name and index.path == spec.path:
-            if spec.name == BLOOM:
+            if spec.name in (BLOOM, REGEX):
                 same = replace(specs_of([index])[0], column=spec.column, key=spec.key, is_twin=spec.is_twin) == spec
             else:
                 same = index.spark_type == described[spec.metadata_column]

@@ -18,6 +18,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.xskipper import crypto
 from kartosql.formats.xskipper.bloom import DEFAULT_FPP, DEFAULT_NDV, MAX_WORDS, Shape, shape_for
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, column_name, parts_of, spelled
+from kartosql.formats.xskipper.patterns import of_java
 from kartosql.formats.xskipper.schema import (
     BLOOM,
     FPP,
@@ -25,7 +26,9 @@ from kartosql.formats.xskipper.schema import (
     NDV,
     NEWEST,
     PARTS,
+    PATTERN,
     READING,
+    REGEX,
     ROW_BOUNDS,
     ROW_METADATA,
     SPARK_VERSION,
@@ -34,6 +37,7 @@ from kartosql.formats.xskipper.schema import (
 )
 
 UDT = "io.xskipper.metadatastore.parquet.ParquetBaseClauseTranslator$BloomFilterMetaDataTypeUDT"
+WRITTEN = (MINMAX, VALUE_LIST, BLOOM, REGEX)
 _PREFIX = "io.xskipper."
 _WRITTEN_AS = "4.0.0"  # of Spark: dates and times are of the calendar that Spark 3 brought
 _SPARK_NAMES = {
@@ -60,7 +64,8 @@ class IndexSpec:
     ``column`` has dots between members of structs; a name that holds dots itself stands in double
     quotes. ``fpp`` and ``ndv`` are the share of false positives and the number of distinct values that
     a Bloom filter is made for. ``key`` is the label of the key that encrypts it. ``is_twin`` tells that
-    other names of the table read the same when dots join them.
+    other names of the table read the same when dots join them. ``patterns`` are the regular
+    expressions of which a list keeps the first groups.
     """
 
     name: str
@@ -69,13 +74,16 @@ class IndexSpec:
     ndv: int = DEFAULT_NDV
     key: str | None = None
     is_twin: bool = False
+    patterns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be; raises ``invalid-argument``."""
-        if self.name not in (MINMAX, VALUE_LIST, BLOOM):
-            raise UsageError(
-                f"{self.name!r} is no kind of skipping index.", hint=f"Use {MINMAX}, {VALUE_LIST} or {BLOOM}."
-            )
+        if self.name not in WRITTEN:
+            raise UsageError(f"{self.name!r} is no kind of skipping index.", hint=f"There are {', '.join(WRITTEN)}.")
+        if bool(self.patterns) != (self.name == REGEX):
+            raise UsageError(f"An index of the kind {REGEX} has patterns, and no other one.")
+        for pattern in self.patterns:
+            of_java(pattern)
         if not self.column or "\0" in self.column:
             raise UsageError(f"{self.column!r} is no column.")
         if self.name == BLOOM:
@@ -107,6 +115,8 @@ class IndexSpec:
         found: dict[str, Any] = {"cols": [".".join(self.path)], "name": self.name}
         if self.name == BLOOM:
             found["params"] = {_PREFIX + FPP: java_double(self.fpp), _PREFIX + NDV: str(self.ndv)}
+        if self.name == REGEX:
+            found["params"] = {f"{_PREFIX}{PATTERN}r{at}": pattern for at, pattern in enumerate(self.patterns)}
         if self.key is not None:
             found["key_metadata"] = self.key
         return found
@@ -189,7 +199,7 @@ class Layout:
         found: dict[str, list[str]] = {}
         for spec, _ in self.indexes:
             if spec.key is not None:
-                tails = {MINMAX: (".min", ".max"), VALUE_LIST: (".list.element",)}.get(spec.name, ("",))
+                tails = {MINMAX: (".min", ".max"), BLOOM: ("",)}.get(spec.name, (".list.element",))
                 found.setdefault(spec.key, []).extend(spec.metadata_column + tail for tail in tails)
         found.setdefault(secrets.footer, []).extend([OBJECT_COLUMN, *(VIRTUAL + n for n in self.partitions)])
         return found
@@ -236,7 +246,8 @@ def layout_for(
             raise UsageError(
                 f"A {spec.name} index cannot be over {spec.column!r}, which is of the type {type_}.",
                 code="unsupported-type",
-                hint="MinMax and ValueList take numbers, text, booleans, dates, times; filters integers and text.",
+                hint="MinMax and ValueList take numbers, text, booleans, dates, times; filters integers and text; "
+                "lists of what patterns find text.",
             )
         typed.append((spec, kept))
     kinds = {name: value_type(type_, MINMAX) for name, type_ in (partitions or {}).items()}
@@ -268,6 +279,8 @@ def value_type(type_: pa.DataType, index: str) -> pa.DataType | None:
     if pa.types.is_date64(type_):
         type_ = pa.date32()
     type_ = _WIDER.get(type_, type_)
+    if index == REGEX:
+        return type_ if type_ == pa.string() else None
     if index == BLOOM:
         return pa.int64() if pa.types.is_integer(type_) else type_ if type_ == pa.string() else None
     if type_ == pa.binary():
@@ -285,13 +298,13 @@ def spark_name(type_: pa.DataType) -> str:
 def _cell_type(spec: IndexSpec, type_: pa.DataType) -> pa.DataType:
     if spec.name == MINMAX:
         return pa.struct([pa.field("min", type_), pa.field("max", type_)])
-    return pa.list_(pa.field("element", type_)) if spec.name == VALUE_LIST else pa.binary()
+    return pa.list_(pa.field("element", type_)) if spec.name in (VALUE_LIST, REGEX) else pa.binary()
 
 
 def _spark_cell(spec: IndexSpec, type_: pa.DataType) -> Any:
     if spec.name == MINMAX:
         return {"type": "struct", "fields": [_field(n, spark_name(type_), {}) for n in ("min", "max")]}
-    if spec.name == VALUE_LIST:
+    if spec.name in (VALUE_LIST, REGEX):
         return {"type": "array", "elementType": spark_name(type_), "containsNull": True}
     return {"type": "udt", "class": UDT, "pyClass": None, "sqlType": "binary"}
 
