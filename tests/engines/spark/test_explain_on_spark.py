@@ -80,12 +80,13 @@ def test_files_that_spark_reads_otherwise_are_refused_by_explain(con, tmp_path):
         assert explained == [ran] * len(explained), sql
 
 
-def test_explain_tells_what_the_process_lacks(con, monkeypatch):
+def test_explain_tells_what_the_process_lacks(con, monkeypatch, tmp_path):
     sql = "SELECT n FROM t"
     monkeypatch.setattr(engines, "session", sessions.session)
     monkeypatch.setattr(sessions, "active", lambda: None)
     monkeypatch.setattr(sessions, "_java_problem", lambda: "no Java")
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     ran, *explained = refusals(con, sql)
     assert ran[0] == "missing-java"
     assert explained == [ran] * len(explained)
