@@ -285,8 +285,12 @@ def _python_value(scalar: pa.Scalar) -> Any:
     if not scalar.is_valid:
         return None
     type_ = scalar.type
-    if pa.types.is_list(type_):
-        return [_python_value(v) for v in scalar]
+    if pa.types.is_map(type_):
+        return [(_python_value(e[0]), _python_value(e[1])) for e in scalar.values]
+    if pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_):
+        return [_python_value(v) for v in scalar.values]
+    if pa.types.is_union(type_):
+        return _python_value(scalar.value)
     if pa.types.is_struct(type_):
         return {name: _python_value(value) for name, value in scalar.items()}
     try:

@@ -16,7 +16,7 @@ from kartosql.write.convert import converted
 MAX_COLUMN_NAME = 1024
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 # Types of DuckDB whose values are others in Arrow: bytes of their own, less digits, no offset.
-_CHANGING = re.compile(r"(?<!['\"\w])(BIT|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
+_CHANGING = re.compile(r"(?<!['\"\w])(BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
 
 
 def invalid_data(name: str, reason: str, hint: str | None = None, code: str = "invalid-data") -> UsageError:

@@ -19,6 +19,7 @@ from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.measured import Measured
 from kartosql.engines.duckdb.session import Session
+from kartosql.engines.duckdb.types import exact_type, quote
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.edits import Edit
@@ -190,7 +191,7 @@ class Statement(Session):
         self._lock(())
         # It computes constants, such as those of range(10**9), before it sees that no row is asked for.
         self.instance.change("disabled_optimizers", f"'{FOLDING}'")
-        relation = self._query(query)
+        relation = _exact(self._query(query))
         with stopping.running(self.interrupt):
             schema = relation.limit(0).to_arrow_table().schema
         fields = [f.with_name(query.restore(n)) for f, n in zip(schema, relation.columns, strict=True)]
@@ -239,7 +240,7 @@ class Statement(Session):
             self._choose_optimizers(query.text, ordered)
             if self._bound is None or self._bound[0] != query.text:
                 relation = self._query(query)
-                self._bound = (query.text, relation, [str(t) for t in relation.types])
+                self._bound = (query.text, _exact(relation), [str(t) for t in relation.types])
             _, relation, types = self._bound
             with stopping.running(self.interrupt):
                 self._reader = relation.to_arrow_reader(BATCH_ROWS)
@@ -329,6 +330,20 @@ class Statement(Session):
         if found is not None:
             found.settle()
         self._measured = None
+
+
+def _exact(relation: Any) -> Any:
+    """Return a relation with values as text that Arrow cannot hold; every result becomes Arrow here."""
+    types = [str(t) for t in relation.types]
+    exact = [exact_type(t) for t in types]
+    if exact == types:
+        return relation
+    casts = zip(relation.columns, types, exact, strict=True)
+    items = [
+        f"{f'#{at}' if type_ == wanted else f'CAST(#{at} AS {wanted})'} AS {quote(name)}"
+        for at, (name, type_, wanted) in enumerate(casts, 1)
+    ]
+    return relation.project(", ".join(items))
 
 
 def _nothing(*_: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pyarrow as pa
 
 from kartosql.errors import FormatError
@@ -86,6 +88,15 @@ _SIMPLE = (
 # Types that only Parquet and DuckDB have; others, such as GEOMETRY, are not read.
 _EXTENSIONS = {"arrow.uuid": "UUID", "arrow.json": "JSON"}
 _READ = ("TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "VARIANT", "HUGEINT", "BIGNUM")
+
+
+# Types of whose values Arrow holds a part or inner bytes only: UHUGEINT from 2**127 up, a time without its offset.
+_INEXACT = re.compile(r"(?<!['\"\w])(?:BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
+
+
+def exact_type(type_: str) -> str:
+    """Return the DuckDB type in which values of a type come out of Arrow as they are: text for some, also inside."""
+    return _INEXACT.sub("VARCHAR", type_)
 
 
 def quote(name: str) -> str:
