@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 BASE, EXPLICIT = "EXPLICIT_BASE_PATH_LOCATION", "EXPLICIT_LOCATION"
 # Texts that other readers of CSV may take for something else, by their escapes, quotes and spaces.
+_QUOTING = re.compile(r"""["']|\\[^a-zA-Z]""")  # in patterns
 _PLAIN_TEXT = re.compile(r"[^\s\"'\\](?:[^\"'\\\r\n]*[^\s\"'\\])?")
 
 
@@ -210,7 +211,8 @@ def _certain_in_text(condition: xs.Condition) -> xs.Condition:
     if isinstance(condition, xs.Group):
         return xs.group(condition.op, [_certain_in_text(i) for i in condition.items])
     if isinstance(condition, xs.Extracted):
-        return xs.UNKNOWN
+        is_plain = all(map(_PLAIN_TEXT.fullmatch, condition.values)) and not _QUOTING.search(condition.pattern)
+        return condition if is_plain else xs.UNKNOWN
     if isinstance(condition, xs.StartsWith):
         return condition if _PLAIN_TEXT.fullmatch(condition.prefix) else xs.UNKNOWN
     if isinstance(condition, xs.Compare | xs.OneOf):
