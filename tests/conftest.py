@@ -37,13 +37,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(tiers.Guard())
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """Name a test as it can be asked for again: pytest-xdist adds its group."""
-    report = yield
-    for group in item.iter_markers("xdist_group"):
-        report.nodeid = report.nodeid.removesuffix(f"@{group.args[0]}")
-    return report
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out tests file by file, and those of Spark together."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return tiers.group(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,18 +19,28 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 # Names in code that stand for starting a process.
 _STARTING = {"subprocess", "multiprocessing", "pexpect", "fork", "posix_spawn", "ProcessPoolExecutor"}
+_TAKES_SPARK = re.compile(r"def test_\w+\([^)]*\bspark\b")  # the fixture
+_OF_ORIGINALS = ("test_beside_originals.py", "test_readback.py")
 _STARTED = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 
 
 def mark(items: list[pytest.Item]) -> None:
-    """Mark tests with what they cost, and with the group that stays in one process of pytest-xdist."""
+    """Mark tests with what they cost."""
     for item in items:
-        found = tier(item)
-        item.add_marker(found)
-        spark = found == "spark" or "spark" in item.path.relative_to(TESTS).parent.parts
-        # One session of Spark for all; and what a module's fixtures made is made once.
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("spark" if spark else item.path.stem))
+        item.add_marker(tier(item))
+
+
+@functools.cache
+def group(path: str) -> str:
+    """Return the tests that stay in one process of pytest-xdist with those of a file: itself, or all that need Spark.
+
+    So one session of Spark does for all, and what the fixtures of a module make is made once, as the environment of
+    the originals is.
+    """
+    if Path(path).name in _OF_ORIGINALS:
+        return "originals"
+    needs_spark = "spark" in path.split("/") or _TAKES_SPARK.search((TESTS.parent / path).read_text("utf-8"))
+    return "spark" if needs_spark else path
 
 
 def tier(item: pytest.Item) -> str:

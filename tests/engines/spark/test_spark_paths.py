@@ -13,7 +13,11 @@ from kartosql.store import Store
 def store(url: str, protocol: Any, root: str, **options: Any) -> Any:
     """A store as far as its place goes; its drivers need not be installed."""
     return SimpleNamespace(
-        url=url, root=root, is_local=False, fs=SimpleNamespace(protocol=protocol, storage_options=options)
+        url=url,
+        address=(url, options),
+        root=root,
+        is_local=False,
+        fs=SimpleNamespace(protocol=protocol, storage_options=options),
     )
 
 
