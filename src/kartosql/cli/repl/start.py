@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -193,8 +192,3 @@ def greeting(place: str) -> str:
     if place == NOWHERE:
         return "No store is open: .open URL opens one, .tour shows what there is, .help lists commands."
     return f"{place}\nStatements end with a semicolon; .help lists commands, .tour shows examples."
-
-
-def is_interactive() -> bool:
-    """Return whether somebody sits at stdin."""
-    return sys.stdin is not None and sys.stdin.isatty()

@@ -169,11 +169,6 @@ def recorded(before: Any, known: Mapping[str, pa.Schema], document: DatasetDocum
     return _text(tables, seal_of(document))
 
 
-def unsealed(text: Any, uuid: str) -> str:
-    """Return the text of a history without its seal."""
-    return _text(_parse(text, uuid).tables, None)
-
-
 def plain(schema: pa.Schema) -> pa.Schema:
     """Return what of a schema is recorded: names and types, without what libraries note for themselves."""
     return pa.schema([pa.field(f.name, f.type) for f in schema])
