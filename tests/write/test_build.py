@@ -142,6 +142,7 @@ BAD_DATA = {
         "'x' is string, but int64 in 'seed'",
     ),
     "nulls": (changed(en=EN.set_column(0, "x", pa.array([1, None]))), {}, "null-in-key", "dimension column 'x'"),
+    "null index": (changed(en=EN.set_column(2, "i", pa.array(["u", None]))), {}, "null-in-key", "index column 'i'"),
     "cells": (changed(en=pa.concat_tables([EN, EN])), {}, "duplicate-cells", "a cell occurs again in 2 rows"),
     "partition_on": (changed(), {"partition_on": {"zz": []}}, "invalid-argument", "partition_on: 'zz' is none"),
     "partition_on type": (changed(), {"partition_on": {"en": 3}}, "invalid-argument", "no list of different column"),

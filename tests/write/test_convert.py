@@ -230,8 +230,10 @@ def test_values_that_are_others_in_arrow_are_refused_by_the_name_of_their_type(c
 
 
 def test_bits_do_not_become_bytes_on_the_way_into_a_table(con):
-    with pytest.raises(UsageError, match="'bytes' is BIT, which cannot be stored") as e:
+    with pytest.raises(UsageError, match="'bytes' is binary in the table, but string in the new data"):
         con.sql("INSERT INTO t (k, bytes) SELECT 1, '101'::BIT")
+    with pytest.raises(UsageError, match="'b' is BIT, which cannot be stored") as e:
+        con.sql("CREATE DATASET bits AS SELECT '101'::BIT AS b")
     assert e.value.hint == "Cast BIT to another type, such as VARCHAR."
 
 

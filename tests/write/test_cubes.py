@@ -150,6 +150,12 @@ BAD_APPENDS = {
     "missing": ({"en": EN.drop_columns(["w"])}, {}, "incompatible-schema", "'w'"),
     "extra": ({"en": EN.append_column("k", EN["w"])}, {}, "incompatible-schema", "'k'"),
     "null key": ({"en": EN.set_column(0, "x", pa.array([1, None]))}, {}, "null-in-key", "'x'"),
+    "null index": (
+        {"seed": SEED.set_column(2, "i", pa.array(["u", None, "v"]))},
+        {},
+        "null-in-key",
+        "index column 'i'",
+    ),
     "cells": ({"en": pa.concat_tables([EN, EN])}, {}, "duplicate-cells", "a cell occurs again"),
     "metadata of": ({"en": EN}, {"metadata": {"seed": {}}}, "invalid-argument", "'seed' is none of the datasets"),
     "second dataset": ({"en": EN, "seed": SEED.slice(0, 0)}, {}, "invalid-data", "'seed': it has no rows"),

@@ -57,11 +57,18 @@ def some_rows(random: Random, first: int) -> pa.Table:
     )
 
 
+def _index(con: kartosql.Connection, columns: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kartosql.KartosqlWarning)
+        if columns:
+            con.create_index("c.seed", columns)
+
+
 def random_cube(con: kartosql.Connection, random: Random) -> pa.Table:
     """Write a cube in several ways, with indices made before and after, and return its rows."""
-    cube = kartosql.Cube("c", "x", "p", index_columns=random.choice([(), "i", ("i", "j")]))
     written = [some_rows(random, 0)]
-    con.build_cube(cube, written[0])
+    con.build_cube(kartosql.Cube("c", "x", "p"), written[0])
+    _index(con, random.choice([[], ["i"], ["i", "j"]]))
     for number in range(1, 10):
         rows = some_rows(random, 100 * number)
         written.append(rows)
@@ -74,9 +81,7 @@ def random_cube(con: kartosql.Connection, random: Random) -> pa.Table:
         ]
         random.choice(ways)()
         if number == 4:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", kartosql.KartosqlWarning)
-                con.create_index("c.seed", ["i", "j"])
+            _index(con, ["i", "j"])
     if random.random() < 0.3:
         con.compact("c", "seed", target_bytes=2500)
     return pa.concat_tables(written)
@@ -145,6 +150,21 @@ def test_what_the_originals_refuse_is_said_before(con):
     assert (found.check, found.severity) == ("null-in-index", "info")
     con.append_to_cube("c", {"seed": pa.table({"x": [9], "p": ["a"], "v": pa.array([None], pa.string())})})
     assert con.sql("SELECT x FROM c WHERE v IS NULL ORDER BY x").rows() == [(1,), (9,)]
+
+
+def test_index_columns_that_a_cube_asks_for_take_no_null_as_in_the_original(con):
+    asking = kartosql.Cube("c", "x", "p", index_columns="v")
+    without = {"x": [9], "p": ["a"], "v": pa.array([None], pa.string())}
+    con.remove_partitions("c", "p == b")
+    con.create_index("c.seed", "v")
+    before = con.sql("SELECT count(*) FROM c").rows()
+    with pytest.raises(KartosqlError, match="index column 'v' holds NULL") as caught:
+        con.append_to_cube(asking, {"seed": pa.table(without)})
+    assert caught.value.code == "null-in-key"
+    assert con.sql("SELECT count(*) FROM c").rows() == before
+    assert con.cubes()["c"] == asking  # found in the store, what it asks for cannot be told from what was indexed later
+    for number, cube in enumerate((con.cubes()["c"], "c", kartosql.Cube("c", "x", "p"))):
+        con.append_to_cube(cube, {"seed": pa.table(without | {"x": [10 + number]})})
 
 
 def test_nothing_is_said_of_columns_without_null_and_of_plain_datasets(con):

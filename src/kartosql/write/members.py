@@ -109,13 +109,16 @@ def appended_layout(
     """Return how rows with ``columns`` are laid out in a dataset that is partitioned and indexed like this."""
     dimensions = tuple(c for c in cube.dimension_columns if c in columns)
     shared = tuple(c for c in cube.partition_columns if c in columns)
+    indexed = tuple(indexed)
+    # As the original has it for what a cube asks for; columns that were indexed later may hold NULL.
+    asked = [] if cube.is_discovered else [c for c in indexed if c in cube.index_columns]
     return Layout(
         uuid=cube.uuid(name),
         name=name,
         partition_on=keys,
         cell=shared + dimensions,
-        index_columns=tuple(indexed),
-        not_null=tuple(dict.fromkeys([*keys, *dimensions])),
+        index_columns=indexed,
+        not_null=tuple(dict.fromkeys([*keys, *dimensions, *asked])),
         metadata=checked_metadata(metadata, name) | flags(cube, name),
     )
 

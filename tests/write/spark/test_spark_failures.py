@@ -75,7 +75,7 @@ def test_a_cell_that_goes_to_two_partitions(spark, con, repartition):
     assert con.sql("SELECT count(w) FROM c").rows() == [(3,)]
 
 
-@pytest.mark.parametrize("column", ["x", "p"])
+@pytest.mark.parametrize("column", ["x", "p", "i"])
 @pytest.mark.parametrize("repartition", [True, False])
 def test_null_where_a_value_is_needed(spark, con, build, column, repartition):
     given = {"x": "id", "p": "concat('p', id % 3)", "i": "'i'", "v": "0.5D"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -31,6 +31,8 @@ class Cube:
     seed_dataset: str
     index_columns: frozenset[str]
     suppress_index_on: frozenset[str]
+    # Whether the specification was read from a store: its index columns may have been indexed later, and hold NULL.
+    is_discovered: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -147,7 +149,7 @@ def cube_from_documents(prefix: str, documents: Mapping[str, DatasetDocument]) -
     dimensions, partitions = flag("dimension_columns"), flag("partition_columns")
     indexed = {column for document in documents.values() for column in document.indices}
     try:
-        return Cube(
+        cube = Cube(
             prefix,
             dimensions,
             partitions,
@@ -155,6 +157,8 @@ def cube_from_documents(prefix: str, documents: Mapping[str, DatasetDocument]) -
             indexed - set(dimensions) - set(partitions),
             flag("suppress_index_on", []),
         )
+        object.__setattr__(cube, "is_discovered", True)
+        return cube
     except UsageError as e:
         raise FormatError(f"{documents[seeds[0]].key}: {e.message}", code="invalid-cube") from None
 
