@@ -27,6 +27,7 @@ import crashes
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.resolve import HISTORY
+from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.store import Store
 from kartosql.write.race import Patience
@@ -114,11 +115,12 @@ def state(con: kartosql.Connection) -> dict[str, Any]:
     for name in [*con.cubes(), *sorted(members), *plain]:
         query = con.sql(f'SELECT * FROM "{name}" ORDER BY ALL')
         found[name] = query.columns, query.rows()
+    snapshot = Snapshot(con.store)  # which resolves documents of changes that are not carried out to their end
     for uuid in [*sorted(members), *plain]:
         shown = con.sql(f'SHOW INDEXES FROM "{uuid}"')
         found[f"{uuid} indices"] = sorted(row[shown.columns.index("column")] for row in shown.rows())
         found[f"{uuid} skipping"] = con.sql(f'SHOW SKIPPING INDEXES FROM "{uuid}"').rows()
-        found[f"{uuid} history"] = HISTORY in json.loads(con.store.read(f"{uuid}.by-dataset-metadata.json"))["metadata"]
+        found[f"{uuid} history"] = HISTORY in snapshot.dataset(uuid).document.metadata
     target = Path(operations.exported(con))
     if (target / "refs" / "head").exists():
         chain = read_chain(reader_of(target))
