@@ -39,16 +39,10 @@ def translate(
     hint = next((line for line in raw.splitlines() if line.startswith(("Did you mean", "Candidate"))), None)
     hint = hint and re.sub(r'^Did you mean "([^"]+)"\??$', r"Did you mean \1?", hint)
     if isinstance(error, duckdb.InterruptException):
-        if "timeout" in raw.lower() or "execution time" in raw.lower():
-            return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
-        return ExecutionError("The statement was interrupted.", code="interrupted")
+        return _stopped(raw)
     if "Max expression depth limit" in raw:
-        return SqlError(
-            "Expressions are nested too deeply.",
-            code="statement-too-deep",
-            hint="Compute parts of it in WITH, or split the statement.",
-            sql=sql,
-        )
+        hint = "Compute parts of it in WITH, or split the statement."
+        return SqlError("Expressions are nested too deeply.", code="statement-too-deep", hint=hint, sql=sql)
     if any(text in raw for text in _PIVOT_PARAMETERS):
         return SqlError(
             "A PIVOT that finds its values itself takes no parameters.",
@@ -89,6 +83,13 @@ def translate(
             hint = "TRY_CAST gives NULL where a value does not fit."
         return ExecutionError(message, code="invalid-value", hint=hint, sql=sql, span=_place(raw, sql, edits))
     return ExecutionError(message or type(error).__name__, hint=hint)
+
+
+def _stopped(raw: str) -> KartosqlError:
+    """Return why a statement was stopped: its timeout, or somebody's wish."""
+    if "timeout" in raw.lower() or "execution time" in raw.lower():
+        return LimitError("The statement ran longer than its timeout.", code="timeout", hint="Raise timeout.")
+    return ExecutionError("The statement was interrupted.", code="interrupted")
 
 
 def _place(raw: str, sql: str, edits: Sequence[Edit] = ()) -> Span | None:
