@@ -16,10 +16,12 @@ import pytest
 
 import kartosql
 import kartosql.query
+from kartosql import stopping
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
 from kartosql.stopping import Work
 from kartosql.write.operation import Operation
+from kartosql.write.spark.job import spark_errors
 
 ENDLESS = "SELECT count(*) FROM range(100000000) a, range(1000000) b, d WHERE a.range * b.range = x"
 STATEMENTS = (
@@ -248,3 +250,31 @@ def test_a_fork_is_told_and_does_not_hang(con):
     assert sorted(lines) == sorted(
         [str([other, other, other, other, other, None, [(3,)], [(5,)]])] * 6 + ["[0, 0, 0, 0, 0, 0]", "[(6,)] True"]
     )
+
+
+class Clearing:
+    """Fails when it is left, as objects of py4j do whose connection an interrupt broke."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        raise OSError("no answer")
+
+
+def test_an_interrupt_stays_one_where_clearing_up_fails():
+    interrupt = KeyboardInterrupt()
+    for raised, met in ((interrupt, KeyboardInterrupt), (ValueError(), OSError)):
+        with pytest.raises(met) as e, stopping.interrupts(), Clearing():
+            raise raised
+        assert (e.value is interrupt) == (raised is interrupt)
+    # One that the caller has met before is none of the block.
+    try:
+        raise interrupt
+    except KeyboardInterrupt:
+        with pytest.raises(OSError, match="no answer"), stopping.interrupts(), Clearing():
+            raise ValueError from None
+
+
+def test_what_spark_says_after_an_interrupt_is_not_told_instead_of_it():
+    with pytest.raises(KeyboardInterrupt), spark_errors(), Clearing():
+        raise KeyboardInterrupt

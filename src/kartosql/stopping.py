@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
@@ -194,6 +195,21 @@ def checked(function: Callable[..., object]) -> Callable[..., object]:
         return function(*args)
 
     return call
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt of the block also where a library, clearing up after it, fails with something else."""
+    outer = sys.exception()
+    try:
+        yield
+    except Exception as e:
+        found: BaseException | None = e
+        while found is not None and found is not outer:
+            if isinstance(found, KeyboardInterrupt):
+                raise found from None
+            found = found.__context__
+        raise
 
 
 @contextlib.contextmanager

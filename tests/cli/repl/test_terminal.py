@@ -179,7 +179,7 @@ def test_a_history_that_cannot_be_written_is_told_once(opened, tmp_path):
 
 
 def test_the_terminal_may_be_resized(opened):
-    terminal = opened(columns=100).ready()
+    terminal = opened(columns=100, COLUMNS="100", LINES="30").ready()
     sql = "select country, product, amount, shop, day from sales where amount = 7;"
     terminal.run(sql)
     assert "┌" in terminal.display

@@ -40,12 +40,21 @@ class Screen:
     @property
     def columns(self) -> int:
         """Its width now; a terminal may be resized."""
-        return max(MIN_COLUMNS, self._columns or shutil.get_terminal_size().columns)
+        return max(MIN_COLUMNS, self._columns or self._size().columns)
 
     @property
     def lines(self) -> int:
         """Its height now."""
-        return max(2, self._lines or shutil.get_terminal_size().lines)
+        return max(2, self._lines or self._size().lines)
+
+    def _size(self) -> os.terminal_size:
+        """Ask the terminal before the environment: COLUMNS of a shell does not follow when a window is resized."""
+        if self.is_terminal:
+            with suppress(OSError, ValueError):  # of streams without a descriptor
+                size = os.get_terminal_size(self.out.fileno())
+                if size.columns and size.lines:
+                    return size
+        return shutil.get_terminal_size()
 
     def paint(self, style: str, text: str) -> str:
         """Return a text in a style of the theme."""

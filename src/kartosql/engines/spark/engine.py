@@ -188,7 +188,7 @@ class SparkStatement:
     def _errors(self) -> Iterator[None]:
         """Turn Spark's errors into ours."""
         try:
-            with quiet():
+            with stopping.interrupts(), quiet():
                 yield
         except Exception as e:  # noqa: BLE001 - whatever comes out of the JVM
             raise error_of(e, interrupted=self._interrupted, timed_out=self._timed_out) from None

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from kartosql import stopping
 from kartosql.errors import ExecutionError, KartosqlError, UsageError
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
@@ -121,7 +122,8 @@ def address_of(store: Store) -> Address:
 def spark_errors() -> Iterator[None]:
     """Report what Spark raises as an error of ours."""
     try:
-        yield
+        with stopping.interrupts():
+            yield
     except KartosqlError:
         raise
     except ImportError as e:
