@@ -275,3 +275,12 @@ def copied(sample: dict[str, Any], folder: Path) -> Path:
         path, _, time = name.rpartition("#")
         os.utime(str(folder) + path.removeprefix(sample["object_prefix"]), ns=(int(time) * 10**6,) * 2)
     return folder
+
+
+def with_sizes(part: Path, sizes: bytes | None) -> None:
+    """Write a part file again with other sizes of files in its footer, or without."""
+    table, about = pq.read_table(part), pq.read_metadata(part).metadata
+    about = {k: v for k, v in about.items() if k not in (b"kartosql.sizes", b"ARROW:schema")}
+    with pq.ParquetWriter(part, table.schema.remove_metadata(), store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(about if sizes is None else {**about, b"kartosql.sizes": sizes})

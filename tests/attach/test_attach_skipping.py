@@ -155,6 +155,42 @@ def test_the_same_in_python(world):
     assert world.con.drop_skipping_index("t") == {"files": 1}
 
 
+def replaced(world: World, number: int, begin: int) -> None:
+    """Rename a file of another size over one, with the very same modification time."""
+    path = world.data / f"p={number // 5}" / f"{number}.{world.type}"
+    before, aside = path.stat(), path.rename(world.folder / "aside")
+    world.write(number, count=30, begin=begin)
+    path.replace(made := world.folder / "made")
+    aside.rename(path)
+    os.utime(made, ns=(before.st_atime_ns, before.st_mtime_ns))
+    made.replace(path)
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert path.stat().st_size != before.st_size
+
+
+def test_a_file_of_another_size_is_another_file_whatever_its_time(world, monkeypatch):
+    world.con.sql(f"CREATE SKIPPING INDEX ON t ({SPECS})")
+    asked = ("a = 915", "s = 's183'", "f >= 228", "a = 42", "a BETWEEN 30 AND 120", "t > TIMESTAMP '2024-02-07'")
+    before = {where: world.both(monkeypatch, where) for where in asked}
+    replaced(world, 4, begin=900)
+    after = {where: world.both(monkeypatch, where) for where in asked}
+    assert [len(found[w]) for found in (before, after) for w in ("a = 915", "a = 42")] == [0, 1, 1, 0]
+    assert world.con.sql("SHOW SKIPPING INDEXES FROM t").rows()[0][-2:] == (19, 20)
+    assert world.left("a = 915") == {"minmax": 1}  # that one is read
+    assert world.con.sql("REFRESH SKIPPING INDEX ON t").rows() == [("t", 9, 1, 1, 19, 0)]
+    assert world.left("a = 42") == {"minmax": 0}
+    assert {where: world.both(monkeypatch, where) for where in asked} == after
+    world.con.create_skipping_index("t", minmax="k")  # entries are kept in other part files, with their sizes
+    replaced(world, 7, begin=900)
+    assert world.left("a = 915") == {"minmax": 2}
+    assert world.con.refresh_skipping_index("t")["removed"] == 1
+    for part in world.metadata.glob("*.parquet"):  # as the original writes them, and an older kartosql
+        skipping_data.with_sizes(part, None)
+    replaced(world, 8, begin=900)
+    assert world.left("a = 915") == {"minmax": 2}
+    assert world.con.refresh_skipping_index("t")["kept"] == 20
+
+
 def test_partition_columns_have_the_types_that_spark_gives_them(parquet):
     shutil.copytree(parquet.data / "p=0", parquet.data / "p=07")
     parquet.con.create_skipping_index("t", minmax="a")

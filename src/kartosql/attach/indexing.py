@@ -192,7 +192,7 @@ class FolderIndexes:
         for file, path, row in zip(self.files, paths, self.table.given.part_of_file, strict=True):
             if file.time is not None:
                 partition = {k: values[row] for k, values in columns.items()}
-                found.append(DataFile(path, file.time, file.name, partition))
+                found.append(DataFile(path, file.time, file.name, partition, file.size))
         return found
 
     def _wait(self) -> None:

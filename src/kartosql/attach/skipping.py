@@ -17,7 +17,7 @@ from kartosql.formats.xskipper import conditions as xs
 from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
-from kartosql.formats.xskipper.store import ATTEMPTS
+from kartosql.formats.xskipper.store import ATTEMPTS, File
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 from kartosql.store.scope import is_local_url, path_of
@@ -181,8 +181,10 @@ class FolderSkipping:
         self._store = store
         # What we read ourselves, we read in the same way again.
         self._is_certain = not self._is_text or all(s.schema.reading is not None for s in store.segments)
-        times = [-1 if f.time is None else f.time for f in self._listed]
-        self._files = list(zip(self._metadata.paths(self._listed, store.objects), times, strict=True))
+        paths = self._metadata.paths(self._listed, store.objects)
+        self._files: list[File] = [
+            (path, -1 if f.time is None else f.time, f.size) for path, f in zip(paths, self._listed, strict=True)
+        ]
 
     def indexed(self) -> tuple[list[Index], int]:
         """Return the indexes, and how many files they know."""

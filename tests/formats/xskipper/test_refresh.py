@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import skipping_data
 from kartosql.errors import FormatError, StoreError, UsageError
 from kartosql.formats.xskipper import (
     DataFile,
@@ -391,3 +392,36 @@ def test_part_files_that_are_written_meanwhile_are_removed_if_one_fails(lake, mo
     assert sorted((lake.root / "meta").glob("part-*")) == before
     monkeypatch.setattr(lake.base, "put", put)
     assert lake.refresh().added == 5
+
+
+def test_sizes_stay_with_entries_and_those_of_older_metadata_stay_unknown(lake):
+    def sized() -> list[DataFile]:
+        return [replace(f, size=(lake.root / "data" / f.key).stat().st_size) for f in lake.files]
+
+    def known() -> dict[str, int | None]:
+        found = lake.open().segments
+        return {Path(name).stem: n for s in found for name, n in zip(s.ids(), s.sizes(), strict=True)}
+
+    def again(specs: Any) -> None:
+        refresh(lake.base, "meta", sized(), layout_for(TABLE, specs, TYPES), Sources(lake.scan))
+
+    lake.refresh()
+    assert known() == {"a": None, "b": None, "c": None}
+    lake.write("d.parquet", [7])
+    wanted = {"a": None, "b": None, "c": None, "d": (lake.root / "data" / "d.parquet").stat().st_size}
+    for specs in (SPECS, SPECS[:2], SPECS[:1]):  # entries are copied to other part files
+        again(specs)
+        assert known() == wanted
+    listing = [(f.path, f.modified_ms, f.size + 1) for f in sized()]
+    assert lake.open().select("i = 500", listing) == [f"{TABLE}/d.parquet"]
+    assert lake.open().select("i = 500", [f[:2] for f in listing]) == []
+
+
+@pytest.mark.parametrize("sizes", [b"[1]", b"{}", b"[1, 2, true]", b"[1, 2", b"\xff"])
+def test_sizes_that_make_no_sense_make_a_part_file_unused(lake, sizes):
+    lake.refresh()
+    (key,) = lake.base.list_below("meta")
+    skipping_data.with_sizes(lake.root / key, sizes)
+    assert lake.read("i > 500") == ["a", "b", "c"]
+    (problem,) = lake.open().problems
+    assert "sizes" in problem

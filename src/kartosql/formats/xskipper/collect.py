@@ -33,13 +33,15 @@ _FIRST = 512
 class DataFile:
     """A file of data: its path and time as metadata name it, the key under which it is read, and its partition.
 
-    The time has to be taken before the file is read. ``partition`` are the typed values of its partition columns.
+    The time, and the size if it is given, have to be taken before the file is read. ``partition`` are the typed
+    values of its partition columns.
     """
 
     path: str
     modified_ms: int
     key: str
     partition: Mapping[str, Any] = field(default_factory=dict)
+    size: int | None = None
 
     @property
     def id(self) -> str:

@@ -138,7 +138,7 @@ def refresh(
     if existing is None:
         existing = MetadataStore.below(store, folder, layout.secrets.keys if layout.secrets else {})
     _check_own(existing, folder, layout)
-    writer = _Parts(store, folder, layout)
+    writer = _Parts(store, folder, layout, {f.id: f.size for f in files})
     try:
         with writer:
             done, stale = _written(existing, files, layout, sources, writer)
@@ -160,15 +160,18 @@ def _written(
     removed = 0
     merging = _small(existing)
     for segment in existing.segments:
-        ids = segment.ids()
-        removed += sum(i not in current for i in ids)
-        wanted = [i for i in ids if i in current and i not in seen]
+        ids, sizes = segment.ids(), segment.sizes()
+        valid = [(at, name) for at, name in enumerate(ids) if _is_about(name, sizes[at], current)]
+        removed += len(ids) - len(valid)
+        wanted = [(at, name) for at, name in valid if name not in seen]
         if segment.source not in merging and len(wanted) == len(ids) and ids and _is_as_wanted(segment, layout):
-            seen.update(wanted)
+            seen.update(name for _, name in wanted)
             continue
-        kept = _converted(segment, layout, current, set(wanted))
+        first = {name: at for at, name in reversed(wanted)}
+        kept = _converted(segment, layout, current, sorted(first.values()))
         if kept is not None and kept.num_rows:
-            seen.update(kept.column(OBJECT_COLUMN).to_pylist())
+            seen.update(first)
+            writer.sizes.update((name, sizes[at]) for name, at in first.items())
             writer.add(kept, bounds_are_exact=segment.schema.bounds_are_exact, reading=segment.schema.reading)
         stale.append(segment.source)
     kept_count = len(seen)
@@ -181,6 +184,12 @@ def _written(
         writer.hold()
     left = tuple(f.path for f in files if f.id not in seen)
     return Refreshed(len(seen) - kept_count, removed, kept_count, left), stale
+
+
+def _is_about(name: str, size: int | None, current: Mapping[str, DataFile]) -> bool:
+    """Return whether an entry is about one of the current files as it is now; most metadata tell no sizes."""
+    file = current.get(name)
+    return file is not None and (size is None or file.size is None or size == file.size)
 
 
 def _small(existing: MetadataStore) -> set[str]:
@@ -227,8 +236,9 @@ def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
 class _Parts:
     """Part files that are written when they have some megabytes, one of them while rows of the next are collected."""
 
-    def __init__(self, store: Store, folder: str, layout: Layout) -> None:
+    def __init__(self, store: Store, folder: str, layout: Layout, sizes: dict[str, int | None]) -> None:
         self._store, self._folder, self._layout = store, folder, layout
+        self.sizes = sizes  # of indexed objects as they were when their entries were made
         self._held: dict[tuple[bool, str | None], list[pa.Table]] = {}
         self._thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
@@ -272,7 +282,9 @@ class _Parts:
 
     def _put(self, rows: pa.Table, *, exact: bool, reading: str | None) -> None:
         self.keys.append(f"{self._folder}/{part_name()}")
-        self._store.put(self.keys[-1], part_file(rows, self._layout, bounds_are_exact=exact, reading=reading))
+        sizes = [self.sizes.get(name) for name in rows.column(OBJECT_COLUMN).to_pylist()]
+        made = part_file(rows, self._layout, bounds_are_exact=exact, reading=reading, sizes=sizes)
+        self._store.put(self.keys[-1], made)
 
 
 # -- what is there already -----------------------------------------------------------------------
@@ -297,14 +309,14 @@ def _is_as_wanted(segment: Segment, layout: Layout) -> bool:
     return True
 
 
-def _converted(segment: Segment, layout: Layout, current: Mapping[str, DataFile], wanted: set[str]) -> pa.Table | None:
+def _converted(
+    segment: Segment, layout: Layout, current: Mapping[str, DataFile], places: Sequence[int]
+) -> pa.Table | None:
     """Return entries of a part file in the columns that are wanted, None if it has not all of them."""
-    if not segment.schema.version or segment.schema.is_legacy or not wanted:
+    if not segment.schema.version or segment.schema.is_legacy or not places:
         return None  # version 0, and times in another calendar, are read anew
     if segment.schema.reading not in (None, layout.reading):
         return None
-    first = {name: place for place, name in reversed(list(enumerate(segment.ids())))}
-    places = sorted(first[name] for name in wanted)
     schema = layout.arrow_schema
     ids = [segment.ids()[p] for p in places]
     arrays: list[pa.Array] = [array_of(ids, pa.string())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 SPARK_VERSION = "org.apache.spark.version"
 READING = "kartosql.reading"  # how texts were read, in a file of ours about files of text
 ROW_BOUNDS = "kartosql.bounds"  # a file of ours, whose bounds are those of all rows, NaN included
+SIZES = "kartosql.sizes"  # of the files that the rows of a file of ours are about, a JSON list in their order
 PARTS = "kartosql.parts"  # of a metadata column of ours: the names in that of the index, where some hold dots
 NEWEST = 4
 MINMAX, VALUE_LIST, BLOOM, REGEX = "minmax", "valuelist", "bloomfilter", "regexvaluelist"
@@ -82,7 +83,8 @@ class FileSchema:
     ``virtual`` are the types of partition columns by their names, ``spark_virtual`` as Spark has them.
     ``is_legacy`` tells that dates and times before 1900 may stand in another calendar or zone.
     ``bounds_are_exact`` tells that no bounds come from footers of Parquet files, which know nothing of NaN.
-    ``reading`` tells for files of text how they were read, if the file is one of ours.
+    ``reading`` tells for files of text how they were read, if the file is one of ours; ``sizes`` then are
+    the bytes of the indexed files, row by row, None for those that are not known.
     """
 
     version: int
@@ -94,6 +96,7 @@ class FileSchema:
     bounds_are_exact: bool
     spark_virtual: Mapping[str, Any] = field(default_factory=dict)
     reading: str | None = None
+    sizes: Sequence[int | None] | None = None
 
 
 def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema:
@@ -140,6 +143,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
         _is_exact(indexes) or found.get(ROW_BOUNDS.encode()) == b"rows",
         raw if version >= NEWEST else {},
         found[READING.encode()].decode("utf-8", "replace") if READING.encode() in found else None,
+        _sizes(found.get(SIZES.encode()), source),
     )
 
 
@@ -158,6 +162,18 @@ def _json(raw: bytes | None, source: str) -> Any:
         return json.loads(raw)
     except (ValueError, RecursionError):
         raise _odd(source, "the schema in its footer is no JSON") from None
+
+
+def _sizes(raw: bytes | None, source: str) -> list[int | None] | None:
+    if raw is None:
+        return None
+    try:
+        sizes = json.loads(raw)
+    except (ValueError, RecursionError):
+        sizes = None
+    if not isinstance(sizes, list) or not all(size is None or type(size) is int for size in sizes):
+        raise _odd(source, "the sizes in its footer are no list of numbers")
+    return sizes
 
 
 def _version(raw: Any, source: str) -> int:

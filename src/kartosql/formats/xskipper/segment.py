@@ -63,6 +63,12 @@ class Segment:
             ) from None
         if self.rows > MAX_ROWS:
             raise FormatError(f"{key}: {self.rows:,} rows are more than {MAX_ROWS:,}.", code="too-large")
+        if self.schema.sizes is not None and len(self.schema.sizes) != self.rows:
+            raise FormatError(
+                f"{key}: its footer has sizes of {len(self.schema.sizes):,} files for {self.rows:,} rows.",
+                code="invalid-metadata",
+                hint="The file is damaged. Nothing is skipped by it.",
+            )
 
     def _open(self, texts: Sequence[str] = ()) -> pq.ParquetFile:
         secrets = crypto.decryption(self._keys)
@@ -133,6 +139,11 @@ class Segment:
     def ids(self) -> list[str]:
         """Return the names of the indexed objects; none where they cannot be read."""
         return (self._once("ids", OBJECT_COLUMN, self._ids) if self.rows else None) or []
+
+    def sizes(self) -> Sequence[int | None]:
+        """Return the bytes of the indexed objects in the order of their names, None for those not known."""
+        ids, sizes = self.ids(), self.schema.sizes
+        return sizes if ids and sizes is not None else [None] * len(ids)
 
     def _ids(self) -> list[str]:
         array = self.column(OBJECT_COLUMN)

@@ -20,7 +20,8 @@ from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
 from kartosql.store import Store
 
-File = tuple[str, int]  # the path of a data file as the metadata know it, and its modification time in milliseconds
+# The path of a data file as the metadata know it, its modification time in milliseconds, and its size if it is known.
+File = tuple[str, int] | tuple[str, int, int | None]
 MAX_FILES = 100_000
 MAX_THREADS = 8
 ATTEMPTS = 10  # to open files that are all still there
@@ -88,6 +89,7 @@ class MetadataStore:
         self.locked: list[str] = []
         self._budget = Budget()
         self._rows: dict[str, list[int]] | None = None
+        self._sizes: list[int | None] = []
         for name in names:
             segment = self._segment(name, keys)
             if segment is not None and _is_about(segment, table, self._report):
@@ -227,8 +229,7 @@ class MetadataStore:
 
     def known(self, files: Sequence[File]) -> int:
         """Return how many of some files are indexed as they are now."""
-        ids = self._by_id()
-        return sum(object_id(path, time) in ids for path, time in files)
+        return sum(bool(self._rows_of(file)) for file in files)
 
     # -- which files -----------------------------------------------------------------------
 
@@ -236,11 +237,11 @@ class MetadataStore:
         """Return the paths of the files that may hold a row for which ``where`` is TRUE.
 
         ``where`` is SQL text, a tree of sqlglot or a Condition. ``listing`` are the files as they
-        are now: (path as the metadata know it, modification time in milliseconds). Files that are
-        not indexed, or changed since, are among the answers, as is each file where the metadata
-        leave a doubt. Raises ``syntax-error`` for text that is no predicate.
+        are: (path as the metadata know it, modification time in milliseconds), and the size in bytes if it
+        is known. Files that are not indexed, or changed since, are among the answers, as is each file
+        where the metadata leave a doubt. Raises ``syntax-error`` for text that is no predicate.
         """
-        files = [(str(path), int(time)) for path, time in listing]
+        files = [(str(path), int(time), *size) for path, time, *size in listing]
         condition = where if isinstance(where, Condition) else _translate(where)
         kept = self.select_files([condition], files, Session(zone=time_zone)).kept
         return [files[i][0] for i in kept]
@@ -255,15 +256,14 @@ class MetadataStore:
         """
         session = session or Session()
         stages, asked = self._stages(conditions, session)
-        known = self._by_id()
         skipped: list[str | None] = [None] * len(files)
         steps = []
         before = len(files)
-        rows = [known.get(object_id(path, time)) for path, time in files]
+        rows = [self._rows_of(file) for file in files]
         for kind, flags in stages.items():
             for i, numbers in enumerate(rows):
                 # Several rows of one file should say the same; if not, the file is kept.
-                if numbers is not None and skipped[i] is None and not any(flags[n] for n in numbers):
+                if numbers and skipped[i] is None and not any(flags[n] for n in numbers):
                     skipped[i] = kind
             after = skipped.count(None)
             if before and kind in asked:
@@ -291,16 +291,25 @@ class MetadataStore:
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
         return found, asked
 
+    def _rows_of(self, file: File) -> list[int]:
+        """Return the rows about a file as it is now; none of another size is."""
+        path, time, *known = file
+        rows = self._by_id().get(object_id(path, time), [])
+        size = known[0] if known else None
+        return rows if size is None else [n for n in rows if self._sizes[n] in (None, size)]
+
     def _by_id(self) -> dict[str, list[int]]:
         """Return the rows of each indexed object, counted through all part files with readable names."""
         if self._rows is None:
             rows: dict[str, list[int]] = {}
+            sizes: list[int | None] = []
             at = 0
             for segment in self.segments:
                 for name in segment.ids():
                     rows.setdefault(name, []).append(at)
                     at += 1
-            self._rows = rows
+                sizes += segment.sizes()
+            self._sizes, self._rows = sizes, rows
         return self._rows
 
     def _filters_of(self, segment: Segment, index: Index) -> Filters:

@@ -31,6 +31,7 @@ from kartosql.formats.xskipper.schema import (
     REGEX,
     ROW_BOUNDS,
     ROW_METADATA,
+    SIZES,
     SPARK_VERSION,
     VALUE_LIST,
     Index,
@@ -318,12 +319,20 @@ def part_name() -> str:
     return f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
 
 
-def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool, reading: str | None = None) -> bytes:
+def part_file(
+    rows: pa.Table,
+    layout: Layout,
+    *,
+    bounds_are_exact: bool,
+    reading: str | None = None,
+    sizes: Sequence[int | None] = (),
+) -> bytes:
     """Return a part file with rows in the columns of ``layout.arrow_schema``.
 
     ``bounds_are_exact`` tells that the bounds are those of all rows, NaN included; the original
     cannot say so, and its bounds of floating-point numbers are trusted less. ``reading`` is how texts
-    were read for these rows, if that is known.
+    were read for these rows, if that is known. ``sizes`` are the bytes of the files that the rows are about;
+    the original knows their times alone.
     """
     sink = io.BytesIO()
     properties = None
@@ -355,6 +364,8 @@ def part_file(rows: pa.Table, layout: Layout, *, bounds_are_exact: bool, reading
             about[ROW_BOUNDS] = "rows"
         if reading is not None:
             about[READING] = reading
+        if any(size is not None for size in sizes):
+            about[SIZES] = json.dumps(list(sizes), separators=(",", ":"))
         writer.add_key_value_metadata(about)
         # Readers that look for filters of some files leave out row groups of others.
         writer.write_table(rows, max(1, _GROUP_BYTES * rows.num_rows // max(1, rows.nbytes)))
