@@ -95,6 +95,28 @@ def test_an_open_connection_answers_as_a_new_one(place, tmp_path):
                 assert wrong == [], (number, wrong)
 
 
+def sizes_told(connection: Any) -> list[int | None]:
+    """Return the bytes of all files of each dataset, as reports tell them after a run."""
+    told = []
+    for sql in STATEMENTS:
+        query = connection.sql(sql)
+        query.rows()
+        query.learn_sizes()
+        told += [d["bytes_total"] for scan in query.report.to_dict()["scans"] for d in scan["datasets"]]
+    return told
+
+
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_reports_tell_the_sizes_of_the_files_as_they_are(place, tmp_path):
+    store = Store(str(tmp_path) if place == "disk" else f"memory://{uuid.uuid4().hex}")
+    with kartosql.connect(store.url) as connection:
+        for number, size in enumerate((4, 40, 400), 1):
+            tables = rows(0, [size + n % 3 for n in range(FILES)], pa.int64())
+            write(store, tables, number)
+            for _ in range(2):
+                assert set(sizes_told(connection)) == {sum(len(stored(t)) for t in tables)}
+
+
 def test_files_of_other_values_have_the_same_sizes():
     one, other = ([len(stored(t)) for t in rows(base, [4, 5, 6], pa.int64())] for base in (0, 1000))
     assert one == other

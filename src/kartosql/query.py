@@ -166,17 +166,17 @@ class SelectQuery(Query):
     def learn_sizes(self) -> None:
         """Learn the sizes of all files of the tables, for an account of what was not read.
 
-        Of a remote store this lists each dataset once per connection. Raises ``store-failed``.
+        Of a remote store this lists each dataset once, as long as it does not change. Raises ``store-failed``.
         """
         if self._report is not None and not self._store.is_local:
-            every = [key for o in self._report.scan.occurrences for p in o.parts for key in p.part.table.files]
-            self._report.sizes.update({**self._runtime.listed_sizes(every), **self._report.sizes})
+            tables = [p.part.table for o in self._report.scan.occurrences for p in o.parts]
+            self._report.sizes.update({**self._runtime.sizes_of(tables), **self._report.sizes})
 
     def _add_totals(self, report: ScanReport) -> None:
         """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
-        every = [key for o in report.scan.occurrences for p in o.occurrence.source.parts for key in p.table.files]
-        if self._store.is_local and len(every) <= STAT_LIMIT:
-            report.sizes.update({**self._runtime.sizes_of(every), **report.sizes})
+        tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
+        if self._store.is_local and sum(len(t.files) for t in tables) <= STAT_LIMIT:
+            report.sizes.update({**self._runtime.sizes_of(tables), **report.sizes})
 
     def interrupt(self) -> None:
         """Stop the query if it runs, from any thread."""

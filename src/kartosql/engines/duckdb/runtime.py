@@ -48,7 +48,7 @@ class Runtime:
         self._planners: OrderedDict[tuple[Any, ...], Planner] = OrderedDict()
         self._idle: list[Instance] = []
         self._misses: dict[frozenset[tuple[str, str]], int] = {}
-        self._sizes: dict[str, int | None] = {}
+        self._sizes: weakref.WeakKeyDictionary[DatasetTable, dict[str, int | None]] = weakref.WeakKeyDictionary()
         self._closed = False
         self._one_more = False
         self.watched = False  # whether somebody looks at the progress of statements
@@ -83,26 +83,29 @@ class Runtime:
         """Expect that one more statement runs, so that the planner's instance may run it."""
         self._one_more = True
 
-    def sizes_of(self, keys: Sequence[str]) -> dict[str, int | None]:
-        """Return the sizes of files, for reports: those seen before as they were then, None if a file is not there."""
-        known = self._sizes
-        for key in keys if len(known) <= MAX_ALLOWED else ():
-            if key not in known:
-                try:
-                    known[key] = self.store.size(key)
-                except KeyError:
-                    known[key] = None
-        return {k: known.get(k) for k in keys}
+    def sizes_of(self, tables: Iterable[DatasetTable]) -> dict[str, int | None]:
+        """Return the sizes of all files of tables, for reports, None if one is not there; of a table asked for once.
 
-    def listed_sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
-        """Return the sizes of files as listings of their datasets tell them, each of which is listed once.
-
-        Those of files that are attached are not asked for.
+        In a remote store one listing of the dataset tells them; those of files that are attached are not asked for.
         """
-        known = self._sizes
-        for uuid in {key.split("/")[0] for key in keys if key not in known} if len(known) <= MAX_ALLOWED else ():
-            known.update(self.store.dataset_sizes(uuid))
-        return {k: known.get(k) for k in keys}
+        found: dict[str, int | None] = {}
+        for table in tables:
+            if (known := self._sizes.get(table)) is None:
+                known = self._sizes[table] = self._asked_for(table.files)
+            found.update(known)
+        return found
+
+    def _asked_for(self, keys: Sequence[str]) -> dict[str, int | None]:
+        found: dict[str, int | None] = dict.fromkeys(keys)
+        if self.store.is_local:
+            for key in keys:
+                with contextlib.suppress(KeyError):
+                    found[key] = self.store.size(key)
+            return found
+        listed: dict[str, int | None] = {}
+        for uuid in {key.split("/")[0] for key in keys}:
+            listed.update(self.store.dataset_sizes(uuid))
+        return {key: listed.get(key) for key in keys}
 
     # -- planning --------------------------------------------------------------------------------
 
