@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ import pyarrow.parquet as pq
 
 import golden
 from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Session, Sources, layout_for, refresh
-from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.naming import column_name
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.parquet.reader import open_footer
 from kartosql.plan.skipping import condition_of
 from kartosql.plan.skips import column_types
 from kartosql.store import Store
@@ -218,7 +219,7 @@ def world(rng: random.Random, folder: Path) -> World:
     base = Store(folder, create=True)
     if specs:
         layout = layout_for(TABLE, specs, COLUMNS, {"p": pa.int32()})
-        footers = parquet_footers(data) if rng.random() < 0.5 else None
+        footers = partial(open_footer, data) if rng.random() < 0.5 else None
         done = refresh(base, "meta", files, layout, Sources(parquet_scan(data), footers))
         assert (done.added, done.unindexed) == (len(files), ())
     version = rng.choice([1, 2, 3, 4, 4])

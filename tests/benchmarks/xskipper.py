@@ -23,8 +23,8 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, drop, layout_for, refresh
-from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 from tests.benchmarks.lineitem import Data, prepare
 from tests.benchmarks.ratios import HEAD, Figure, row, within
@@ -128,7 +128,7 @@ def collecting(base: Store, data: Data, runs: int) -> Iterator[Figure]:
         layout = layout_for(TABLE, specs, COLLECTED)
 
         def call() -> None:
-            done = refresh(base, "lines", files, layout, Sources(parquet_scan(store), parquet_footers(store)))
+            done = refresh(base, "lines", files, layout, Sources(parquet_scan(store), partial(open_footer, store)))
             assert done.added == len(files)
             drop(base, "lines")
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape, united
 from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.xskipper import MetadataStore
+from kartosql.parquet.reader import open_footer
 from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed, no_versions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of
@@ -92,13 +94,12 @@ class ParquetReader:
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
         """Return how the rows of files are read for indexes: by Arrow, from footers where these tell enough."""
         from kartosql.formats.xskipper import Sources
-        from kartosql.formats.xskipper.footers import parquet_footers
         from kartosql.formats.xskipper.scans import parquet_scan
 
         def still(files: Sequence[DataFile]) -> list[int | None]:
             return times_of(self._store, [f.key for f in files])
 
-        return Sources(parquet_scan(self._store), parquet_footers(self._store), still)
+        return Sources(parquet_scan(self._store), partial(open_footer, self._store), still)
 
     def close(self) -> None:
         """Do nothing: there is nothing to free."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from kartosql.parquet.reader import file_metadata
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.store import Files
-from kartosql.write.stats import read_footer
 
 MAX_FOOTERS = 200
 
@@ -42,7 +42,7 @@ def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = 
     """
     step = max(1.0, len(files) / most)
     chosen = tuple(files[int(i * step)] for i in range(min(len(files), most)))
-    found = list(store.map(partial(read_footer, store, with_columns=True), [keys[i] for i in chosen]))
+    found = list(store.map(partial(file_metadata, store, with_columns=True), [keys[i] for i in chosen]))
     return Sample(len(files), chosen, tuple(f for f, _ in found), tuple(size for _, size in found))
 
 

@@ -36,18 +36,13 @@ class LocalFiles:
                 f.seek(start)
             return f.read() if end is None else f.read(max(0, end - (start or 0)))
 
-    def tail(self, path: str, size: int, length: int) -> bytes | None:
-        """Return at most ``length`` bytes at the end of a file of some size, None if it cannot be read."""
-        try:
-            number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except OSError:
-            return None
+    def tail(self, path: str, size: int, length: int) -> bytes:
+        """Return at most ``length`` bytes at the end of a file of some size; raises OSError if it cannot be read."""
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
             start = max(0, size - length)
             os.lseek(number, start, os.SEEK_SET)
             return os.read(number, size - start)
-        except OSError:
-            return None
         finally:
             os.close(number)
 

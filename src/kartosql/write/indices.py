@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from kartosql.errors import KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
+from kartosql.parquet.reader import file_metadata
 from kartosql.write.change import Change
 from kartosql.write.datasets import cube_of, find_dataset
 from kartosql.write.frames import invalid_data
@@ -20,7 +21,7 @@ from kartosql.write.indexing import pairs_of_files
 from kartosql.write.layout import Layout, columns_of
 from kartosql.write.operation import Operation, check_index_keys
 from kartosql.write.split import is_index_type
-from kartosql.write.stats import may_hold_null, read_footer
+from kartosql.write.stats import may_hold_null
 
 ORIGINALS_REFUSE = "kartothek and plateau refuse to add rows with NULL in an indexed column to a cube."
 _FOOTERS = 64
@@ -97,7 +98,7 @@ def _warn_of_nulls(operation: Operation, dataset: Dataset, columns: Sequence[str
     if cube_of(operation.snapshot, dataset.uuid) is None:
         return
     (table,) = dataset.tables.values()
-    read = partial(read_footer, operation.store, with_columns=True)
+    read = partial(file_metadata, operation.store, with_columns=True)
     left = list(columns)
     for at in range(0, len(table.files), _FOOTERS):
         footers = [found for found, _ in operation.store.map(read, table.files[at : at + _FOOTERS])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +28,12 @@ from kartosql.formats.xskipper import (
     refresh,
     specs_of,
 )
-from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, REGEX, VALUE_LIST
 from kartosql.formats.xskipper.writer import resolved, value_type
+from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.datasets import find_dataset
@@ -276,7 +277,7 @@ def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]
 
 def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
     if spark is None:
-        return Sources(parquet_scan(store), parquet_footers(store))
+        return Sources(parquet_scan(store), partial(open_footer, store))
     from kartosql.write.spark.skipping import SparkSources
 
     return SparkSources(spark, store, uuid)

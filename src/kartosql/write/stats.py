@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError
-from kartosql.failures import reraise
-from kartosql.formats.footer import column_sizes
 from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.parquet.reader import file_metadata
 from kartosql.store import Files
 
 
@@ -37,8 +34,8 @@ def collect_stats(store: Files, table: DatasetTable) -> Stats:
 
 
 def footer(store: Files, key: str) -> tuple[int, int]:
-    """Return rows and bytes of a data file, as ``read_footer`` reads them."""
-    found, size = read_footer(store, key)
+    """Return rows and bytes of a data file, as ``file_metadata`` reads them."""
+    found, size = file_metadata(store, key)
     return found.num_rows, size
 
 
@@ -52,27 +49,3 @@ def may_hold_null(found: pq.FileMetaData, column: str) -> bool:
         if c.path_in_schema == column
     ]
     return any(count is None or count > 0 for count in counts)
-
-
-def read_footer(store: Files, key: str, *, with_columns: bool = False) -> tuple[pq.FileMetaData, int]:
-    """Return the footer and the size in bytes of a data file, reading no more than its end.
-
-    Only ``with_columns`` may it be asked about the columns of row groups. Raises ``missing-file`` and
-    ``corrupt-file``.
-    """
-    try:
-        size = store.size(key) or 0
-        tail = store.read(key, start=max(0, size - 8), end=size)
-        length = int.from_bytes(tail[:4], "little") + 8
-        if tail[4:] != b"PAR1" or length > size:
-            raise FormatError(f"{store.shown(key)}: it is no Parquet file", code="corrupt-file")
-        data = store.read(key, start=size - length, end=size)
-        found = pq.read_metadata(pa.BufferReader(data))
-        if with_columns and column_sizes(data[:-8], found.schema) is None:
-            raise FormatError(f"{store.shown(key)}: columns of it are encrypted or damaged", code="corrupt-file")
-        return found, size
-    except KeyError:
-        raise FormatError(f"The file {store.shown(key)!r} is missing.", code="missing-file") from None
-    except (pa.ArrowException, OSError) as e:
-        reraise(e, f"Cannot read {store.shown(key)!r}")
-        raise FormatError(f"{store.shown(key)}: {e}", code="corrupt-file") from None

@@ -23,8 +23,9 @@ from kartosql.formats.xskipper import (
     refresh,
     segment,
 )
-from kartosql.formats.xskipper.footers import Footer, parquet_footers
 from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.parquet.footer import Footer
+from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 
 TABLE = "/lake/t"
@@ -298,6 +299,6 @@ def test_footers_with_encrypted_columns_tell_nothing_of_them(tmp_path):
     table = pa.table({"a": [1, 2], "b": [3, 4]})
     with pq.ParquetWriter(tmp_path / "x.parquet", table.schema, encryption_properties=secret) as writer:
         writer.write_table(table)
-    footer = parquet_footers(Store(tmp_path))("x.parquet")
+    footer = open_footer(Store(tmp_path), "x.parquet")
     assert footer.bounds("a", pa.int64()) == (1, 2)
     assert footer.bounds("b", pa.int64()) is None

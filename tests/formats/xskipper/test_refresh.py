@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ from kartosql.formats.xskipper import (
     scans,
     specs_of,
 )
-from kartosql.formats.xskipper.footers import parquet_footers
 from kartosql.formats.xskipper.refreshing import MAX_PARTS
 from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 
 TABLE = "/lake/t"
@@ -161,7 +162,7 @@ def test_files_that_cannot_be_indexed_are_kept(lake):
     pq.write_table(pa.table({"i": ["text"], "s": ["x"]}), lake.root / "data" / "typed.parquet")
     pq.write_table(pa.table({"i": [1]}), lake.root / "data" / "without.parquet")
     pq.write_table(pa.table({"i": [1], "I": [2], "s": ["x"]}), lake.root / "data" / "twice.parquet")
-    done = lake.refresh(footers=parquet_footers(lake.data))
+    done = lake.refresh(footers=partial(open_footer, lake.data))
     assert done.added == 3
     assert {p.rsplit("/", 1)[-1] for p in done.unindexed} == {
         "torn.parquet",
@@ -175,12 +176,12 @@ def test_files_that_cannot_be_indexed_are_kept(lake):
 def test_bounds_come_from_footers_where_these_are_exact(lake):
     lake.write("n.parquet", [7], d=[math.nan])
     specs = [IndexSpec("minmax", "i"), IndexSpec("minmax", "s")]
-    assert lake.refresh(specs, footers=parquet_footers(lake.data)).added == 4
+    assert lake.refresh(specs, footers=partial(open_footer, lake.data)).added == 4
     assert lake.scanned == []
     assert lake.read("i BETWEEN 5 AND 8") == ["n"]
     assert lake.read("s >= 'v7'") == ["n"]
     # Footers know nothing of NaN, so rows are read for floating-point numbers.
-    lake.refresh([*specs, IndexSpec("minmax", "d")], footers=parquet_footers(lake.data))
+    lake.refresh([*specs, IndexSpec("minmax", "d")], footers=partial(open_footer, lake.data))
     assert len(lake.scanned) == 1
     assert lake.read("d > 1e9") == ["n"]
     assert lake.read("d < 1e9") == []
@@ -188,14 +189,14 @@ def test_bounds_come_from_footers_where_these_are_exact(lake):
 
 def test_bounds_of_cut_statistics_are_not_taken(lake):
     lake.write("a.parquet", [1], s=["x" * 100])
-    footer = parquet_footers(lake.data)("a.parquet")
+    footer = open_footer(lake.data, "a.parquet")
     assert footer.bounds("s", pa.string()) is None
     assert footer.bounds("i", pa.int64()) == (1, 1)
     assert footer.bounds("I", pa.int64()) == (1, 1)
     assert footer.bounds("i", pa.string()) is None
     assert footer.bounds("none", pa.int64()) is None
     pq.write_table(pa.table({"u": pa.array([1, (1 << 32) - 1], pa.uint32())}), lake.root / "data" / "u.parquet")
-    assert parquet_footers(lake.data)("u.parquet").bounds("u", pa.int64()) is None
+    assert open_footer(lake.data, "u.parquet").bounds("u", pa.int64()) is None
 
 
 @pytest.mark.parametrize("plaintext", [False, True])
@@ -327,9 +328,10 @@ def test_rows_that_disagree_keep_their_file(lake):
 def test_neither_making_nor_using_metadata_imports_pandas(lake):
     code = f"""
 import sys
+from functools import partial
 import pyarrow as pa
 from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, layout_for, refresh
-from kartosql.formats.xskipper.footers import parquet_footers
+from kartosql.parquet.reader import open_footer
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.store import Store
 data, base = Store({str(lake.root / "data")!r}), Store({str(lake.root)!r})
@@ -337,7 +339,7 @@ files = [DataFile(f"/t/{{n}}", 1, f"{{n}}.parquet", {{"p": n}}) for n in "abc"]
 types = {{"i": pa.int64(), "s": pa.string(), "d": pa.float64()}}
 for specs in ([("minmax", "i")], [("minmax", "d"), ("valuelist", "s"), ("bloomfilter", "s"), ("bloomfilter", "i")]):
     layout = layout_for("/t", [IndexSpec(*s) for s in specs], types, {{"p": pa.string()}})
-    assert refresh(base, "m", files, layout, Sources(parquet_scan(data), parquet_footers(data))).added == 3
+    assert refresh(base, "m", files, layout, Sources(parquet_scan(data), partial(open_footer, data))).added == 3
 store = MetadataStore.below(base, "m")
 listing = [(f.path, 1) for f in files]
 assert store.select("s = 'v2' AND i IN (2, 5) AND p < 'b'", listing) == ["/t/a"]

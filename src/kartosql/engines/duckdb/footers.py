@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,14 +10,13 @@ from typing import TYPE_CHECKING
 from kartosql import stopping
 from kartosql.engines.duckdb.types import fits, literal
 from kartosql.errors import FormatError
-from kartosql.formats.footer import footer_of, schema_bytes
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.store.local import LocalFiles
+from kartosql.parquet.cache import FooterCache
+from kartosql.parquet.reader import read_footer
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
 
-MAX_FILES = 200_000
 MIN_FILES = 32  # scans of fewer files are not worth statistics
 # To read the statistics of a small file takes as long as to scan it, so a statement does it for part of its files:
 # so many, or more if their share of the seconds that it takes to scan all files suffices.
@@ -42,16 +40,11 @@ _ORDERED = {
     "VARCHAR",
 }
 
-_LOCAL = LocalFiles()
-TAIL = 32_768  # bytes at the end of a local file that are read for its footer
-MAX_PREFIXES = 16  # beginnings of footers with which others are compared
-
 _NARROWER = {"BIGINT": {"TINYINT", "SMALLINT", "INTEGER"}, "UBIGINT": {"UTINYINT", "USMALLINT", "UINTEGER"}}
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
 _File = tuple[str, int | None]  # key and size
-_Shapes = dict[_File, int]
 Bounds = tuple[int, str | None, str | None, int | None]  # file, minimum, maximum, number of NULLs
 
 
@@ -74,53 +67,26 @@ class ColumnStatistics:
 
 @dataclass
 class _Watched:
-    """A table of whose columns statistics were asked for."""
+    """The positions of a table's files by their keys, and the columns of which statistics were asked for."""
 
-    table: weakref.ref[DatasetTable]
     position: dict[str, int]
     columns: dict[str, ColumnStatistics] = field(default_factory=dict)
 
-
-@dataclass
-class _Facts:
-    """What the footers of one table's files tell: numbers of shapes by key and size, row counts by key."""
-
-    table: weakref.ref[DatasetTable]
-    shapes: _Shapes = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    def __len__(self) -> int:
+        return len(self.position)
 
 
 class Footers:
-    """Remembers schemas, row counts and statistics of files.
-
-    All is kept with the table, and thus forgotten when its metadata change: other programs may
-    write a dataset anew under its old labels. A data file does not change before its metadata.
-    """
+    """Schemas, row counts and statistics of files, as DuckDB tells them."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._facts: dict[int, _Facts] = {}
-        self._shapes: dict[Shape, int] = {}
-        self._prefixes: dict[bytes, int] = {}  # beginning of a footer -> number of its shape
+        self._cache = FooterCache()
+        self._shapes: dict[int, Shape] = {}  # by the numbers of schemas; the same object for the same one
+        self._known: dict[Shape, Shape] = {}
         self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
         self._narrower: dict[tuple[int, tuple[tuple[str, str], ...]], frozenset[str] | None] = {}
-        self._watched: dict[int, _Watched] = {}
 
     # -- schemas -------------------------------------------------------------------------------
-
-    def _facts_of(self, table: DatasetTable) -> _Facts:
-        found = self._facts.get(id(table))
-        if found is None or found.table() is not table:
-            self._facts = {n: f for n, f in self._facts.items() if f.table() is not None}
-            found = self._facts[id(table)] = _Facts(weakref.ref(table))
-        return found
-
-    def _make_room(self, coming: int) -> None:
-        """Forget everything if so many more files are too many."""
-        if sum(max(len(f.shapes), len(f.counts)) for f in self._facts.values()) + coming > MAX_FILES:
-            for facts in self._facts.values():
-                facts.shapes.clear()
-                facts.counts.clear()
 
     def check(
         self,
@@ -136,73 +102,64 @@ class Footers:
         """
         sizes = session.files.sizes
         named = list(zip(keys, map(sizes.get, keys), strict=True))
-        with self._lock:
-            shapes = self._facts_of(table).shapes
-            known = list(map(shapes.get, named))
+        with self._cache.lock:
+            schemas = self._cache.facts(table).schemas
+            known = list(map(schemas.get, named))
             if None in known:
-                self._read(session, shapes, [name for name, shape in zip(named, known, strict=True) if shape is None])
-                known = list(map(shapes.get, named))
+                self._read(
+                    session, schemas, [name for name, number in zip(named, known, strict=True) if number is None]
+                )
+                known = list(map(schemas.get, named))
             wanted = tuple(declared.items())
-            for shape in {*known}:
-                if shape is not None and (shape, wanted) not in self._good:
-                    self._check_shape(session, paths[known.index(shape)], keys[known.index(shape)], shape, declared)
-                    self._good.add((shape, wanted))
+            for number in {*known}:
+                if number is not None and (number, wanted) not in self._good:
+                    at = known.index(number)
+                    self._check_shape(session, paths[at], keys[at], self._shapes[number], declared)
+                    self._good.add((number, wanted))
             self._collect(session, table, keys)
 
-    def _read(self, session: Session, shapes: _Shapes, files: list[_File]) -> None:
-        """Read the schemas of files."""
-        self._make_room(len(files))
-        if session.store.is_local:
-            files = self._recognise(session, shapes, files)
-            if len(files) > 1:
-                self._ask(session, shapes, files[:1])
-                files = self._recognise(session, shapes, files[1:])
-        if files:
-            self._ask(session, shapes, files)
-
-    def _recognise(self, session: Session, shapes: _Shapes, files: list[_File]) -> list[_File]:
-        """Note the shapes of local files whose footers begin like known ones, and return the other files."""
-        if not self._prefixes:
-            return files
-        others = []
-        for file in files:
+    def _read(self, session: Session, schemas: dict[_File, int], files: list[_File]) -> None:
+        """Read the schemas of files: those of local ones here, so that DuckDB has to tell each schema but once."""
+        self._cache.make_room(len(files))
+        unread: list[_File] = []
+        numbers: dict[_File, int] = {}
+        for file in files if session.store.is_local else ():
             stopping.check()
-            footer = _footer(session, file)
-            known = (number for prefix, number in self._prefixes.items() if footer.startswith(prefix))
-            number = next(known, None)
-            if number is None:
-                others.append(file)
+            key, size = file
+            footer = None
+            with contextlib.suppress(OSError):  # which the engine tells better
+                footer = read_footer(session.store, key, size) if size is not None else None
+            if footer is None:
+                unread.append(file)
             else:
-                shapes[file] = number
-        return others
+                numbers[file] = self._cache.recognise(footer)
+        new = {number: file for file, number in numbers.items() if number not in self._shapes}
+        asked = self._ask(session, [*new.values(), *(unread if session.store.is_local else files)])
+        self._shapes.update((number, asked.pop(file)) for number, file in new.items())
+        schemas.update(numbers)
+        for file, shape in asked.items():
+            schemas[file] = number = self._cache.number(shape)
+            self._shapes[number] = shape
 
-    def _learn(self, session: Session, file: _File, number: int) -> None:
-        """Remember how the footers of a shape begin."""
-        prefix = schema_bytes(_footer(session, file))
-        if prefix is not None:
-            while len(self._prefixes) >= MAX_PREFIXES:
-                del self._prefixes[next(iter(self._prefixes))]
-            self._prefixes[prefix] = number
-
-    def _ask(self, session: Session, shapes: _Shapes, files: list[_File]) -> None:
+    def _ask(self, session: Session, files: list[_File]) -> dict[_File, Shape]:
         """Let DuckDB read the schemas of files."""
-        paths = session.set_files("kartosql_unread", [key for key, _ in files])
-        named = dict(zip(paths, files, strict=True))
+        if not files:
+            return {}
+        named = dict(zip(session.set_files("kartosql_unread", [key for key, _ in files]), files, strict=True))
         rows = session.rows(
             "SELECT shape, list(file_name) FROM (SELECT file_name, "
             "list({'name': name, 'children': num_children, 'type': duckdb_type}) AS shape "
             "FROM parquet_schema(getvariable('kartosql_unread')) GROUP BY file_name) GROUP BY shape"
         )
+        asked: dict[_File, Shape] = {}
         for nodes, found in rows:
             shape = tuple((n["name"], n["children"], n["type"]) for n in nodes)
-            number = self._shapes.setdefault(shape, len(self._shapes))
-            shapes.update(dict.fromkeys(map(named.__getitem__, found), number))
-            if session.store.is_local:
-                self._learn(session, named[found[0]], number)
+            shape = self._known.setdefault(shape, shape)
+            asked.update(dict.fromkeys(map(named.__getitem__, found), shape))
+        return asked
 
-    def _check_shape(self, session: Session, path: str, key: str, number: int, declared: Mapping[str, str]) -> None:
+    def _check_shape(self, session: Session, path: str, key: str, shape: Shape, declared: Mapping[str, str]) -> None:
         """Check one of the files of one shape."""
-        (shape,) = (s for s, n in self._shapes.items() if n == number)
         suspects = [
             name
             for name, _, type_ in shape
@@ -235,15 +192,15 @@ class Footers:
 
         None if that does not describe the files, or their schemas differ.
         """
-        with self._lock:
-            shapes = self._facts_of(table).shapes
-            numbers = {shapes.get((key, sizes.get(key))) for key in keys}
-            number = numbers.pop()
-            if numbers or number is None:
+        with self._cache.lock:
+            schemas = self._cache.facts(table).schemas
+            numbers = {schemas.get((key, sizes.get(key))) for key in keys}
+            shapes = {id(shape): shape for shape in map(self._shapes.get, numbers)}  # type: ignore[arg-type]
+            number, (_, shape) = numbers.pop(), shapes.popitem()
+            if shapes or number is None or shape is None:
                 return None
             wanted = (number, tuple(declared.items()))
             if wanted not in self._narrower:
-                (shape,) = (s for s, n in self._shapes.items() if n == number)
                 self._narrower[wanted] = _narrower(shape, declared)
             return self._narrower[wanted]
 
@@ -251,21 +208,21 @@ class Footers:
 
     def known_rows(self, table: DatasetTable) -> list[int | None]:
         """Return the number of rows of each file of a table, None where it is not known."""
-        with self._lock:
-            return list(map(self._facts_of(table).counts.get, table.files))
+        with self._cache.lock:
+            return list(map(self._cache.facts(table).rows.get, table.files))
 
     def load(self, session: Session, table: DatasetTable, keys: Sequence[str]) -> None:
         """Read the row counts of those files of a table whose count is not known."""
-        with self._lock:
-            counts = self._facts_of(table).counts
+        with self._cache.lock:
+            counts = self._cache.facts(table).rows
         unknown = [k for k in dict.fromkeys(keys) if k not in counts]
         if not unknown:
             return
         paths = session.set_files("kartosql_uncounted", unknown)
         rows = session.rows("SELECT file_name, num_rows FROM parquet_file_metadata(getvariable('kartosql_uncounted'))")
         key_of = dict(zip(paths, unknown, strict=True))
-        with self._lock:
-            self._make_room(len(rows))
+        with self._cache.lock:
+            self._cache.make_room(len(rows))
             counts.update((key_of[path], count) for path, count in rows)
 
     # -- statistics ----------------------------------------------------------------------------
@@ -278,25 +235,19 @@ class Footers:
         """
         if not (type_ in _ORDERED or type_.startswith("DECIMAL(")) or "," in column or len(table.files) < MIN_FILES:
             return None
-        with self._lock:
-            watched = self._watched.get(id(table))
-            if watched is None or watched.table() is not table:
-                self._forget_dead(len(table.files))
-                position = {key: at for at, key in enumerate(table.files)}
-                watched = self._watched[id(table)] = _Watched(weakref.ref(table), position)
-            found = watched.columns.setdefault(column, ColumnStatistics(column, type_))
+        with self._cache.lock:
+            facts = self._cache.facts(table)
+            if facts.statistics is None:
+                self._cache.make_room(len(table.files))
+                facts.statistics = _Watched({key: at for at, key in enumerate(table.files)})
+            found = facts.statistics.columns.setdefault(column, ColumnStatistics(column, type_))
             found.asked = True
             return found if found.rows and found.type == type_ else None
 
-    def _forget_dead(self, coming: int) -> None:
-        self._watched = {n: w for n, w in self._watched.items() if w.table() is not None}
-        if sum(len(w.position) for w in self._watched.values()) + coming > MAX_FILES:
-            self._watched.clear()
-
     def _collect(self, session: Session, table: DatasetTable, keys: Sequence[str]) -> None:
         """Read the statistics that were asked for repeatedly, of files that are opened anyway."""
-        watched = self._watched.get(id(table))
-        if len(keys) < MIN_FILES or watched is None or watched.table() is not table:
+        watched: _Watched | None = self._cache.facts(table).statistics
+        if len(keys) < MIN_FILES or watched is None:
             return
         position, wanted = watched.position, []
         for column in watched.columns.values():
@@ -325,16 +276,6 @@ class Footers:
             ]
         for column in columns:
             column.seen.update(file_of.values())
-
-
-def _footer(session: Session, file: _File) -> bytes:
-    """Return the footer of a local file, empty if DuckDB has to read it."""
-    key, size = file
-    (path,) = session.files.names([key])
-    tail = _LOCAL.tail(path, size, TAIL) if size is not None else None
-    footer = footer_of(tail) if tail is not None else None
-    # What GeoParquet notes behind the schema gives columns another type.
-    return b"" if footer is None or b"geo" in footer else footer
 
 
 def _narrower(shape: Shape, declared: Mapping[str, str]) -> frozenset[str] | None:

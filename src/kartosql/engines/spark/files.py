@@ -157,7 +157,7 @@ class FileQueries:
         for key, size in zip(keys, sizes, strict=True):
             if size == 0:
                 raise corrupt(key, "it is empty")  # Spark would leave it out
-        return self._shapes.of(list(zip(keys, sizes, strict=True)))
+        return self._shapes.of(table, list(zip(keys, sizes, strict=True)))
 
     def _groups(
         self, table: DatasetTable, files: Sequence[int], declared: Mapping[str, pa.DataType]

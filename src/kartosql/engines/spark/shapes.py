@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +12,13 @@ import pyarrow as pa
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
-from kartosql.formats.footer import MAGIC, column_sizes, footer_of, schema_bytes
+from kartosql.parquet.cache import FooterCache
+from kartosql.parquet.footer import END, column_sizes
+from kartosql.parquet.reader import TAIL, arrow_metadata, read_footer
 from kartosql.store import Files
-from kartosql.store.local import LocalFiles
 
-TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
 SPARE = 1_024  # by so much footers of one table may differ before one is read twice
-MAX_FILES = 200_000
 AT_ONCE = 256  # footers that are read before their sizes are looked at
-_END = 8
 
 
 @dataclass(frozen=True)
@@ -49,31 +46,28 @@ class Reading:
 
 
 class Shapes:
-    """Remembers the schemas of files; a data file is never changed once it is part of a dataset."""
+    """Remembers the schemas of files."""
 
     def __init__(self, store: Files) -> None:
         self._store = store
-        self._lock = threading.Lock()
-        self._of_file: dict[tuple[str, int], int] = {}
-        self._shapes: list[Shape] = []
-        self._known: dict[bytes, int] = {}
-        self._last: tuple[bytes, int] = (b"\0", -1)  # beginning and number of the last one
+        self._cache = FooterCache()
+        self._shapes: dict[int, Shape] = {}
         self._tail = TAIL
 
-    def of(self, files: Sequence[tuple[str, int]]) -> list[int]:
-        """Return the number of the shape of each file, given key and size; raises ``corrupt-file``."""
-        with self._lock:
-            missing = [f for f in dict.fromkeys(files) if f not in self._of_file]
-            if len(self._of_file) + len(missing) > MAX_FILES:
-                self._of_file.clear()
-                missing = list(dict.fromkeys(files))
+    def of(self, table: object, files: Sequence[tuple[str, int]]) -> list[int]:
+        """Return the number of the shape of each file of a table, given key and size; raises ``corrupt-file``."""
+        with self._cache.lock:
+            schemas = self._cache.facts(table).schemas
+            missing = [f for f in dict.fromkeys(files) if f not in schemas]
+            self._cache.make_room(len(missing))
+            missing = [f for f in dict.fromkeys(files) if f not in schemas]
             if self._store.is_local:
                 footers: Iterable[bytes] = map(self._footer, missing)  # one by one, so that one is held at a time
             else:
                 footers = self._store.map(self._footer, missing)
             for file, footer in zip(missing, footers, strict=True):
-                self._of_file[file] = self._number(file[0], footer)
-            return [self._of_file[f] for f in files]
+                schemas[file] = self._number(file[0], footer)
+            return [schemas[f] for f in files]
 
     def shape(self, number: int) -> Shape:
         """Return the columns of files of a shape."""
@@ -97,38 +91,22 @@ class Shapes:
         return total
 
     def _number(self, key: str, footer: bytes) -> int:
-        if footer.startswith(self._last[0]):
-            return self._last[1]
-        prefix = schema_bytes(footer) or footer
-        found = self._known.get(prefix)
-        if found is None:
+        number = self._cache.recognise(footer)
+        if number not in self._shapes:
             shape = _shape(key, footer)
-            found = self._shapes.index(shape) if shape in self._shapes else len(self._shapes)
-            if found == len(self._shapes):
-                self._shapes.append(shape)
-            self._known[prefix] = found
-        self._last = (prefix, found)
-        return found
+            self._shapes[number] = next((known for known in self._shapes.values() if known == shape), shape)
+        return number
 
     def _footer(self, file: tuple[str, int]) -> bytes:
         key, size = file
-        tail = self._read(key, max(0, size - self._tail), size)
-        found = footer_of(tail)
-        if found is None and tail.endswith(MAGIC) and len(tail) >= _END:
-            start = size - _END - int.from_bytes(tail[-_END : -len(MAGIC)], "little")
-            found = footer_of(self._read(key, start, size)) if start > 0 else None
+        try:
+            found = read_footer(self._store, key, size, self._tail)
+        except OSError:
+            raise corrupt(key, "it cannot be read") from None
         if found is None:
             raise corrupt(key, "it is torn or no Parquet file")
-        self._tail = len(found) + SPARE
+        self._tail = len(found) + END + SPARE
         return found
-
-    def _read(self, key: str, start: int, end: int) -> bytes:
-        if self._store.is_on_disk(key):
-            tail = LocalFiles().tail(self._store.local_path(key), end, end - start)
-            if tail is None:
-                raise corrupt(key, "it cannot be read")
-            return tail
-        return self._store.read(key, start=start, end=end)
 
 
 def corrupt(key: str, reason: str) -> FormatError:
@@ -138,17 +116,6 @@ def corrupt(key: str, reason: str) -> FormatError:
         code="corrupt-file",
         hint="The file is damaged, or not one that the dataset's writer wrote.",
     )
-
-
-def _metadata(key: str, footer: bytes) -> Any:
-    import pyarrow.parquet as pq
-
-    whole = MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
-    try:
-        return pq.read_metadata(pa.BufferReader(whole))
-    except (pa.ArrowException, OSError, ValueError) as e:
-        reraise(e, f"Cannot read {key!r}")
-        raise corrupt(key, str(e).splitlines()[0]) from None
 
 
 def _bytes_of(file: tuple[str, int], footer: bytes, columns: frozenset[str] | None) -> int:
@@ -162,10 +129,10 @@ def _bytes_of(file: tuple[str, int], footer: bytes, columns: frozenset[str] | No
 
 
 def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
-    schema = _metadata(key, footer).schema
     try:
+        schema = arrow_metadata(footer).schema
         arrow = schema.to_arrow_schema()
-    except (pa.ArrowException, ValueError) as e:
+    except (pa.ArrowException, OSError, ValueError) as e:
         reraise(e, f"Cannot read {key!r}")
         raise corrupt(key, str(e).splitlines()[0]) from None
     found: dict[str, FileColumnType] = {}

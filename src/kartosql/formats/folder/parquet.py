@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
-from kartosql.formats.footer import MAGIC, footer_of, schema_bytes
-from kartosql.formats.thrift import DAMAGE, Reader
 from kartosql.formats.widening import plain
+from kartosql.parquet.cache import FooterCache
+from kartosql.parquet.footer import schema_bytes
+from kartosql.parquet.reader import arrow_metadata, read_footer
+from kartosql.parquet.thrift import DAMAGE, Reader
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
-from kartosql.store.local import LocalFiles
 
-TAIL = 32_768  # bytes at the end of a file that are read at once
 # Fields of the union of logical types, and numbers of converted and physical ones.
 _TIME, _JSON, _UUID, _VARIANT, _GEOMETRIES = 7, 12, 14, 16, {17, 18}
 _CONVERTED_JSON, _CONVERTED_INTERVAL, _INT96 = 19, 21, 3
@@ -27,59 +27,49 @@ _GEO = b"\x18\x03geo\x18"  # the key of a note, as text in a footer
 _REST = b"\x00\x19\x0c\x00"
 
 
-_Noted = tuple[bytes, frozenset[str]]
-
-
 class ParquetSchemas:
     """The schema of each file, read again only for files that changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[tuple[str, object], _Noted] = {}
-        self._schemas: dict[_Noted, pa.Schema] = {}
+        self._footers = FooterCache()
+        self._schemas: dict[int, pa.Schema] = {}
 
     def read(self, files: Sequence[ListedFile]) -> list[pa.Schema]:
         """Return the schema of each file, the same object for the same one; raises ``corrupt-file``."""
-        unknown = [f for f in files if (f.name, f.state) not in self._known]
+        facts = self._footers.facts(self)
+        unknown = [f for f in files if (f.name, f.state) not in facts.schemas]
         read = map(self._read, unknown) if self._store.is_local else self._store.map(self._read, unknown)
-        found = {(f.name, f.state): data for f, data in zip(unknown, read, strict=True)}
-        self._known = {(f.name, f.state): self._known.get((f.name, f.state)) or found[f.name, f.state] for f in files}
-        for (name, _), data in self._known.items():
-            if data not in self._schemas:
-                self._schemas[data] = _parse(*data, f"{self._store.url}/{name}")
-        return [self._schemas[self._known[f.name, f.state]] for f in files]
+        found = {(f.name, f.state): number for f, number in zip(unknown, read, strict=True)}
+        known = facts.schemas | found
+        facts.schemas = {(f.name, f.state): known[f.name, f.state] for f in files}
+        return [self._schemas[number] for number in facts.schemas.values()]
 
-    def _read(self, file: ListedFile) -> _Noted:
-        """Return the beginning of a file's footer, or all of it where it is unusual, and its geometries."""
-        footer = footer_of(self._tail(file, TAIL))
-        if footer is None:
-            tail = self._tail(file, TAIL)
-            length = int.from_bytes(tail[-8:-4], "little") + 8 if tail.endswith(MAGIC) else 0
-            footer = footer_of(self._tail(file, length)) if TAIL < length <= file.size else None
-        if footer is None:
-            raise _corrupt(f"{self._store.url}/{file.name}", "it has no footer of a Parquet file")
-        return schema_bytes(footer) or footer, _geometries(footer)
-
-    def _tail(self, file: ListedFile, length: int) -> bytes:
-        start = max(0, file.size - length)
+    def _read(self, file: ListedFile) -> int:
+        """Return the number of a file's schema."""
+        name = f"{self._store.url}/{file.name}"
         try:
-            if self._store.is_local:
-                path = self._store.local_path(file.name)
-                return LocalFiles().tail(path, file.size, length) or b""
-            return self._store.read(file.name, start=start, end=file.size)
+            footer = read_footer(self._store, file.name, file.size)
         except KeyError:
-            raise FormatError(f"The file {self._store.url}/{file.name} is missing.", code="missing-file") from None
+            raise FormatError(f"The file {name} is missing.", code="missing-file") from None
+        except OSError:
+            footer = None
+        if footer is None:
+            raise _corrupt(name, "it has no footer of a Parquet file")
+        number = self._footers.recognise(footer)
+        with self._footers.lock:
+            if number not in self._schemas:
+                schema = _parse(schema_bytes(footer) or footer, _geometries(footer), name)
+                self._schemas[number] = next((s for s in self._schemas.values() if s.equals(schema)), schema)
+        return number
 
 
 def _parse(data: bytes, geometries: frozenset[str], name: str) -> pa.Schema:
     """Return the schema that the beginning of a footer describes."""
-    import pyarrow.parquet as pq
-
     last: Exception | None = None
     for footer in (data + _REST, data):
-        whole = MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC
         try:
-            schema = pq.read_metadata(pa.BufferReader(whole)).schema.to_arrow_schema()
+            schema = arrow_metadata(footer).schema.to_arrow_schema()
             units = iter(list(_units(Reader(footer).struct()[2])))
             types = {f.name: typed(f.name, f.type, units) for f in schema}
         except (pa.ArrowException, OSError, StopIteration, *DAMAGE) as e:

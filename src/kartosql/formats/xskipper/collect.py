@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import Shape, cell_of
-from kartosql.formats.xskipper.footers import Footer
 from kartosql.formats.xskipper.hashing import FilterBuilder, filters_of, prepared
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id
 from kartosql.formats.xskipper.patterns import extracted
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, REGEX
 from kartosql.formats.xskipper.writer import IndexSpec, Layout
+from kartosql.parquet.footer import Footer
 
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
 # file and some of its rows. All rows of a file come one after the other; files without rows may be left out.

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
+from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 from kartosql.write.copy_files import copy_file
 from kartosql.write.indexing import values_of_file
@@ -107,10 +108,9 @@ def collect_metadata(store: Store, work: CollectMetadata, items: Iterable[Any]) 
     """Return where the data-skipping metadata of some files are."""
     # Most tasks do without, and a worker may have to compile what it imports.
     from kartosql.formats.xskipper import DataFile, Sources
-    from kartosql.formats.xskipper.footers import parquet_footers
     from kartosql.formats.xskipper.scans import parquet_scan
 
-    sources = Sources(parquet_scan(store), parquet_footers(store))
+    sources = Sources(parquet_scan(store), partial(open_footer, store))
 
     def found() -> Iterator[pa.Table]:
         listed = iter(items)

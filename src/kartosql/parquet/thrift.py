@@ -52,9 +52,17 @@ class Reader:
             if kind == _STOP:
                 return found
             field = field + (head >> 4) if head >> 4 else self.signed()
-            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self.value(kind, depth)
+            found[field] = self.value(kind, depth)
 
-    def value(self, kind: int, depth: int) -> Any:
+    def field(self, before: int) -> tuple[int, int]:
+        """Return the number and the kind of the next field of a struct; raises IndexError where there is none."""
+        head = self.data[self.at]
+        self.at += 1
+        if head & 15 == _STOP:
+            raise IndexError
+        return (before + (head >> 4) if head >> 4 else self.signed()), head & 15
+
+    def value(self, kind: int, depth: int = 0) -> Any:
         """Return the next value of a kind; floating-point numbers as None."""
         if 4 <= kind <= 6:
             return self.signed()
@@ -66,7 +74,11 @@ class Reader:
             return self.data[start : self.at]
         if kind == _STRUCT:
             return self.struct(depth + 1)
+        if kind in (_TRUE, _FALSE):
+            return kind == _TRUE
         if kind in (_LIST, _SET):
+            if depth > MAX_DEPTH:
+                raise IndexError
             head = self.data[self.at]
             self.at += 1
             count = head >> 4 if head >> 4 != 15 else self.number()
