@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import KartosqlError, SqlError, UsageError
 from kartosql.failures import tells_failures
-from kartosql.plan.tables import Tables, TableSource
 from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql import Attach, Detach
 from kartosql.sql.statements import VerifyData
 from kartosql.store import Mounts
+from kartosql.tables.names import Tables
+from kartosql.tables.table import Table
 
 if TYPE_CHECKING:
     from kartosql.attach import Attachments
@@ -138,9 +139,9 @@ class Attaching:
         made: FolderIndexes = indexes()
         return made
 
-    def _attached_tables(self, tables: Tables) -> list[tuple[str, TableSource | KartosqlError]]:
+    def _attached_tables(self, tables: Tables) -> list[tuple[str, Table | KartosqlError]]:
         """Return the tables that are attached with what is wrong with them, but for those of attached stores."""
-        found: list[tuple[str, TableSource | KartosqlError]] = []
+        found: list[tuple[str, Table | KartosqlError]] = []
         for name, _ in self._attachments.tables() if self._attached is not None else ():
             if len(name) == 1:
                 try:

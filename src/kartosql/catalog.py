@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError
-from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.resolve import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Part, Tables, TableSource, quote_if_needed
 from kartosql.settings import SETTINGS, Settings
 from kartosql.store import Files
+from kartosql.tables.names import Tables, quote_if_needed
+from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
 
 _STRINGS = pa.list_(pa.string())
@@ -111,7 +112,7 @@ def detached(name: str, done: bool) -> pa.Table:
     return _table([(name, done)], name=pa.string(), detached=pa.bool_())
 
 
-def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, TableSource | KartosqlError]] = ()) -> pa.Table:
+def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, Table | KartosqlError]] = ()) -> pa.Table:
     """Return the datasets of a store and what is attached, one row each; broken ones with what is wrong."""
     rows: list[tuple[Any, ...]] = []
     for uuid, found in sorted(snapshot.datasets(snapshot.uuids()).items()):
@@ -143,12 +144,12 @@ def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, TableSource | Kar
     )
 
 
-def members(source: TableSource, store: Files) -> pa.Table:
+def members(source: Table, store: Files) -> pa.Table:
     """Return the datasets of a cube with their role, keys and size."""
     rows = []
     for part in source.parts:
         table = part.table
-        role = "seed" if source.cube and part.name == source.cube.cube.seed_dataset else "enrichment"
+        role = "seed" if source.cube and part.name == source.cube.seed_dataset else "enrichment"
         payload = [c for c in part.columns if c not in part.join_key]
         rows.append(
             (
@@ -173,7 +174,7 @@ def members(source: TableSource, store: Files) -> pa.Table:
     )
 
 
-def describe(source: TableSource) -> pa.Table:
+def describe(source: Table) -> pa.Table:
     """Return the columns of a table: name, type, role, dataset, index."""
     rows = []
     by_name = {p.name: p for p in source.parts}
@@ -203,8 +204,8 @@ def _skipping_of(part: Part) -> dict[str, list[str]]:
     return found
 
 
-def _role(source: TableSource, column: str) -> str:
-    cube = source.cube.cube if source.cube else None
+def _role(source: Table, column: str) -> str:
+    cube = source.cube
     if cube and column in cube.dimension_columns:
         return "dimension"
     if any(column in p.table.partition_keys for p in source.parts):
@@ -212,7 +213,7 @@ def _role(source: TableSource, column: str) -> str:
     return "index" if any(column in p.table.indices for p in source.parts) else "payload"
 
 
-def _index(source: TableSource, column: str) -> str | None:
+def _index(source: Table, column: str) -> str | None:
     if any(column in p.table.partition_keys for p in source.parts):
         return "partition key"
     return "inverted index" if any(column in p.table.indices for p in source.parts) else None
@@ -223,7 +224,7 @@ def describe_schema(schema: pa.Schema) -> pa.Table:
     return _table([(f.name, str(f.type)) for f in schema], column=pa.string(), type=pa.string())
 
 
-def partitions(source: TableSource, store: Files) -> pa.Table:
+def partitions(source: Table, store: Files) -> pa.Table:
     """Return each combination of partition values with its number of files, per dataset."""
     rows = []
     for part in source.parts:
@@ -243,7 +244,7 @@ def _value(value: Any, type_: pa.DataType) -> str:
     return repr(value) if isinstance(value, (str, bytes)) else "NULL" if value is None else str(value)
 
 
-def indexes(source: TableSource, store: Files) -> pa.Table:
+def indexes(source: Table, store: Files) -> pa.Table:
     """Return the inverted indices of a table, one row each."""
     rows = [
         (part.name, column, str(index.type), index.key)
@@ -253,7 +254,7 @@ def indexes(source: TableSource, store: Files) -> pa.Table:
     return _table(rows, dataset=pa.string(), column=pa.string(), type=pa.string(), key=pa.string())
 
 
-def skipping(source: TableSource, store: Files) -> pa.Table:
+def skipping(source: Table, store: Files) -> pa.Table:
     """Return the skipping indexes of a table, one row each, with how many of its files they know."""
     rows = []
     for part in source.parts:
@@ -266,7 +267,7 @@ def skipping(source: TableSource, store: Files) -> pa.Table:
     return _table(rows, **types, indexed_files=pa.int64(), files=pa.int64())
 
 
-def metadata(source: TableSource, store: Files) -> pa.Table:
+def metadata(source: Table, store: Files) -> pa.Table:
     """Return the metadata of a dataset: key and value, as text or JSON; of a cube with the dataset in front."""
     rows = [
         (part.name, key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
@@ -277,7 +278,7 @@ def metadata(source: TableSource, store: Files) -> pa.Table:
     return found if len(source.parts) > 1 else found.drop_columns("dataset")
 
 
-def files(source: TableSource, store: Files) -> pa.Table:
+def files(source: Table, store: Files) -> pa.Table:
     """Return the files of a table in the order of the metadata document, with their sizes."""
     rows = []
     for part in source.parts:
@@ -294,7 +295,7 @@ def _size(store: Files, key: str) -> int | None:
         return None
 
 
-def stats(source: TableSource, store: Files) -> pa.Table:
+def stats(source: Table, store: Files) -> pa.Table:
     """Return partitions, files, physical rows and bytes per dataset, from the files' footers.
 
     Rows that were overwritten are counted, as they still stand in the files.
@@ -321,7 +322,7 @@ def stats(source: TableSource, store: Files) -> pa.Table:
     )
 
 
-def _created(table: DatasetTable) -> str | None:
+def _created(table: FileTable) -> str | None:
     created = table.metadata.get("creation_time")
     try:
         return None if created is None else str(dt.datetime.fromisoformat(created))

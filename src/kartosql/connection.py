@@ -22,7 +22,6 @@ from kartosql.histories import Histories
 from kartosql.plan.bind import Parameters
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.report import ScanReport
-from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import SETTINGS, Settings, find
@@ -30,6 +29,8 @@ from kartosql.sql import Attach, Describe, Detach, Inspect, Reset, Select, Set, 
 from kartosql.sql.shapes import ParsedTexts
 from kartosql.sql.statements import VerifyData, Write
 from kartosql.store import Mounts, Store
+from kartosql.tables.names import Tables
+from kartosql.tables.table import Table, arrow_table
 from kartosql.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Connection(Upkeep, Attaching, Histories):
         self.settings = settings
         self.read_only = read_only
         self.is_of_owner = False  # whether who writes the statements may do what who opened the connection may
-        self._registered: dict[str, TableSource] = {}
+        self._registered: dict[str, Table] = {}
         self._mounts = Mounts(store)
         self._runtime = Runtime(self._mounts)
         self._storage_options = storage_options
@@ -293,7 +294,7 @@ class Connection(Upkeep, Attaching, Histories):
             from kartosql.schema_log import history_table
 
             return history_table(source, tables.snapshot)
-        if source.registered is not None:
+        if source.data is not None:
             raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
         show = {
             "datasets": catalog.members,
@@ -406,4 +407,4 @@ class Connection(Upkeep, Attaching, Histories):
             raise UsageError(f"{name!r} is attached.", code="name-taken", hint="Choose another name, or detach it.")
         if len(set(table.column_names)) < table.num_columns:
             raise UsageError(f"{name!r} has a column name twice.")
-        self._registered[name] = registered_source(name, table)
+        self._registered[name] = arrow_table(name, table)

@@ -12,9 +12,9 @@ from kartosql.errors import UsageError, text_of
 from kartosql.failures import reraise, tells_failures
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Tables
 from kartosql.result import Query
 from kartosql.store import Store
+from kartosql.tables.names import Tables
 
 if TYPE_CHECKING:
     from kartosql.write.operation import Operation

@@ -21,13 +21,14 @@ from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
 from kartosql.plan.report import ScanReport, human_bytes
 from kartosql.plan.scan import Scan
-from kartosql.plan.tables import Tables, TableSource, registered_source
 from kartosql.result import Progress, Query
 from kartosql.routing import NOT_SPARK, Router, begun
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
 from kartosql.stopping import Work
+from kartosql.tables.names import Tables
+from kartosql.tables.table import Table, arrow_table
 
 if TYPE_CHECKING:
     from kartosql.engines.spark.engine import Nothing, SparkStatement
@@ -346,13 +347,13 @@ class SelectQuery(Query):
         return self._bound.parameters if isinstance(self._bound.parameters, Mapping) else {}
 
     @property
-    def sources(self) -> tuple[TableSource, ...]:
+    def sources(self) -> tuple[Table, ...]:
         """The tables of the statement, one per place that names one."""
         return self._bound.sources
 
     def answer_over(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return the answer over other data, one table in memory for each of ``sources``."""
-        sources = [registered_source(s.name, t) for s, t in zip(self.sources, tables, strict=True)]
+        sources = [arrow_table(s.name, t) for s, t in zip(self.sources, tables, strict=True)]
         pairs = zip(self._bound.occurrences, sources, strict=True)
         bound = replace(self._bound, occurrences=tuple(replace(o, source=source) for o, source in pairs))
         statement = self._runtime.statement(self._settings, FileAccess(self._store), keys=())

@@ -20,11 +20,13 @@ from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
 from kartosql.plan.report import ScanReport
-from kartosql.plan.tables import Tables, TableSource, cube_source, quote_identifier
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql import Select, parse
+from kartosql.tables.kartothek import cube_table
+from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.table import Table
 
 _TABLE = "cube"
 
@@ -57,7 +59,7 @@ def query_cube(
 ) -> Query | list[Query]:
     """Return the rows of a cube as the original does; see Connection.query_cube."""
     state = _restrict(_state(snapshot, cube), _names(datasets, "datasets"))
-    source = cube_source(state)
+    source = cube_table(state)
     dimensions = _names(dimension_columns, "dimension_columns")
     if dimensions is None:
         dimensions = state.cube.dimension_columns
@@ -132,7 +134,7 @@ def _restrict(state: CubeState, datasets: tuple[str, ...] | None) -> CubeState:
 
 def _check_names(
     state: CubeState,
-    source: TableSource,
+    source: Table,
     dimensions: tuple[str, ...],
     groups: tuple[str, ...],
     payload: tuple[str, ...] | None,
@@ -152,7 +154,7 @@ def _check_names(
         raise UsageError(f"Partition-by columns without index: {', '.join(unindexed)}", code="not-indexed")
 
 
-def _can_group(state: CubeState, source: TableSource, column: str) -> bool:
+def _can_group(state: CubeState, source: Table, column: str) -> bool:
     tables = [m.table for m in state.members.values()]
     if any(column in t.partition_keys for t in tables):
         return True
@@ -160,9 +162,7 @@ def _can_group(state: CubeState, source: TableSource, column: str) -> bool:
     return any(column in t.indices for t in tables) and not pa.types.is_date(source.columns[column])
 
 
-def _check_projection(
-    state: CubeState, source: TableSource, dimensions: tuple[str, ...], needed: Iterable[str]
-) -> None:
+def _check_projection(state: CubeState, source: Table, dimensions: tuple[str, ...], needed: Iterable[str]) -> None:
     """Refuse columns of datasets whose cells are not determined by the dimensions asked for."""
     shared = {*state.cube.dimension_columns, *state.cube.partition_columns}
     for column in sorted(needed):
@@ -178,7 +178,7 @@ def _check_projection(
 
 def _sql(
     state: CubeState,
-    source: TableSource,
+    source: Table,
     columns: list[str],
     dimensions: tuple[str, ...],
     groups: tuple[str, ...],

@@ -16,7 +16,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf import times
 from kartosql.formats.odf.chain import Chain, SchemaVersion
 from kartosql.formats.odf.evolution import compare_events, compare_schemas
-from kartosql.plan.tables import Part, TableSource
+from kartosql.tables.table import Table
 
 _COLUMNS = {
     "version": pa.int64(),
@@ -29,7 +29,7 @@ _COLUMNS = {
 Row = tuple[Any, ...]
 
 
-def history_table(source: TableSource, snapshot: Snapshot) -> pa.Table:
+def history_table(source: Table, snapshot: Snapshot) -> pa.Table:
     """Return one row for each schema that a table had; of a cube for each of its datasets.
 
     The last row has no version where another program wrote since: its change is not recorded.
@@ -37,9 +37,11 @@ def history_table(source: TableSource, snapshot: Snapshot) -> pa.Table:
     """
     if source.chain is not None:
         return _table([*_recorded(source.chain)], {})
-    _check_dataset(source)
-    is_cube = len(source.parts) > 1
-    rows = [((part.name, *row) if is_cube else row) for part in source.parts for row in _of_table(part.table, snapshot)]
+    datasets = _datasets(source)
+    is_cube = len(datasets) > 1
+    rows = [
+        ((name, *row) if is_cube else row) for name, table in datasets.items() for row in _of_table(table, snapshot)
+    ]
     return _table(rows, {"dataset": pa.string()} if is_cube else {})
 
 
@@ -92,53 +94,52 @@ def _chain_of(table: DatasetTable, snapshot: Snapshot) -> tuple[Chain | None, bo
     return history.tables[table.table].chain, histories.is_sealed(history, document)
 
 
-def _check_dataset(source: TableSource) -> None:
-    if source.registered is not None or source.attached not in (None, "kartothek"):
+def _datasets(source: Table) -> dict[str, DatasetTable]:
+    """Return the datasets that a table is made of; raises ``no-schema-history`` if it is made of anything else."""
+    found = {p.name: p.table for p in source.parts if isinstance(p.table, DatasetTable)}
+    if not found:
         raise SqlError(f"{source.name!r} has no schema history.", code="no-schema-history")
+    return found
 
 
-def single(source: TableSource) -> Part | None:
-    """Return the dataset that a table is, None for an ODF dataset; raises for cubes and registered data."""
-    if source.chain is not None:
-        return None
-    _check_dataset(source)
-    if len(source.parts) > 1:
-        listed = ", ".join(f"{source.name}.{p.name}" for p in source.parts)
+def _single(source: Table) -> DatasetTable:
+    """Return the dataset that a table is; raises for cubes and for what is none."""
+    found = _datasets(source)
+    if len(found) > 1:
+        listed = ", ".join(f"{source.name}.{name}" for name in found)
         raise SqlError(
             f"{source.name!r} is a cube, and here one of its datasets is needed.",
             code="unknown-table",
             hint=f"Use one of {listed}.",
         )
-    return source.parts[0]
+    return next(iter(found.values()))
 
 
-def chain_of(source: TableSource, snapshot: Snapshot) -> Chain:
+def chain_of(source: Table, snapshot: Snapshot) -> Chain:
     """Return the chain of schemas of a table; raises ``no-schema-history``."""
-    part = single(source)
-    chain = source.chain if part is None else _chain_of(part.table, snapshot)[0]
+    chain = source.chain if source.chain is not None else _chain_of(_single(source), snapshot)[0]
     if chain is None or not chain.schemas:
         raise SqlError(
             f"{source.name!r} has no schema history.",
             code="no-schema-history",
             hint="RECORD SCHEMA FOR the table begins one; so does the next write.",
         )
-    assert isinstance(chain, Chain)
     return chain
 
 
-def blocks_of(source: TableSource, snapshot: Snapshot) -> list[bytes]:
+def blocks_of(source: Table, snapshot: Snapshot) -> list[bytes]:
     """Return the blocks of the schema history of a dataset as they are stored, the oldest first."""
-    part = single(source)
-    if part is None:
+    if source.chain is not None:
         raise UsageError(f"{source.name!r} is an ODF dataset already.", hint="Copy its folder.")
+    table = _single(source)
     chain = chain_of(source, snapshot)
-    history = histories.history_of_metadata(part.table.metadata, part.table.uuid)
+    history = histories.history_of_metadata(table.metadata, table.uuid)
     assert history is not None
-    stored = history.tables[part.table.table].blocks
+    stored = history.tables[table.table].blocks
     return [stored[link.hash] for link in chain.links]
 
 
-def schema_at(source: TableSource, snapshot: Snapshot, version: int | None, as_of: str | None) -> pa.Schema:
+def schema_at(source: Table, snapshot: Snapshot, version: int | None, as_of: str | None) -> pa.Schema:
     """Return the schema of a version, or of a moment; raises ``no-such-version`` and ``no-schema-history``."""
     chain = chain_of(source, snapshot)
     if version is not None:

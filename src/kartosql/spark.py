@@ -17,8 +17,8 @@ from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters
-from kartosql.plan.tables import quote_identifier
 from kartosql.query import SelectQuery
+from kartosql.tables.names import quote_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -15,16 +15,17 @@ from kartosql.attach.options import Options
 from kartosql.attach.skipping import FolderSkipping, metadata_of
 from kartosql.attach.texts import CsvReader
 from kartosql.errors import FormatError, UsageError
+from kartosql.formats.files import PartitionTable
 from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.owners import owner_above, owner_within
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape, united
-from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.parquet.reader import open_footer
-from kartosql.plan.tables import Attached, Name, Part, TableSource, exposed, no_versions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of
+from kartosql.tables.names import Attached, Name, no_versions
+from kartosql.tables.table import Table, file_table
 
 if TYPE_CHECKING:
     from kartosql.attach.indexing import FolderIndexes
@@ -121,7 +122,7 @@ class Folder:
         self._skipping: MetadataStore | None = None
         self._lock = threading.Lock()
         self._listed: list[ListedFile] = []
-        self._source: TableSource | None = None
+        self._source: Table | None = None
         self._prefix = place.mounts.mount(store)
         try:
             if only is None and (owner := owner_above(store)) is not None:
@@ -163,7 +164,7 @@ class Folder:
             sources = self._reader.sources(files, table, self._prefix)
         return FolderIndexes(name, table, files, self._metadata, sources)
 
-    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
+    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
         """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
         if rest:
             return None
@@ -181,14 +182,14 @@ class Folder:
                 self._skipping = found
             return self._source
 
-    def _with_metadata(self, source: TableSource, metadata: MetadataStore | None) -> TableSource:
+    def _with_metadata(self, source: Table, metadata: MetadataStore | None) -> Table:
         """Return a table whose files are known to data-skipping metadata."""
         table = source.parts[0].table
         assert isinstance(table, FolderTable)
         skipping = None
         if metadata is not None and self._metadata is not None:
             skipping = FolderSkipping(self._metadata, metadata, self._listed, is_text=not table.has_footers)
-        return folder_source(source.name, replace(table, metadata_of_files=skipping), self._reader.kind)
+        return _folder_table(source.name, replace(table, skipping=skipping))
 
     def _check_free(self, names: Iterable[str]) -> None:
         """Raise ``foreign-table`` if names in the folder tell that a table format decides which rows count."""
@@ -196,7 +197,7 @@ class Folder:
         if owner is not None:
             raise owner.error(self._store.url)
 
-    def _made(self, listed: list[ListedFile]) -> TableSource:
+    def _made(self, listed: list[ListedFile]) -> Table:
         if not listed:
             raise FormatError(
                 f"{self._store.url}: there are no files",
@@ -220,28 +221,17 @@ class Folder:
         fields = [*types.items(), *zip(values.keys, values.types, strict=True)]
         table = FolderTable(
             uuid=self._place.name,
-            table=self._place.name,
             schema=pa.schema(fields),
-            partition_keys=values.keys,
             labels=tuple(names),
             files=tuple(self._prefix + name for name in names),
-            indices={},
-            metadata={},
-            given=values,
+            partitions=values,
             shapes=tuple(different),
             shape_of=tuple(position[id(s)] for s in shapes),
-            times=tuple(f.time for f in listed),
-            sizes=tuple(f.size for f in listed),
-            kind=self._reader.kind,
-            url=self._store.url,
+            has_footers=self._reader.kind != "csv",
             keeper=self._store,
         )
-        return folder_source(self._place.name, table, self._reader.kind)
+        return _folder_table(self._place.name, table)
 
 
-def folder_source(name: str, table: FolderTable, attached: str) -> TableSource:
-    """Return the table that files are whose rows are all there is."""
-    columns: dict[str, Any] = dict(table.types)
-    part = Part(name, table, (), tuple(columns))
-    owner = dict.fromkeys(columns, name)
-    return TableSource(name, columns, (part,), owner, exposed=exposed(columns), attached=attached)
+def _folder_table(name: str, table: FolderTable) -> Table:
+    return file_table(name, table, name, is_attached=True, is_indexable=True)

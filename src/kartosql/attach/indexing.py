@@ -152,7 +152,7 @@ class FolderIndexes:
     @property
     def _types(self) -> dict[str, pa.DataType]:
         """The types of columns that indexes may be over: those of the files."""
-        return {c: t for c, t in self.table.types.items() if c not in self.table.given.keys}
+        return {c: t for c, t in self.table.types.items() if c not in self.table.partitions.keys}
 
     # -- what --------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class FolderIndexes:
         self, identifier: str, existing: MetadataStore | None, specs: Sequence[IndexSpec]
     ) -> tuple[Layout, dict[str, list[Any]]]:
         """Return the columns of the metadata, and the values of partition columns in folders as Spark has them."""
-        given = self.table.given
+        given = self.table.partitions
         kinds = {k: spark_values(t, c) for k, t, c in zip(given.keys, given.types, given.columns, strict=True)}
         specs, secrets = _encrypted(self.name, specs, existing, checked_keys(self.metadata.keys))
         partitions = {k: t for k, (t, _) in kinds.items()}
@@ -189,7 +189,7 @@ class FolderIndexes:
     def _data_files(self, existing: MetadataStore | None, columns: Mapping[str, list[Any]]) -> list[DataFile]:
         paths = self.metadata.paths(self.files, existing.objects if existing is not None else ())
         found = []
-        for file, path, row in zip(self.files, paths, self.table.given.part_of_file, strict=True):
+        for file, path, row in zip(self.files, paths, self.table.partitions.part_of_file, strict=True):
             if file.time is not None:
                 partition = {k: values[row] for k, values in columns.items()}
                 found.append(DataFile(path, file.time, file.name, partition, file.size))

@@ -5,23 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kartosql.attach.folder import folder_source
 from kartosql.attach.options import Options
 from kartosql.errors import FormatError, SqlError
+from kartosql.formats.files import PartitionTable
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.folder.table import FolderTable, Shape
-from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
 from kartosql.formats.odf.columns import Columns, columns_of
 from kartosql.formats.odf.verify import Check, verify
-from kartosql.plan.tables import Attached, Changelog, Name, TableSource, exposed
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
+from kartosql.tables.names import Attached, Name
+from kartosql.tables.table import Changelog, Part, Table, exposed, file_table
 
 if TYPE_CHECKING:
     from kartosql.attach.registry import Place
@@ -46,7 +45,7 @@ class OdfDataset:
         self._lock = threading.Lock()
         self._head = b""
         self._chain: Chain | None = None
-        self._made: dict[tuple[str, int | None], tuple[TableSource, TableSource]] = {}
+        self._made: dict[tuple[str, int | None], tuple[Table, Table]] = {}
         self._slices: dict[str, Slice] = {}
         self._admitted: set[str] = set()
         self._prefix = place.mounts.mount(self.store, self._admit)
@@ -102,7 +101,7 @@ class OdfDataset:
 
     # -- tables --------------------------------------------------------------------------------
 
-    def sources(self, chain: Chain, moment: int | None) -> tuple[TableSource, TableSource]:
+    def sources(self, chain: Chain, moment: int | None) -> tuple[Table, Table]:
         """Return state and log of a dataset as of a moment in nanoseconds, the same ones for the same chain."""
         moment = self._as_of if moment is None else moment
         with self._lock:
@@ -113,7 +112,7 @@ class OdfDataset:
                 self._made[key] = self._tables(chain, moment)
             return self._made[key]
 
-    def _tables(self, chain: Chain, moment: int | None) -> tuple[TableSource, TableSource]:
+    def _tables(self, chain: Chain, moment: int | None) -> tuple[Table, Table]:
         if moment is not None:
             found = chain.until(moment)
             if found is None:
@@ -126,7 +125,7 @@ class OdfDataset:
             chain = found
         table, columns = self._table(chain)
         name = self._place.name
-        log = folder_source(name + LOG, table, "odf")
+        log = file_table(name + LOG, table, name + LOG, chain=chain, is_attached=True)
         visible = {c: table.types[c] for c in columns.compared}
         key = tuple(chain.primary_key or ())
         missing = [c for c in key if c not in visible]
@@ -138,10 +137,10 @@ class OdfDataset:
                 code="schema-conflict",
             )
         changelog = Changelog(columns.offset, columns.op, key, columns.compared)
-        part = replace(log.parts[0], name=name, columns=tuple(visible), changelog=changelog)
+        part = Part(name, table, tuple(visible), changelog)
         owner = dict.fromkeys(visible, name)
-        state = TableSource(name, visible, (part,), owner, exposed=exposed(visible), attached="odf", chain=chain)
-        return state, replace(log, chain=chain)
+        state = Table(name, visible, (part,), owner, exposed=exposed(visible), is_attached=True, chain=chain)
+        return state, log
 
     def _table(self, chain: Chain) -> tuple[FolderTable, Columns]:
         listed = [ListedFile(s.key, s.size, s.system_time // 1_000_000, s.physical_hash) for s in chain.slices]
@@ -153,20 +152,13 @@ class OdfDataset:
         count = len(listed)
         table = FolderTable(
             uuid=self._place.name,
-            table=self._place.name,
             schema=pa.schema(list(columns.types.items())),
-            partition_keys=(),
             labels=tuple(f.name for f in listed),
             files=tuple(self._prefix + f.name for f in listed),
-            indices={},
-            metadata={},
-            given=PartitionTable((), (), (), min(1, count), (0,) * count),
+            partitions=PartitionTable((), (), (), min(1, count), (0,) * count),
             shapes=tuple(Shape({f.name: f.type for f in s}) for s in different),
             shape_of=tuple(position[id(s)] for s in schemas),
-            times=tuple(f.time for f in listed),
-            sizes=tuple(f.size for f in listed),
-            kind="odf",
-            url=self.store.url,
+            has_footers=True,
             keeper=self,
         )
         return table, columns
@@ -210,7 +202,7 @@ class _Seen:
         self._dataset = dataset
         self._chain: Chain | None = None
 
-    def sources(self, moment: int | None) -> tuple[TableSource, TableSource]:
+    def sources(self, moment: int | None) -> tuple[Table, Table]:
         """Return state and log as of a moment."""
         if self._chain is None:
             self._chain = self._dataset.chain()
@@ -224,7 +216,7 @@ class _View:
         self._seen = seen
         self._which = which
 
-    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
+    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
         """Return the table as it is, or as it was at a moment given as text."""
         return None if rest else self._seen.sources(moment_of(as_of))[self._which]
 

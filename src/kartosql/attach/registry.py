@@ -13,10 +13,10 @@ from kartosql.attach.options import Options
 from kartosql.attach.stores import AttachedStore
 from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError, quoted, text_of
-from kartosql.plan.tables import Attached, Name
 from kartosql.settings import Settings
 from kartosql.store import Mounts, Store
 from kartosql.store.scope import is_below, is_local_url
+from kartosql.tables.names import Attached, Name
 
 
 class Attachment(Protocol):

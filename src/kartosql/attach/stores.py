@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.attach.options import Options
 from kartosql.errors import SqlError
+from kartosql.formats.files import PartitionTable
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.partitions import PartitionTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Attached, Name, Part, Tables, TableSource, no_versions
 from kartosql.store import Store
+from kartosql.tables.names import Attached, Name, Tables, no_versions
+from kartosql.tables.table import Part, Table
 
 if TYPE_CHECKING:
     from kartosql.attach.registry import Place
@@ -55,7 +56,7 @@ class _Seen:
         self._prefix = prefix
         self._tables = Tables(snapshot, {})
 
-    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
+    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
         """Return a table of the store; raises ``unknown-table`` and what is wrong with it."""
         if as_of is not None:
             raise no_versions(".".join((self._name, *rest)))
@@ -91,19 +92,20 @@ class MovedTable(DatasetTable):
         return self.origin.files[file]
 
 
-def moved(source: TableSource, name: str, prefix: str, store: Store) -> TableSource:
+def moved(source: Table, name: str, prefix: str, store: Store) -> Table:
     """Return a table of another store, the same one for the same table."""
     kept: dict[str, Any] = vars(source)
     found = kept.get(f"_moved_{prefix}_{name}")
-    if not isinstance(found, TableSource):
+    if not isinstance(found, Table):
         parts = tuple(replace(p, table=_moved(p, prefix, store)) for p in source.parts)
-        found = replace(source, name=f"{name}.{source.name}", parts=parts, attached="kartothek")
+        found = replace(source, name=f"{name}.{source.name}", parts=parts, is_attached=True)
         kept[f"_moved_{prefix}_{name}"] = found
     return found
 
 
 def _moved(part: Part, prefix: str, store: Store) -> MovedTable:
     table = part.table
+    assert isinstance(table, DatasetTable)
     indices = {
         column: index if index.key is None else replace(index, key=prefix + index.key)
         for column, index in table.indices.items()

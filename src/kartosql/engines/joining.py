@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.plan.tables import Part
+from kartosql.tables.table import Part
 
 SEED = "p0"
 Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the name of the column that it becomes

@@ -15,9 +15,9 @@ from kartosql.insight.inspect import Session
 from kartosql.insight.measure import Matches, Measure, index_share, is_excluded, is_ordered
 from kartosql.plan.conditions import Atom, Condition, is_evaluable
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.plan.tables import quote_if_needed
 from kartosql.sql import Select, parse
 from kartosql.sql.rewrites import Rewrite, rewrites
+from kartosql.tables.names import quote_if_needed
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.files import ROW_GROUP_ROWS
 from kartosql.write.indices import ORIGINALS_REFUSE
@@ -54,13 +54,8 @@ def target_of(scan: OccurrenceScan, part: PartScan) -> str:
     """Return a dataset as statements that write name it."""
     cube = scan.occurrence.source.cube
     if cube is not None:
-        return f"{quote_if_needed(cube.cube.uuid_prefix)}.{quote_if_needed(part.part.name)}"
+        return f"{quote_if_needed(cube.uuid_prefix)}.{quote_if_needed(part.part.name)}"
     return quote_if_needed(part.part.table.uuid)
-
-
-def is_ours(part: PartScan) -> bool:
-    """Return whether statements can write a dataset: what was attached they cannot."""
-    return not any(key.startswith("@") for key in part.part.table.files[:1])
 
 
 def sizes(session: Session, part: PartScan) -> tuple[int, int]:
@@ -93,7 +88,7 @@ def unused(scan: OccurrenceScan) -> list[Condition]:
 def unhelped(scan: OccurrenceScan) -> Iterator[tuple[PartScan, Condition, str]]:
     """Yield the conditions that leave out no file, with the dataset and its column that an index could be over."""
     for part in scan.parts:
-        if len(part.files) < 2 or part.summary is not None or not is_ours(part):
+        if len(part.files) < 2 or part.summary is not None or scan.occurrence.source.is_attached:
             continue
         for condition in unused(scan):
             column = alone(scan, part, condition)
@@ -158,10 +153,10 @@ def looked(found: Matches) -> str:
 def useless_indices(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:
     """Yield the indices that were read in vain, and in which most values stand in most files."""
     cube = scan.occurrence.source.cube
-    kept = set(cube.cube.dimension_columns) if cube is not None else set()
+    kept = set(cube.dimension_columns) if cube is not None else set()
     for part in scan.parts:
         table = part.part.table
-        if not is_ours(part):
+        if scan.occurrence.source.is_attached:
             continue
         vain = {s.condition for s in part.steps if s.by == "inverted index" and s.files_before == s.files_after}
         for condition in dict.fromkeys(scan.predicates):
@@ -193,7 +188,7 @@ def compaction(session: Session, scan: OccurrenceScan) -> Iterator[Advice]:
     """Yield the datasets of which many small files of the same partition are read."""
     for part in scan.parts:
         table = part.part.table
-        if len(part.files) < 2 or part.summary is not None or not is_ours(part):
+        if len(part.files) < 2 or part.summary is not None or scan.occurrence.source.is_attached:
             continue
         total, mean = sizes(session, part)
         folders = Counter(table.partitions.part_of_file[i] for i in part.files)
@@ -270,9 +265,9 @@ def _bare(
 
 def order(session: Session, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
     """Yield the plain datasets whose matching rows would stand together if they were sorted."""
-    part = scan.parts[0]
+    part, source = scan.parts[0], scan.occurrence.source
     table = part.part.table
-    if scan.occurrence.source.cube is not None or part.summary is not None or not part.files or not is_ours(part):
+    if source.cube is not None or source.is_attached or part.summary is not None or not part.files:
         return
     for condition in unused(scan):
         column = alone(scan, part, condition)

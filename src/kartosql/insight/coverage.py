@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from kartosql.errors import Span, SqlError
 from kartosql.insight.heat import Panel, svg, text_map
 from kartosql.insight.inspect import Session
-from kartosql.plan.tables import Part, TableSource, quote_identifier, quote_if_needed
 from kartosql.sql import Select, parse
+from kartosql.tables.names import quote_identifier, quote_if_needed
+from kartosql.tables.table import Part, Table
 from kartosql.text import markup
 
 Name = tuple[str, ...]
@@ -156,7 +157,7 @@ def coverage(
     column of the seed, and ``invalid-argument`` where there are no columns to go by.
     """
     source = session.tables().find(name, span, sql)
-    if source.registered is not None:
+    if source.data is not None:
         raise SqlError(
             f"{source.name!r} is registered data, it has no datasets.", code="unknown-table", sql=sql, span=span
         )
@@ -169,7 +170,7 @@ def coverage(
             hint="Add BY and a column.",
             sql=sql,
         )
-    is_cube = source.cube is not None and source.name == source.cube.cube.uuid_prefix
+    is_cube = source.cube is not None and source.name == source.cube.uuid_prefix
     table = ".".join(map(quote_identifier, name))
     seed = f"{table}.{quote_identifier(parts[0].name)}" if is_cube else table
     counts = [DatasetCoverage(parts[0].name, _run(session, _seed_query(seed, columns)))]
@@ -188,11 +189,11 @@ def _sorted(table: pa.Table, columns: Sequence[int]) -> pa.Table:
     return table.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names]))
 
 
-def _columns(source: TableSource, by: Sequence[tuple[str, Span | None]], sql: str | None) -> list[str]:
+def _columns(source: Table, by: Sequence[tuple[str, Span | None]], sql: str | None) -> list[str]:
     seed = source.parts[0]
     has = [c for c in source.columns if c in seed.columns or c in seed.join_key]
     if not by:
-        of_cube = source.cube.cube.partition_columns if source.cube is not None else seed.table.partition_keys
+        of_cube = source.cube.partition_columns if source.cube is not None else seed.table.partition_keys
         return [c for c in of_cube if c in has][:2]
     found = []
     for column, span in by:

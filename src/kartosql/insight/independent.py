@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError, LimitError, StoreError
 from kartosql.failures import reraise
-from kartosql.plan.tables import TableSource, quote_identifier
 from kartosql.store import Store
+from kartosql.tables.names import quote_identifier
+from kartosql.tables.table import Table
 
 FILE = "__kartosql_file"
 MARKS = ("kartosql_intent", "kartosql_unfinished", "kartosql_schema", "kartosql_absent")
@@ -30,13 +31,13 @@ class CannotRead(Exception):
     """Something that the reader does not know; the message says what."""
 
 
-def read(store: Store, source: TableSource, run: Run) -> pa.Table:
+def read(store: Store, source: Table, run: Run) -> pa.Table:
     """Return all rows of a table of a statement.
 
     ``run`` answers a query over given tables. Raises CannotRead for what is not understood, and
     where all files together hold more than 1 GiB.
     """
-    if any(key.startswith("@") for part in source.parts for key in part.table.files[:1]):
+    if source.is_attached:
         raise CannotRead("it stands in another store, which was attached")
     try:
         tables = {f"t{i}": _dataset(store, p.table.uuid, p.table.table) for i, p in enumerate(source.parts)}
@@ -52,9 +53,9 @@ def read(store: Store, source: TableSource, run: Run) -> pa.Table:
         raise CannotRead(e.message) from None
 
 
-def _query(source: TableSource, tables: Mapping[str, pa.Table]) -> str:
+def _query(source: Table, tables: Mapping[str, pa.Table]) -> str:
     """Return the query that makes the table: the last file wins by cell, then the seed is joined with all others."""
-    cube = source.cube.cube if source.cube is not None else None
+    cube = source.cube
     shown = ", ".join(map(quote_identifier, source.columns))
     if cube is None:
         return f"SELECT {shown} FROM t0"

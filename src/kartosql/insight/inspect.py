@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kartosql.engines.duckdb import Runtime
-from kartosql.plan.tables import Tables
 from kartosql.query import SelectQuery
 from kartosql.result import Content, ReportQuery
 from kartosql.settings import Settings
 from kartosql.sql.statements import Advise, Coverage, Explain, Inspect, Select, Verify
 from kartosql.store import Files, Store
+from kartosql.tables.names import Tables
 
 
 class MakeQuery(Protocol):

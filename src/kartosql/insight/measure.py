@@ -5,20 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.insight.footers import Sample, column_bytes, sample
 from kartosql.insight.inspect import Session
 from kartosql.plan.conditions import Condition
 from kartosql.plan.scan import PartScan
-from kartosql.plan.tables import Tables, TableSource, dataset_source, quote_identifier, registered_source
 from kartosql.query import SelectQuery
 from kartosql.sql import Select, parse
+from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 
 MAX_FILES = 32  # into which is looked for one condition
 MAX_BYTES = 256_000_000  # of the columns of a condition
@@ -68,16 +69,16 @@ class Measure:
             counts.append(int(count))
         return counts
 
-    def may_hold_for_null(self, table: DatasetTable, condition: Condition, column: str) -> bool:
+    def may_hold_for_null(self, table: FileTable, condition: Condition, column: str) -> bool:
         """Return whether a condition may hold where a column is NULL, which no index tells about."""
         row = {}
         for _, name in condition.columns:
             type_ = table.types[name]
             row[name] = pa.nulls(1, type_)
-        source = registered_source("measured", pa.table(row))
+        source = arrow_table("measured", pa.table(row))
         return self._count("measured", condition, {"measured": source}) > 0
 
-    def in_range(self, found: Sample, table: DatasetTable, column: str, predicate: str) -> list[bool] | None:
+    def in_range(self, found: Sample, table: FileTable, column: str, predicate: str) -> list[bool] | None:
         """Return for each file of a sample whether a predicate over ``low`` and ``high`` holds for its extremes.
 
         None, if a file does not tell its extremes.
@@ -92,18 +93,16 @@ class Measure:
         type_ = table.types[column]
         low, high = (pa.array([b[i] for b in bounds], type_) for i in (0, 1))
         rows = pa.table({"n": pa.array(range(len(bounds)), pa.int64()), "low": low, "high": high})
-        answer = self._ask(
-            "SELECT n FROM measured WHERE ", predicate, {"measured": registered_source("measured", rows)}
-        )
+        answer = self._ask("SELECT n FROM measured WHERE ", predicate, {"measured": arrow_table("measured", rows)})
         kept = {n for (n,) in answer.rows()}
         return [n in kept for n in range(len(bounds))]
 
-    def _count(self, name: str, condition: Condition, tables: Mapping[str, TableSource]) -> int:
+    def _count(self, name: str, condition: Condition, tables: Mapping[str, Table]) -> int:
         predicate = condition.render(lambda ref: quote_identifier(ref[1]))
         ((count,),) = self._ask(f"SELECT count(*) AS n FROM {name} WHERE ", predicate, tables).rows()
         return int(count)
 
-    def _ask(self, head: str, predicate: str, tables: Mapping[str, TableSource]) -> SelectQuery:
+    def _ask(self, head: str, predicate: str, tables: Mapping[str, Table]) -> SelectQuery:
         given: dict[str, Any] = {}
         for planned, value in sorted(self.parameters.items(), reverse=True):
             # Names that the planner gives to parameters cannot be handed over.
@@ -118,10 +117,9 @@ class Measure:
         return SelectQuery(statement, known, session.runtime, session.settings, given or None, pruned=False)
 
 
-def _alone(table: DatasetTable, at: int) -> dict[str, TableSource]:
+def _alone(table: FileTable, at: int) -> dict[str, Table]:
     """Return one file of a dataset as a table to ask."""
-    alone = replace(table, labels=(table.labels[at],), files=(table.files[at],), indices={})
-    return {"measured": dataset_source(alone, qualified=False)}
+    return {"measured": file_table("measured", table.only(at), "measured")}
 
 
 def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:

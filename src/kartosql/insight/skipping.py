@@ -31,7 +31,7 @@ from kartosql.insight.measure import Measure
 from kartosql.plan.conditions import Atom, Condition
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.skips import column_types, in_metadata_terms
-from kartosql.plan.tables import quote_if_needed
+from kartosql.tables.names import quote_if_needed
 from kartosql.text.sizes import human_bytes
 
 MAX_LIST = 1_000  # values of a file that a list may hold; of more a filter is made

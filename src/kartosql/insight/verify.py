@@ -15,11 +15,12 @@ from kartosql.insight import independent
 from kartosql.insight.inspect import Session
 from kartosql.insight.multisets import difference, digest
 from kartosql.plan.reader import may_tell_time
-from kartosql.plan.tables import Tables, registered_source
 from kartosql.query import SelectQuery
 from kartosql.sql import Select, parse
 from kartosql.sql.statements import Verify
 from kartosql.sql.undetermined import undetermined
+from kartosql.tables.names import Tables
+from kartosql.tables.table import arrow_table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
 from kartosql.text.sizes import human_bytes, human_seconds
@@ -158,7 +159,7 @@ def _attempt(session: Session, statement: Verify) -> tuple[Certificate, bool]:
     if statement.engine != "duckdb":
         ask("spark", lambda: _run(session.query(select, on="spark")))
     now = session.query(select, on="duckdb").sources
-    changed = any(a is not b for a, b in zip(sources, now, strict=True) if a.registered is None)
+    changed = any(a is not b for a, b in zip(sources, now, strict=True) if a.data is None)
     verdict, because = _verdict(answers, select, changed)
     made = Certificate(
         sql=select.text,
@@ -183,15 +184,15 @@ def _independent(session: Session, query: SelectQuery) -> pa.Table:
     def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         statement = parse(sql)
         assert isinstance(statement, Select)
-        registered = {name: registered_source(name, table) for name, table in tables.items()}
+        registered = {name: arrow_table(name, table) for name, table in tables.items()}
         known = Tables(session.tables().snapshot, registered)
         return SelectQuery(statement, known, session.runtime, session.settings).arrow()
 
     read: dict[int, pa.Table] = {}
     for source in query.sources:
         if id(source) not in read:
-            given = source.registered is not None
-            read[id(source)] = source.registered if given else independent.read(session.main, source, run)
+            given = source.data is not None
+            read[id(source)] = source.data if given else independent.read(session.main, source, run)
     return query.answer_over([read[id(source)] for source in query.sources])
 
 

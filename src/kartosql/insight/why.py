@@ -11,7 +11,7 @@ import pyarrow as pa
 from kartosql.errors import SqlError, shorten
 from kartosql.plan.report import ScanReport
 from kartosql.plan.scan import OccurrenceScan, PartScan, Step
-from kartosql.plan.tables import Part
+from kartosql.tables.table import Part
 from kartosql.text import markup
 from kartosql.text.grid import one_line
 

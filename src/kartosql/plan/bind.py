@@ -15,11 +15,12 @@ from kartosql.errors import Span, SqlError, UnknownNameError
 from kartosql.plan.edits import edited
 from kartosql.plan.occurrences import Occurrence, Relation, Unknown
 from kartosql.plan.scopes import ScopeWalker, Walked
-from kartosql.plan.tables import Name, Tables, TableSource, quote_identifier, quote_if_needed
 from kartosql.plan.unquoted import compared_with, quoted
 from kartosql.sql.shapes import with_masks
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, past_of, placeholders, span_of
+from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed
+from kartosql.tables.table import Table
 
 SCHEMA = "__kartosql_"
 
@@ -62,7 +63,7 @@ class BoundQuery:
         return replace(self, select=select, text=text, shape=shape)
 
     @property
-    def sources(self) -> tuple[TableSource, ...]:
+    def sources(self) -> tuple[Table, ...]:
         """The tables of the query, one per occurrence."""
         return tuple(o.source for o in self.occurrences)
 

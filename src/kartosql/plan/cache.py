@@ -11,8 +11,8 @@ from typing import Any
 from kartosql.errors import KartosqlError
 from kartosql.plan.bind import BoundQuery, Parameters, bind, rebind
 from kartosql.plan.scan import Scan
-from kartosql.plan.tables import Tables
 from kartosql.sql.statements import Select
+from kartosql.tables.names import Tables
 
 MAX_STATEMENTS = 64
 MAX_SCANS = 8  # of one statement, for different parameters and settings

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.tables.table import FileTable
 
-Files = frozenset[int]  # positions in DatasetTable.files
+Files = frozenset[int]  # positions in FileTable.files
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,19 @@ class Found:
 class Cells(Protocol):
     """Tells which files hold the same values and cells."""
 
-    def index_bytes(self, table: DatasetTable, column: str) -> int | None:
+    def index_bytes(self, table: FileTable, column: str) -> int | None:
         """Return how much of an index a lookup would have to read, or None if it cannot be read."""
 
-    def data_bytes(self, table: DatasetTable, files: Files) -> int:
+    def data_bytes(self, table: FileTable, files: Files) -> int:
         """Return the size of files, estimated from a few of them."""
 
-    def ranges(self, table: DatasetTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
+    def ranges(self, table: FileTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
         """Return the smallest and largest value of ``column`` per file; files are left out where it is not known.
 
         A file that is told about holds no NULL there.
         """
 
-    def share_values(self, table: DatasetTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
+    def share_values(self, table: FileTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
         """Return the pairs (earlier, later) of files of one group with a value of an indexed column in common.
 
         ``groups`` are files with the number of their group.
@@ -53,9 +53,9 @@ class Cells(Protocol):
 
     def files_sharing(
         self,
-        source: DatasetTable,
+        source: FileTable,
         files: Files,
-        target: DatasetTable,
+        target: FileTable,
         column: str,
         rows: Rows | None,
     ) -> Files:
@@ -65,15 +65,13 @@ class Cells(Protocol):
         from the same structures, or, given ``rows``, out of those rows of the files.
         """
 
-    def holding_cells(
-        self, table: DatasetTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows
-    ) -> Files:
+    def holding_cells(self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``.
 
         ``dimensions`` are indexed columns of the cell, which ``rows`` also names.
         """
 
-    def share_cells(self, table: DatasetTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
+    def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
 
 

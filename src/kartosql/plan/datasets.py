@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from kartosql.formats.kartothek.cube import has_cube_flags
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.conditions import Condition, is_evaluable, parameters_for
 from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.plan.tables import Part
 from kartosql.plan.transfer import Draft, Transfer
+from kartosql.tables.table import Changelog, Overlay, Part
 
 
 class OccurrencePruner:
@@ -74,8 +73,8 @@ class OccurrencePruner:
         draft.own = [c for c in self._conditions if self._is_about(c, own)]
         # A left-joined dataset may only lose rows that no seed row can meet: those ruled out by key columns.
         payload = own if seed or draft.join == "inner" else key
-        if part.changelog is not None:
-            own &= part.changelog.stable
+        if isinstance(part.rows, Changelog):
+            own &= part.rows.stable
         if not part.join_key:
             self._apply_plain(draft, own)
             return draft
@@ -147,11 +146,8 @@ class OccurrencePruner:
         if not conditions:
             return
         table = draft.part.table
-        # A write to a cube is refused if a dimension holds NULL, or an indexed column NaN. Other index columns
-        # may have been NULL before they were indexed.
-        checked = bool(draft.part.join_key) and has_cube_flags(table.metadata)
-        cube = self._source.cube
-        never_null = frozenset(cube.cube.dimension_columns) if cube is not None and checked else frozenset()
+        rows = draft.part.rows
+        never_null = rows.never_null if isinstance(rows, Overlay) else frozenset()
         filter_ = FileFilter(
             table,
             self._occurrence.id,
@@ -159,7 +155,7 @@ class OccurrencePruner:
             self._query.parameters,
             usable=usable,
             never_null=never_null,
-            never_nan=checked,
+            never_nan=bool(never_null),
         )
         for condition, _ in filter_.groups(conditions):
             files = filter_.files(condition, draft.files)

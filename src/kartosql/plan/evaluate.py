@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Cells, Files, Found
 from kartosql.plan.conditions import (
     Atom,
@@ -24,6 +23,7 @@ from kartosql.plan.conditions import (
 )
 from kartosql.plan.occurrences import ColumnRef, Occurrence
 from kartosql.plan.scan import Alternative, OccurrenceScan
+from kartosql.tables.table import FileTable
 
 MAX_PROBES = 16  # files that may be looked into while planning
 # What answers conditions, in the order in which one stands for an answer of several.
@@ -85,11 +85,11 @@ class Evaluator(Protocol):
         None, if there are more than ``limit``, or if they cannot be read.
         """
 
-    def row_counts(self, table: DatasetTable, files: Sequence[int]) -> list[int] | None:
+    def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
         """Return how many rows files have; footers that are not known are read."""
 
     def extremes(
-        self, table: DatasetTable, column: str, files: Sequence[int]
+        self, table: FileTable, column: str, files: Sequence[int]
     ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
         """Return the minimum and maximum of a column in each file as text, None unless all are known exactly.
 
@@ -102,7 +102,7 @@ class Evaluator(Protocol):
     def null(self, type_: Any) -> str:
         """Return the SQL text of a NULL of an Arrow type."""
 
-    def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
+    def partitions(self, table: FileTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
         """Return the files in partitions for which a predicate may be TRUE.
 
         The predicate names the i-th partition key ``k<i>``.
@@ -110,7 +110,7 @@ class Evaluator(Protocol):
 
     def index(
         self,
-        table: DatasetTable,
+        table: FileTable,
         column: str,
         predicate: str,
         parameters: Mapping[str, Any],
@@ -128,9 +128,7 @@ class Evaluator(Protocol):
         matter, and all files are returned if looking for them does not pay.
         """
 
-    def statistics(
-        self, table: DatasetTable, column: str, predicate: str, parameters: Mapping[str, Any]
-    ) -> Files | None:
+    def statistics(self, table: FileTable, column: str, predicate: str, parameters: Mapping[str, Any]) -> Files | None:
         """Return the files in which a predicate over ``column``, named ``v``, may be TRUE, or None.
 
         Only what is remembered of the footers of files is used, no file is opened for it.
@@ -156,7 +154,7 @@ class FileFilter:
 
     def __init__(
         self,
-        table: DatasetTable,
+        table: FileTable,
         occurrence_id: int,
         evaluator: Evaluator,
         parameters: Mapping[str, Any],

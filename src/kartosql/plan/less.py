@@ -10,6 +10,7 @@ from kartosql.plan.conditions import is_evaluable, parameters_for
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Scan, Step
 from kartosql.plan.shapes import Head, Shapes, Summary
+from kartosql.tables.table import Changelog
 
 FIRST_FILES = 4  # whose row counts are read at once for a LIMIT; then four times as many, and so on
 
@@ -44,7 +45,7 @@ def _only_part(scan: OccurrenceScan | None) -> PartScan | None:
     """Return the dataset of a scan whose rows are the rows of its files."""
     if scan is None or len(scan.parts) != 1 or scan.parts[0].overlaid or scan.parts[0].summary is not None:
         return None
-    if scan.parts[0].part.changelog is not None:
+    if isinstance(scan.parts[0].part.rows, Changelog):
         return None
     return scan.parts[0] if scan.parts[0].files else None
 

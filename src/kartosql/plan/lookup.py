@@ -69,8 +69,8 @@ class LookupPlanner:
         target, source = scans[lookup.column[0]], self._query.occurrences[of[0]]
         if of[0] == lookup.column[0] or not _has_structure(target, lookup.column[1]):
             return None
-        if source.source.registered is not None:
-            if source.source.registered.num_rows > MAX_VALUES:
+        if source.source.data is not None:
+            if source.source.data.num_rows > MAX_VALUES:
                 return None
         elif not self._pays(scans[of[0]], target):
             return None

@@ -9,7 +9,7 @@ from itertools import count
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.plan.tables import TableSource
+from kartosql.tables.table import Table
 
 Columns = Mapping[str, str]
 ColumnRef = tuple[int, str]  # id of a source, query or merged column; column name, or position as text
@@ -26,7 +26,7 @@ class Occurrence:
     """
 
     id: int
-    source: TableSource
+    source: Table
     name: tuple[str, ...]
     view: tuple[str, str]
     node: exp.Table | None = None

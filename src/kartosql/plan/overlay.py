@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from kartosql.formats.kartothek.cube import has_cube_flags
 from kartosql.plan.cells import Cells, Files, Rows, is_exact
 from kartosql.plan.conditions import Condition, conjunction, parameters_for
 from kartosql.plan.evaluate import MAX_PROBES
-from kartosql.plan.tables import Part
 from kartosql.plan.writes import writes_of
+from kartosql.tables.table import Overlay, Part
 
 Pairs = set[tuple[int, int]]  # (earlier, later) file
 
@@ -36,9 +35,9 @@ class Overlays:
         self._cells = cells
         self._writes = writes_of(part.table, part.join_key)
         # Dimensions that were checked to hold no NULL, which neither indices nor ranges tell about.
-        checked = has_cube_flags(part.table.metadata)
         keys = part.table.partition_keys
-        self._dimensions = [c for c in part.join_key if checked and c not in keys]
+        checked = part.rows.never_null if isinstance(part.rows, Overlay) else ()
+        self._dimensions = [c for c in part.join_key if c in checked and c not in keys]
         self._indexed = [c for c in self._dimensions if c in self._table.indices and is_exact(self._table.types[c])]
 
     def within(self, files: Files) -> Files:

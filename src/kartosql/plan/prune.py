@@ -52,7 +52,7 @@ def prune(
         reason = reasons.get(occurrence.id)
         return OccurrencePruner(bound, evaluator, occurrence, found, reason, trace=trace).scan()
 
-    stored = [o for o in query.occurrences if o.source.registered is None]
+    stored = [o for o in query.occurrences if o.source.data is None]
     scans = {o.id: scan(query, o, conditions.get(o.id, [])) for o in stored}
     clock.lap("files")
     if extractor is not None and any(extractor.lookups.values()):

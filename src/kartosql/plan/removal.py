@@ -9,20 +9,19 @@ from sqlglot import exp
 
 from kartosql.errors import Span, SqlError
 from kartosql.plan.bind import Parameters, bind
-from kartosql.plan.tables import Name, Tables, TableSource, quote_if_needed, registered_source
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
+from kartosql.tables.names import Name, Tables, quote_if_needed
+from kartosql.tables.table import Table, arrow_table
 
 
 class OnlyTable(Tables):
     """Knows one table, whatever the name."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._source = registered_source("partitions", table)
+        self._source = arrow_table("partitions", table)
 
-    def find(
-        self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None
-    ) -> TableSource:
+    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None) -> Table:
         """Return the one table."""
         return self._source
 

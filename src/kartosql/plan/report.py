@@ -103,7 +103,7 @@ class ScanReport:
         source = scan.occurrence.source
         return {
             "table": source.name,
-            "cube": source.cube.cube.uuid_prefix if source.cube else None,
+            "cube": source.cube.uuid_prefix if source.cube else None,
             "datasets": [self._part(p) for p in scan.parts],
             "eliminated": list(scan.eliminated),
             "conditions": list(scan.conditions),

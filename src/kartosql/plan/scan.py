@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kartosql.errors import Span
 from kartosql.plan.conditions import Condition
 from kartosql.plan.occurrences import Occurrence
-from kartosql.plan.tables import Part
+from kartosql.tables.table import Part
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from kartosql.plan.cells import Cells, Files, Rows, is_exact
 from kartosql.plan.conditions import Condition, conjunction, parameters_for
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.scan import Alternative, Step
-from kartosql.plan.tables import Part
+from kartosql.tables.table import Part
 
 ROUNDS = 2
 # To open a file takes as long as to scan about this many bytes of it; an index is read at half that speed.

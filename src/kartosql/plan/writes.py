@@ -8,16 +8,16 @@ from functools import cached_property
 from itertools import repeat
 
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Files
+from kartosql.tables.table import FileTable
 
-_known: weakref.WeakKeyDictionary[DatasetTable, dict[tuple[str, ...], Writes]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[FileTable, dict[tuple[str, ...], Writes]] = weakref.WeakKeyDictionary()
 
 
 class Writes:
     """The writes to a table whose rows are told apart by ``join_key``; empty means that all rows count."""
 
-    def __init__(self, table: DatasetTable, join_key: Sequence[str]) -> None:
+    def __init__(self, table: FileTable, join_key: Sequence[str]) -> None:
         self._table = weakref.ref(table)
         self._join_key = join_key
         # Which files have cells in common, once it was found out for the whole table.
@@ -106,7 +106,7 @@ class Writes:
         return () if table is None else table.files
 
 
-def writes_of(table: DatasetTable, join_key: tuple[str, ...]) -> Writes:
+def writes_of(table: FileTable, join_key: tuple[str, ...]) -> Writes:
     """Return the writes to a table; they are looked for once, as long as the table is in use."""
     known = _known.setdefault(table, {})
     if join_key not in known:

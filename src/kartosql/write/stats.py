@@ -7,9 +7,9 @@ from functools import partial
 
 import pyarrow.parquet as pq
 
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.parquet.reader import file_metadata
 from kartosql.store import Files
+from kartosql.tables.table import FileTable
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Stats:
         return {"blobsize": self.bytes, "files": self.files, "partitions": self.partitions, "rows": self.rows}
 
 
-def collect_stats(store: Files, table: DatasetTable) -> Stats:
+def collect_stats(store: Files, table: FileTable) -> Stats:
     """Return how much a table holds; raises ``missing-file`` and ``corrupt-file``."""
     found = list(store.map(partial(footer, store), table.files))
     partitions = len(set(table.partitions.part_of_file))

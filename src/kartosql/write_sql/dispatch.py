@@ -11,12 +11,12 @@ from kartosql.engines.duckdb import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.bind import Parameters
-from kartosql.plan.tables import Tables
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import Settings
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
+from kartosql.tables.names import Tables
 from kartosql.write_sql import results, upkeep
 from kartosql.write_sql.removal import removal_of
 from kartosql.write_sql.rows import Rows, constants_of, target_columns
@@ -261,23 +261,24 @@ class WriteStatements:
 
     def _delete(self, statement: ws.Delete, parameters: Parameters) -> pa.Table:
         source = self._tables.find(statement.target.parts, statement.target.span, statement.text)
-        state = source.cube
-        if state is None or source.name != state.cube.uuid_prefix:
+        cube = source.cube
+        if cube is None or source.name != cube.uuid_prefix:
             return self._delete_from_dataset(statement, parameters)
-        keys = [c for c in state.cube.partition_columns if c in source.columns]
+        keys = [c for c in cube.partition_columns if c in source.columns]
         schema = pa.schema([(c, source.columns[c]) for c in keys])
         removal = removal_of(
             self._runtime, self._settings.copy(), statement.query, parameters, schema, set(source.columns)
         )
-        datasets = self._datasets(statement, source.name, list(state.members))
+        keys_of = {p.name: p.table.partition_keys for p in source.parts}
+        datasets = self._datasets(statement, source.name, sorted(keys_of))
         for name in datasets or ():
-            missing = sorted((removal.columns if removal else set()) - set(state.members[name].table.partition_keys))
+            missing = sorted((removal.columns if removal else set()) - set(keys_of[name]))
             if missing:
                 raise UsageError(
                     f"The dataset {name!r} is not partitioned by {missing[0]!r}, so nothing of it can be told by that.",
                     code="invalid-condition",
                     hint=f"Leave it out, or say WHERE true to empty it; it is partitioned by "
-                    f"{', '.join(state.members[name].table.partition_keys) or 'nothing'}.",
+                    f"{', '.join(keys_of[name]) or 'nothing'}.",
                 )
         if removal is None:
             return results.changes({})

@@ -11,8 +11,9 @@ from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.tables import Tables, TableSource, quote_if_needed
 from kartosql.sql.write_statements import Columns, Named
+from kartosql.tables.names import Tables, quote_if_needed
+from kartosql.tables.table import Table
 from kartosql.write.garbage import dataset_of, members_of
 
 
@@ -20,14 +21,16 @@ from kartosql.write.garbage import dataset_of, members_of
 class Target:
     """One table of a dataset. ``cube`` and ``dataset`` are set for members of a cube."""
 
-    source: TableSource
+    source: Table
     cube: str | None
     dataset: str
 
     @property
     def table(self) -> DatasetTable:
         """The table as it stands in the snapshot of the statement."""
-        return self.source.parts[0].table
+        table = self.source.parts[0].table
+        assert isinstance(table, DatasetTable)
+        return table
 
     @property
     def uuid(self) -> str:
@@ -123,7 +126,7 @@ def dataset_target(tables: Tables, named: Named, text: str) -> Target:
     Raises ``unknown-table``, ``ambiguous-name`` and what is wrong with the dataset.
     """
     source = tables.find(named.parts, named.span, text)
-    if source.registered is not None:
+    if source.data is not None:
         raise SqlError(
             f"{source.name!r} is registered data, no dataset of the store.",
             code="unknown-table",
@@ -131,7 +134,7 @@ def dataset_target(tables: Tables, named: Named, text: str) -> Target:
             span=named.span,
             sql=text,
         )
-    if source.attached is not None:
+    if source.is_attached:
         raise SqlError(
             f"{source.name!r} is attached, and what is attached can only be read.",
             code="unknown-table",
@@ -145,7 +148,7 @@ def dataset_target(tables: Tables, named: Named, text: str) -> Target:
         error = _cube_hint(tables.snapshot, named, text)
         assert error is not None
         raise error
-    return Target(source, source.cube.cube.uuid_prefix, source.parts[0].name)
+    return Target(source, source.cube.uuid_prefix, source.parts[0].name)
 
 
 def resolved(columns: Columns, known: Iterable[str], what: str, text: str, kind: str = "column") -> list[str]:

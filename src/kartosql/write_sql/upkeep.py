@@ -10,8 +10,8 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.naming import spelled
-from kartosql.plan.tables import Tables
 from kartosql.sql import write_statements as ws
+from kartosql.tables.names import Tables
 from kartosql.write_sql import results
 from kartosql.write_sql.targets import (
     cube_name,
@@ -24,7 +24,6 @@ from kartosql.write_sql.targets import (
 )
 
 Report = Mapping[str, Any]
-FOLDERS = ("parquet", "csv")  # types of ATTACH with skipping indexes of their own
 
 
 class _Upkeep(Protocol):
@@ -56,10 +55,10 @@ def skip(
     """Run a statement about skipping indexes and return the table of what it did."""
     source = tables.find(statement.target.parts, statement.target.span, statement.text)
     is_cube = source.cube is not None and len(source.parts) > 1
-    if source.attached in FOLDERS:
+    if source.is_indexable:
         shown = table = source.name
     elif is_cube and source.cube is not None:
-        shown = table = source.cube.cube.uuid_prefix
+        shown = table = source.cube.uuid_prefix
     else:
         target = dataset_target(tables, statement.target, statement.text)
         shown, table = target.dataset, target.uuid

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from kartosql.cli.repl import words
 from kartosql.cli.repl.context import Context, Ref, context
 from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
-from kartosql.plan.tables import quote_if_needed
 from kartosql.settings import SETTINGS
+from kartosql.tables.names import quote_if_needed
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.shell import Shell

@@ -10,7 +10,8 @@ from functools import cached_property
 from kartosql import catalog
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
-from kartosql.plan.tables import TableSource, quote_if_needed
+from kartosql.tables.names import quote_if_needed
+from kartosql.tables.table import Table
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class KnownColumn:
     name: str
     type: str
     role: str
-    source: TableSource = field(repr=False)
+    source: Table = field(repr=False)
 
     @property
     def has_values(self) -> bool:
@@ -36,7 +37,7 @@ class KnownTable:
 
     name: str
     kind: str
-    source: TableSource = field(repr=False)
+    source: Table = field(repr=False)
 
     @cached_property
     def columns(self) -> tuple[KnownColumn, ...]:
@@ -54,7 +55,7 @@ class KnownTable:
     @property
     def dimensions(self) -> tuple[str, ...]:
         """The dimension columns of a cube, in order."""
-        return self.source.cube.cube.dimension_columns if self.source.cube else ()
+        return self.source.cube.dimension_columns if self.source.cube else ()
 
 
 class Names:

@@ -213,7 +213,7 @@ class Shell:
         """Return the table of a command's argument, or the only cube of the store; raises ``invalid-argument``."""
         if given:
             return given
-        from kartosql.plan.tables import quote_if_needed
+        from kartosql.tables.names import quote_if_needed
 
         found = list(self.connection.cubes())
         if len(found) == 1:

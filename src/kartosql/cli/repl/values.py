@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from kartosql.cli.repl.known import KnownColumn
 from kartosql.errors import KartosqlError
-from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.render.values import texts
 from kartosql.store import Store
+from kartosql.tables.table import FileTable
 from kartosql.text.escape import is_unsafe
 
 MAX_VALUES = 5_000_000
@@ -76,7 +77,7 @@ def read(store: Store, column: KnownColumn) -> ValueList | None:
     return None
 
 
-def _of_partitions(table: DatasetTable, column: str) -> ValueList | None:
+def _of_partitions(table: FileTable, column: str) -> ValueList | None:
     at = table.partition_keys.index(column)
     partitions = table.partitions
     files_of_part = Counter(partitions.part_of_file)
@@ -87,7 +88,7 @@ def _of_partitions(table: DatasetTable, column: str) -> ValueList | None:
     return _listed(pa.array(list(counts), type_), pa.array(list(counts.values()), pa.int64()), len(table.files))
 
 
-def _of_index(store: Store, table: DatasetTable, index: InvertedIndex) -> ValueList | None:
+def _of_index(store: Store, table: FileTable, index: InvertedIndex) -> ValueList | None:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

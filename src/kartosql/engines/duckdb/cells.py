@@ -13,8 +13,8 @@ import pyarrow as pa
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Files, Rows
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.indexed import Index
@@ -39,7 +39,7 @@ class DuckCells:
 
     # -- what a lookup costs -------------------------------------------------------------------
 
-    def index_bytes(self, table: DatasetTable, column: str) -> int | None:
+    def index_bytes(self, table: FileTable, column: str) -> int | None:
         """Return how much of an index a lookup would have to read, or None if it cannot be read."""
         try:
             index = self._structures.index(table, column)
@@ -47,7 +47,7 @@ class DuckCells:
             return None  # only an index that is needed may be missed
         return index.size if index.held is None else index.size // HELD_FACTOR
 
-    def data_bytes(self, table: DatasetTable, files: Files) -> int:
+    def data_bytes(self, table: FileTable, files: Files) -> int:
         """Return the size of files, estimated from a few of them."""
         order = sorted(files)
         sample = [table.files[f] for f in order[:: max(1, -(-len(order) // SAMPLED))]]
@@ -58,7 +58,7 @@ class DuckCells:
 
     # -- values ----------------------------------------------------------------------------------
 
-    def ranges(self, table: DatasetTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
+    def ranges(self, table: FileTable, column: str, files: Files) -> Mapping[int, tuple[Any, Any]]:
         """Return the smallest and largest value of ``column`` per file; files are left out where it is not known."""
         type_ = table.types[column]
         t = pa.types
@@ -84,7 +84,7 @@ class DuckCells:
         found = {path: (low, high) for path, low, high in rows}
         return {f: found[path] for f, path in zip(keys, paths, strict=True) if path in found}
 
-    def share_values(self, table: DatasetTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
+    def share_values(self, table: FileTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
         """Return the pairs (earlier, later) of files of one group with a value of an indexed column in common."""
         index = self._structures.index(table, column)
         if index.held is not None:
@@ -122,7 +122,7 @@ class DuckCells:
         return index.repeats
 
     def files_sharing(
-        self, source: DatasetTable, files: Files, target: DatasetTable, column: str, rows: Rows | None
+        self, source: FileTable, files: Files, target: FileTable, column: str, rows: Rows | None
     ) -> Files:
         """Return the files of ``target`` with a value of ``column`` that one of the ``files`` of ``source`` has."""
         if rows is None:
@@ -149,7 +149,7 @@ class DuckCells:
         numbers = frozenset(row[0] for row in found)
         return target.partitions.files_of(numbers) if column in target.partition_keys else numbers
 
-    def _values(self, table: DatasetTable, files: Files, column: str) -> str:
+    def _values(self, table: FileTable, files: Files, column: str) -> str:
         """Return the query for the values of a partition key or indexed column in some files, open at its WHERE."""
         if column in table.partition_keys:
             parts = self._numbers(part={table.partitions.part_of_file[f] for f in files})
@@ -162,9 +162,7 @@ class DuckCells:
 
     # -- cells -----------------------------------------------------------------------------------
 
-    def holding_cells(
-        self, table: DatasetTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows
-    ) -> Files:
+    def holding_cells(self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
         found_rows = f"({self._session.relations.rows_of(table, [early], rows.names)})"
         joins = ""
@@ -181,7 +179,7 @@ class DuckCells:
         )
         return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
-    def share_cells(self, table: DatasetTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
+    def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
         early_rows = self._session.relations.rows_of(table, [early], rows.names)
         cells = self._session.relations.rows_of(table, [late], {c: rows.names[c] for c in key})

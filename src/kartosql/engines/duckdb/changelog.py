@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import quote
-from kartosql.plan.tables import Changelog
+from kartosql.tables.table import Changelog
 
 # Columns of records that say what each of them does.
 OFFSET, OP = "__kartosql_offset", "__kartosql_op"

@@ -30,8 +30,8 @@ from kartosql.engines.duckdb.predicates import (
 from kartosql.engines.duckdb.structures import Structures, index_columns
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Files, Found
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.planner import Planner
@@ -147,7 +147,7 @@ class DuckEvaluator(Knowledge):
             self._lookups.check(reading)
         return True
 
-    def partitions(self, table: DatasetTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
+    def partitions(self, table: FileTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
         """Return the files in partitions for which a predicate may be TRUE."""
         name = self._structures.partitions(table)
         types = {f"k{i}": type_ for i, type_ in enumerate(table.partitions.types)}
@@ -159,7 +159,7 @@ class DuckEvaluator(Knowledge):
 
     def index(
         self,
-        table: DatasetTable,
+        table: FileTable,
         column: str,
         predicate: str,
         parameters: Mapping[str, Any],
@@ -240,9 +240,7 @@ class DuckEvaluator(Knowledge):
 
     # -- statistics ------------------------------------------------------------------------------
 
-    def statistics(
-        self, table: DatasetTable, column: str, predicate: str, parameters: Mapping[str, Any]
-    ) -> Files | None:
+    def statistics(self, table: FileTable, column: str, predicate: str, parameters: Mapping[str, Any]) -> Files | None:
         """Return the files in which a predicate over ``v`` may be TRUE by what is remembered of footers."""
         type_ = table.types[column]
         if pa.types.is_null(type_) or not table.has_footers:

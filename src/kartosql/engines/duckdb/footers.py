@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from kartosql import stopping
 from kartosql.engines.duckdb.types import fits, literal
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.reader import read_footer
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
@@ -91,7 +91,7 @@ class Footers:
     def check(
         self,
         session: Session,
-        table: DatasetTable,
+        table: FileTable,
         keys: Sequence[str],
         paths: Sequence[str],
         declared: Mapping[str, str],
@@ -183,7 +183,7 @@ class Footers:
 
     def narrower(
         self,
-        table: DatasetTable,
+        table: FileTable,
         keys: Sequence[str],
         sizes: Mapping[str, int | None],
         declared: Mapping[str, str],
@@ -206,12 +206,12 @@ class Footers:
 
     # -- row counts ----------------------------------------------------------------------------
 
-    def known_rows(self, table: DatasetTable) -> list[int | None]:
+    def known_rows(self, table: FileTable) -> list[int | None]:
         """Return the number of rows of each file of a table, None where it is not known."""
         with self._cache.lock:
             return list(map(self._cache.facts(table).rows.get, table.files))
 
-    def load(self, session: Session, table: DatasetTable, keys: Sequence[str]) -> None:
+    def load(self, session: Session, table: FileTable, keys: Sequence[str]) -> None:
         """Read the row counts of those files of a table whose count is not known."""
         with self._cache.lock:
             counts = self._cache.facts(table).rows
@@ -227,7 +227,7 @@ class Footers:
 
     # -- statistics ----------------------------------------------------------------------------
 
-    def statistics(self, table: DatasetTable, column: str, type_: str) -> ColumnStatistics | None:
+    def statistics(self, table: FileTable, column: str, type_: str) -> ColumnStatistics | None:
         """Return what is known of a column of DuckDB type ``type_``, or None.
 
         Asking is remembered: footers are read for a column when a second statement that asked
@@ -244,7 +244,7 @@ class Footers:
             found.asked = True
             return found if found.rows and found.type == type_ else None
 
-    def _collect(self, session: Session, table: DatasetTable, keys: Sequence[str]) -> None:
+    def _collect(self, session: Session, table: FileTable, keys: Sequence[str]) -> None:
         """Read the statistics that were asked for repeatedly, of files that are opened anyway."""
         watched: _Watched | None = self._cache.facts(table).statistics
         if len(keys) < MIN_FILES or watched is None:

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from kartosql.errors import UsageError
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.bind import SCHEMA
 from kartosql.store import Files
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import StoreFiles
@@ -78,8 +78,8 @@ class Instance:
         of_process.add(self)
         self.filesystem: StoreFiles | None = None
         self._allowed: frozenset[str] | None = None
-        self._tables: dict[int, weakref.ref[DatasetTable]] = {}
-        self._footers: dict[str, weakref.ref[DatasetTable]] = {}
+        self._tables: dict[int, weakref.ref[FileTable]] = {}
+        self._footers: dict[str, weakref.ref[FileTable]] = {}
         self._current: dict[str, Any] = {
             "max_execution_time": 0,
             "parquet_metadata_cache": False,
@@ -156,7 +156,7 @@ class Instance:
         """Forget all that was made in a schema."""
         self._root.execute(f"DROP SCHEMA {name} CASCADE")
 
-    def remember_footers(self, table: DatasetTable, keys: Sequence[str]) -> None:
+    def remember_footers(self, table: FileTable, keys: Sequence[str]) -> None:
         """Let DuckDB keep the footers of ``keys``, unless they are too many, or may have changed unnoticed.
 
         DuckDB knows local files by their times; those of other stores have none.
@@ -182,7 +182,7 @@ class Instance:
         """Whether a user's text may run here."""
         return self._allowed is not None
 
-    def lock(self, keys: frozenset[str], paths: Sequence[str], tables: Sequence[DatasetTable] = ()) -> None:
+    def lock(self, keys: frozenset[str], paths: Sequence[str], tables: Sequence[FileTable] = ()) -> None:
         """Take away access to everything but ``paths``, the files ``keys``, and lock the settings.
 
         ``tables`` are those of which every file is among them.
@@ -200,7 +200,7 @@ class Instance:
         """Return whether a statement over the files ``keys`` may run here."""
         return self._allowed is not None and self._allowed.issuperset(keys)
 
-    def covers(self, tables: Sequence[DatasetTable]) -> bool:
+    def covers(self, tables: Sequence[FileTable]) -> bool:
         """Return whether all files of ``tables`` may be read here."""
         return all((ref := self._tables.get(id(t))) is not None and ref() is t for t in tables)
 

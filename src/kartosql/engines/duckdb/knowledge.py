@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.conditions import Condition, parameters_for
 from kartosql.plan.evaluate import Held
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.tables.table import FileTable, shown_data
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.planner import Planner
@@ -60,7 +60,7 @@ class Knowledge:
 
     # -- files that are not opened -------------------------------------------------------------
 
-    def row_counts(self, table: DatasetTable, files: Sequence[int]) -> list[int] | None:
+    def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
         """Return how many rows files have; footers that are not known are read."""
         if not table.has_footers:
             return None
@@ -74,7 +74,7 @@ class Knowledge:
         return None if None in rows else [r for r in rows if r is not None]
 
     def extremes(
-        self, table: DatasetTable, column: str, files: Sequence[int]
+        self, table: FileTable, column: str, files: Sequence[int]
     ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
         """Return the minimum and maximum of a column in each file as text, None unless all are known exactly."""
         type_ = self.type_name(table.types[column])
@@ -124,10 +124,7 @@ class Knowledge:
 
     def _given(self, source: Occurrence) -> str:
         """Return the query over registered data."""
-        table = source.source.registered
-        self._session.register(
-            "kartosql_given", table.rename_columns([source.source.exposed.get(c, c) for c in table.column_names])
-        )
+        self._session.register("kartosql_given", shown_data(source.source))
         return "FROM kartosql_given"
 
 

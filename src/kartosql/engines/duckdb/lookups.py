@@ -13,9 +13,9 @@ from kartosql.engines.duckdb.indexed import SCAN_PAIR, Index
 from kartosql.engines.duckdb.predicates import is_comparison
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.cells import Files, Found
 from kartosql.plan.evaluate import MAX_PROBES
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import DuckEvaluator
@@ -48,10 +48,10 @@ class Lookups:
         self.compared_end, self.equal_value = evaluator.compared_end, evaluator.equal_value
         self._session = session
         self._structures = structures
-        self._file_seconds: weakref.WeakKeyDictionary[DatasetTable, float] = weakref.WeakKeyDictionary()
+        self._file_seconds: weakref.WeakKeyDictionary[FileTable, float] = weakref.WeakKeyDictionary()
 
     def files(
-        self, table: DatasetTable, column: str, predicate: str, parameters: Mapping[str, Any], among: Files, parts: str
+        self, table: FileTable, column: str, predicate: str, parameters: Mapping[str, Any], among: Files, parts: str
     ) -> Found:
         """Return the files with a value of ``column`` for which a predicate may be TRUE.
 
@@ -65,7 +65,7 @@ class Lookups:
         index.saved = self.seconds(table, among - found.files) if index.held is None else 0.0
         return found
 
-    def seconds(self, table: DatasetTable, files: Files) -> float:
+    def seconds(self, table: FileTable, files: Files) -> float:
         """Return about what it takes to scan files."""
         if not files:
             return 0.0
@@ -80,7 +80,7 @@ class Lookups:
 
     def matching(
         self,
-        table: DatasetTable,
+        table: FileTable,
         index: Index,
         parts: str,
         predicate: str,
@@ -116,7 +116,7 @@ class Lookups:
     # -- binary values -----------------------------------------------------------------------------
 
     def _binary(
-        self, table: DatasetTable, index: Index, parts: str, predicate: str, parameters: Mapping[str, Any]
+        self, table: FileTable, index: Index, parts: str, predicate: str, parameters: Mapping[str, Any]
     ) -> Found:
         """Return the files of an index of binary values.
 
@@ -141,7 +141,7 @@ class Lookups:
 
     def _really_matching(
         self,
-        table: DatasetTable,
+        table: FileTable,
         column: str,
         predicate: str,
         parameters: Mapping[str, Any],
@@ -180,7 +180,7 @@ class _Lookup:
         self,
         lookups: Lookups,
         structures: Structures,
-        table: DatasetTable,
+        table: FileTable,
         index: Index,
         parts: str,
         predicate: str,

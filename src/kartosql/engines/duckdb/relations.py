@@ -15,10 +15,10 @@ from kartosql.engines.duckdb.widen import converted
 from kartosql.engines.joining import SEED, Codes, joins_of
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable, Variant
+from kartosql.formats.files import Variant
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan
-from kartosql.plan.tables import Changelog, TableSource
+from kartosql.tables.table import Changelog, FileTable, Table
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
@@ -128,7 +128,7 @@ class Relations:
         # A table always has some column, even where count(*) is all that is asked.
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}"
 
-    def _summary(self, source: TableSource, table: DatasetTable, summary: FileSummary) -> str:
+    def _summary(self, source: Table, table: FileTable, summary: FileSummary) -> str:
         """Return the query for one row per file with its row count, and two where extremes are asked for."""
         number = self._count
         self._count += 1
@@ -170,7 +170,7 @@ class Relations:
         named = [c for c in source.columns if used is None or c in used]
         self._refused(source, named, used)
         body = _empty(source, named)
-        if source.registered is not None:
+        if source.data is not None:
             body = f"SELECT * FROM {self._session.registered_name(source)} LIMIT 0"
         elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
             body = f"{self.body(replace(scan, parts=tuple(replace(p, summary=None) for p in scan.parts)))} LIMIT 0"
@@ -199,7 +199,7 @@ class Relations:
             self._session.run(f"{create} {quote(schema)}.{quote(name)} AS {body}")
         self._views[schema, name] = made
 
-    def _refused(self, source: TableSource, columns: Iterable[str], used: frozenset[str] | None) -> dict[str, str]:
+    def _refused(self, source: Table, columns: Iterable[str], used: frozenset[str] | None) -> dict[str, str]:
         """Return why columns cannot be read; raises it for one that is certainly used."""
         found = {}
         for column in columns:
@@ -212,9 +212,9 @@ class Relations:
                 found[column] = e.message
         return found
 
-    def _exactly(self, name: str, table: TableSource | DatasetTable, column: str) -> str:
+    def _exactly(self, name: str, table: Table | FileTable, column: str) -> str:
         """Return a column of a cell's key; whatever texts are equal to the user, other values are other cells."""
-        columns = table.columns if isinstance(table, TableSource) else table.types
+        columns = table.columns if isinstance(table, Table) else table.types
         collated = self._session.instance.settings.get("default_collation") and pa.types.is_string(columns[column])
         return f'{name} COLLATE "binary"' if collated else name
 
@@ -229,8 +229,8 @@ class Relations:
         of files that become columns.
         """
         part, table = scan.part, scan.part.table
-        if part.changelog is not None:
-            return self._state(scan, part.changelog, wanted, shown)
+        if isinstance(part.rows, Changelog):
+            return self._state(scan, part.rows, wanted, shown)
         own = set(part.columns) & set(wanted) | set(part.join_key)
         # The schema file has no type for columns that were all NULL when it was written, but files may have one.
         untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
@@ -263,7 +263,7 @@ class Relations:
 
     def rows_of(
         self,
-        table: DatasetTable,
+        table: FileTable,
         files: Sequence[int],
         names: Mapping[str, str],
         *,
@@ -317,7 +317,7 @@ class Relations:
 
     def _as_in_table(
         self,
-        table: DatasetTable,
+        table: FileTable,
         values: Mapping[str, str],
         columns: Sequence[str],
         types: Mapping[str, pa.DataType],
@@ -333,7 +333,7 @@ class Relations:
         return found
 
     def _partition_values(
-        self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, number: int
+        self, table: FileTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, number: int
     ) -> tuple[dict[str, str], str]:
         """Return expressions for partition keys and codes of the rows of ``files``, and what is joined for them.
 
@@ -371,7 +371,7 @@ class Relations:
         return values, f" JOIN {name} k ON k.i = r.file_index"
 
 
-def _empty(source: TableSource, columns: Sequence[str]) -> str:
+def _empty(source: Table, columns: Sequence[str]) -> str:
     items = []
     for column in columns:
         type_ = source.columns[column]

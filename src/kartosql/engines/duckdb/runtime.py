@@ -15,11 +15,11 @@ from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import FOOTER_CACHE_FILES, Instance
 from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.statement import Statement
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
 from kartosql.stopping import Works, is_stopped, shielded
 from kartosql.store import Files
+from kartosql.tables.table import FileTable
 
 MAX_PLANNERS = 2
 MAX_IDLE = 4
@@ -48,7 +48,7 @@ class Runtime:
         self._planners: OrderedDict[tuple[Any, ...], Planner] = OrderedDict()
         self._idle: list[Instance] = []
         self._misses: dict[frozenset[tuple[str, str]], int] = {}
-        self._sizes: weakref.WeakKeyDictionary[DatasetTable, dict[str, int | None]] = weakref.WeakKeyDictionary()
+        self._sizes: weakref.WeakKeyDictionary[FileTable, dict[str, int | None]] = weakref.WeakKeyDictionary()
         self._closed = False
         self._one_more = False
         self.watched = False  # whether somebody looks at the progress of statements
@@ -83,7 +83,7 @@ class Runtime:
         """Expect that one more statement runs, so that the planner's instance may run it."""
         self._one_more = True
 
-    def sizes_of(self, tables: Iterable[DatasetTable]) -> dict[str, int | None]:
+    def sizes_of(self, tables: Iterable[FileTable]) -> dict[str, int | None]:
         """Return the sizes of all files of tables, for reports, None if one is not there; of a table asked for once.
 
         In a remote store one listing of the dataset tells them; those of files that are attached are not asked for.
@@ -137,7 +137,7 @@ class Runtime:
         self,
         settings: Settings,
         files: FileAccess,
-        tables: Iterable[DatasetTable] = (),
+        tables: Iterable[FileTable] = (),
         keys: Sequence[str] | None = None,
         scan: Scan | None = None,
     ) -> Statement:
@@ -193,7 +193,7 @@ class Runtime:
         return statement
 
     def _take(
-        self, values: Mapping[str, Any], tables: Sequence[DatasetTable], keys: Sequence[str] | None
+        self, values: Mapping[str, Any], tables: Sequence[FileTable], keys: Sequence[str] | None
     ) -> Instance | None:
         with self._guard:
             for at in reversed(range(len(self._idle))):
@@ -217,7 +217,7 @@ class Runtime:
         instance.epoch = self._epoch
         return instance
 
-    def _is_worth(self, tables: Sequence[DatasetTable]) -> bool:
+    def _is_worth(self, tables: Sequence[FileTable]) -> bool:
         """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
         count = sum(len(t.files) for t in tables)
         if not tables or count > MAX_ALLOWED:

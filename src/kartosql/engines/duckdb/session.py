@@ -21,9 +21,8 @@ from kartosql.engines.duckdb.types import literal, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError
 from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.edits import Edit
-from kartosql.plan.tables import TableSource
+from kartosql.tables.table import FileTable, Table, shown_data
 
 MAX_BLAMED = 1_000  # files that are read again to find the one that made a statement fail
 EXACT_ROWS = 1 << 17  # estimates up to here are rounded
@@ -99,13 +98,12 @@ class Session:
         set_files(self._connection, variable, paths, [self.files.sizes[k] for k in keys])
         return paths
 
-    def registered_name(self, source: TableSource) -> str:
+    def registered_name(self, source: Table) -> str:
         """Return the relation of data that the user registered."""
         name = self._registered.get(id(source))
         if name is None:
             name = self._registered[id(source)] = f"kartosql_data_{len(self._registered)}"
-            table = source.registered
-            self.register(name, table.rename_columns([source.exposed.get(c, c) for c in table.column_names]))
+            self.register(name, shown_data(source))
         return name
 
     @contextlib.contextmanager
@@ -150,7 +148,7 @@ class Session:
     # -- files ---------------------------------------------------------------------------------
 
     def parquet_files(
-        self, table: DatasetTable, variable: str, keys: Sequence[str], declared: dict[str, str]
+        self, table: FileTable, variable: str, keys: Sequence[str], declared: dict[str, str]
     ) -> tuple[str, list[str]]:
         """Return a reader over Parquet files and the values of the declared columns in its rows ``r``.
 

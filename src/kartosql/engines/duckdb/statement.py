@@ -180,7 +180,7 @@ class Statement(Session):
         """Return the Arrow schema of a query's output, without opening a file."""
         with self.errors(query.select.text, query.edits):
             for occurrence in query.occurrences:
-                if occurrence.source.registered is not None:
+                if occurrence.source.data is not None:
                     self.relations.create_registered(occurrence)
                 else:
                     self.relations.create_empty(occurrence)
@@ -209,7 +209,7 @@ class Statement(Session):
         with self.errors(query.select.text, query.edits):
             self._lock([p.part.table.files[i] for o in scan.occurrences for p in o.parts for i in p.files])
             for occurrence in query.occurrences:
-                if occurrence.source.registered is not None:
+                if occurrence.source.data is not None:
                     self.relations.create_registered(occurrence)
             for occurrence_scan in scan.occurrences:
                 self.relations.create(occurrence_scan)

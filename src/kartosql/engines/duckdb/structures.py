@@ -18,8 +18,9 @@ from kartosql.engines.duckdb.types import fits, literal, sql_type
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.kartothek.partitions import value_parser
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.planner import Planner
@@ -38,7 +39,7 @@ _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types
 class _Known:
     """The relations of one table, by its number."""
 
-    table: weakref.ref[DatasetTable]
+    table: weakref.ref[FileTable]
     number: int
     partitions: bool = False
     files: bool = False
@@ -54,7 +55,7 @@ class Structures:
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._count = 0
 
-    def _of(self, table: DatasetTable) -> _Known:
+    def _of(self, table: FileTable) -> _Known:
         known = self._known.get(id(table))
         if known is not None and known.table() is table:
             self._known.move_to_end(id(table))
@@ -91,7 +92,7 @@ class Structures:
 
     # -- partitions and files --------------------------------------------------------------------
 
-    def partitions(self, table: DatasetTable) -> str:
+    def partitions(self, table: FileTable) -> str:
         """Return the table of the partition values: k0, k1, ... and part."""
         known = self._of(table)
         name = f"kartosql_partitions_{known.number}"
@@ -102,18 +103,21 @@ class Structures:
             known.partitions = True
         return name
 
-    def files(self, table: DatasetTable) -> str:
+    def files(self, table: FileTable) -> str:
         """Return the table of the files: label, file and part."""
         known = self._of(table)
         name = f"kartosql_files_{known.number}"
         if not known.files:
-            self._table(name, table.labelled)
+            numbers = array_of(range(len(table.files)), pa.int32())
+            one_to_one = table.partitions.is_one_to_one
+            parts = numbers if one_to_one else array_of(table.partitions.part_of_file, pa.int32())
+            self._table(name, pa.table({"label": array_of(table.labels, pa.string()), "file": numbers, "part": parts}))
             known.files = True
         return name
 
     # -- indices ---------------------------------------------------------------------------------
 
-    def index(self, table: DatasetTable, column: str) -> Index:
+    def index(self, table: FileTable, column: str) -> Index:
         """Return the relations of an inverted index; raises ``missing-file`` and ``invalid-index``."""
         known = self._of(table)
         index = known.indices.get(column)
@@ -192,7 +196,7 @@ class Structures:
             ((groups, rows, pairs),) = self._session.rows(counts)
             index.groups, index.rows, index.pairs = max(1, groups), rows or 0, pairs or 0
 
-    def hold(self, table: DatasetTable, index: Index, seconds: float = math.inf) -> None:
+    def hold(self, table: FileTable, index: Index, seconds: float = math.inf) -> None:
         """Go on making a table (v, files) of an index for so long; once it is whole, it replaces the file."""
         type_ = index.index.type
         if index.held is not None:
@@ -225,7 +229,7 @@ class Structures:
         index.held = held
         self._make_room(index)
 
-    def _take_over(self, table: DatasetTable, index: Index, held: str, seconds: float) -> bool:
+    def _take_over(self, table: FileTable, index: Index, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
         from kartosql.engines.duckdb.held import Ascending, Portions  # takes long to import
 
@@ -280,7 +284,7 @@ class Structures:
 
     # -- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, table: DatasetTable, found: ColumnStatistics) -> str:
+    def statistics(self, table: FileTable, found: ColumnStatistics) -> str:
         """Return the table of a column's statistics: file, low, high, has_values and nulls (-1 if not known)."""
         known = self._of(table)
         name, count = known.statistics.get(found.column, ("", 0))

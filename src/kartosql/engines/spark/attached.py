@@ -12,9 +12,9 @@ from kartosql.engines.spark.listing import FileColumn
 from kartosql.engines.spark.paths import Location, location
 from kartosql.engines.spark.types import quote, spark_type, stored_type
 from kartosql.errors import NotPortable
-from kartosql.plan.tables import Changelog
 from kartosql.store import Files, Store
 from kartosql.store.mounts import Mounts
+from kartosql.tables.table import Changelog
 
 _VALID = "__kartosql_valid_"
 

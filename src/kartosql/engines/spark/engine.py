@@ -135,7 +135,7 @@ class SparkStatement:
                 for file in part.files[:1]:  # all files of a table are in one store
                     places.of(part.part.table.files[file])
         for occurrence in query.occurrences:
-            if occurrence.source.registered is not None:
+            if occurrence.source.data is not None:
                 stored_columns(occurrence.source)
 
     def frame(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
@@ -157,7 +157,7 @@ class SparkStatement:
         for found in scan.occurrences:
             self._views.frame(found).createOrReplaceTempView(_view(found.occurrence.id))
         for occurrence in query.occurrences:
-            if occurrence.source.registered is not None:
+            if occurrence.source.data is not None:
                 name = self._views.create_registered(occurrence.source)
                 self._spark.table(name).createOrReplaceTempView(_view(occurrence.id))
 

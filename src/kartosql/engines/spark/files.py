@@ -16,8 +16,9 @@ from kartosql.engines.spark.rows import ROW, decoder
 from kartosql.engines.spark.shapes import Reading, Shapes, corrupt, is_void, reading
 from kartosql.engines.spark.types import quote, spark_type, stored_type
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.dataset import DatasetTable, Variant
+from kartosql.formats.files import Variant
 from kartosql.store import Files
+from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,7 @@ class FileQueries:
 
     def rows(
         self,
-        table: DatasetTable,
+        table: FileTable,
         files: Sequence[int],
         names: Mapping[str, str],
         types: Mapping[str, pa.DataType],
@@ -56,7 +57,7 @@ class FileQueries:
 
     def _variant(
         self,
-        table: DatasetTable,
+        table: FileTable,
         variant: Variant,
         names: Mapping[str, str],
         types: Mapping[str, pa.DataType],
@@ -90,7 +91,7 @@ class FileQueries:
             yield f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {view}"
 
     def _file_columns(
-        self, table: DatasetTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, ordered: bool
+        self, table: FileTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, ordered: bool
     ) -> list[FileColumn]:
         partitions = table.partitions
         folders = [partitions.part_of_file[f] for f in files]
@@ -104,7 +105,7 @@ class FileQueries:
 
     def _native(
         self,
-        table: DatasetTable,
+        table: FileTable,
         files: Sequence[int],
         stored: Mapping[str, str],
         shared: Sequence[FileColumn],
@@ -117,7 +118,7 @@ class FileQueries:
 
     def _decoded(
         self,
-        table: DatasetTable,
+        table: FileTable,
         files: Sequence[int],
         declared: Mapping[str, pa.DataType],
         shared: Sequence[FileColumn],
@@ -137,7 +138,7 @@ class FileQueries:
     def _relation(
         self,
         format_: str,
-        table: DatasetTable,
+        table: FileTable,
         files: Sequence[int],
         stored: Mapping[str, str],
         shared: Sequence[FileColumn],
@@ -149,7 +150,7 @@ class FileQueries:
         root, options = places[0][0].root, places[0][0].options
         return relation(self._session, format_, root, paths, sizes, stored, shared, options)
 
-    def _shapes_of(self, table: DatasetTable, files: Sequence[int]) -> list[int]:
+    def _shapes_of(self, table: FileTable, files: Sequence[int]) -> list[int]:
         keys = [table.files[f] for f in files]
         self._access.stat(keys)
         self._store.admit(keys)
@@ -160,7 +161,7 @@ class FileQueries:
         return self._shapes.of(table, list(zip(keys, sizes, strict=True)))
 
     def _groups(
-        self, table: DatasetTable, files: Sequence[int], declared: Mapping[str, pa.DataType]
+        self, table: FileTable, files: Sequence[int], declared: Mapping[str, pa.DataType]
     ) -> list[tuple[list[int], dict[str, Reading | None] | None]]:
         """Return files that are read in the same way, and how.
 
@@ -203,9 +204,7 @@ class FileQueries:
             arrow |= found[name] is None
         return None if arrow else found
 
-    def types_in_files(
-        self, table: DatasetTable, files: Sequence[int], columns: Sequence[str]
-    ) -> dict[str, pa.DataType]:
+    def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Return the type that files give to columns; those that hold only NULL are left out.
 
         Raises ``schema-mismatch`` where files disagree.

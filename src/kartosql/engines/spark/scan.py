@@ -19,8 +19,8 @@ from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import is_supported, quote, spark_type, stored_type
 from kartosql.errors import FormatError, NotPortable
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
-from kartosql.plan.tables import Changelog, TableSource
 from kartosql.store import Files
+from kartosql.tables.table import Changelog, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ class Views:
     """Makes temporary views in a session, with the rows and types of table occurrences.
 
     A view has the columns that the occurrence uses, under the names that DuckDB's relations give
-    them (``TableSource.exposed``), and exactly the rows of that relation. Types are those of
+    them (``Table.exposed``), and exactly the rows of that relation. Types are those of
     ``stored_type``. Spark opens the files of the scan, and no others, when rows are asked for;
     nothing is listed. ``shapes`` remembers schemas of files over several statements.
 
@@ -71,7 +71,7 @@ class Views:
         """
         return {o.occurrence.id: self._view(self.frame(o)) for o in scan.occurrences}
 
-    def create_registered(self, source: TableSource) -> str:
+    def create_registered(self, source: Table) -> str:
         """Create the view of registered Arrow data and return its name."""
         frame = self._reading.createDataFrame(stored_columns(source))
         return self._view(moved(frame, self._spark))
@@ -122,7 +122,7 @@ class Views:
             items.append(f"{value} AS {quote(shown[column])}")
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}"
 
-    def _is_wanted(self, source: TableSource, column: str, used: frozenset[str] | None) -> bool:
+    def _is_wanted(self, source: Table, column: str, used: frozenset[str] | None) -> bool:
         if used is not None and column not in used:
             return False
         try:
@@ -148,8 +148,8 @@ class Views:
         become columns.
         """
         part, table = scan.part, scan.part.table
-        if part.changelog is not None:
-            return self._state(scan, part.changelog, wanted, shown)
+        if isinstance(part.rows, Changelog):
+            return self._state(scan, part.rows, wanted, shown)
         own = set(part.columns) & set(wanted) | set(part.join_key)
         untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
         types = self._files.types_in_files(table, scan.files, untyped) if untyped else {}
@@ -185,11 +185,11 @@ def check_types(scan: OccurrenceScan) -> None:
         if column in available and (used is None or column in used):
             _check_type(source, column)
     for part in scan.parts:
-        if part.part.changelog is not None and not scan.is_empty:
-            check_compared(part.part.changelog, part.part.table.types)
+        if isinstance(part.part.rows, Changelog) and not scan.is_empty:
+            check_compared(part.part.rows, part.part.table.types)
 
 
-def _check_type(source: TableSource, column: str) -> None:
+def _check_type(source: Table, column: str) -> None:
     try:
         stored_type(source.columns[column])
     except (FormatError, NotPortable) as e:
@@ -197,14 +197,14 @@ def _check_type(source: TableSource, column: str) -> None:
         raise
 
 
-def stored_columns(source: TableSource) -> pa.Table:
+def stored_columns(source: Table) -> pa.Table:
     """Return registered data as Spark holds them, without columns of types that it does not have."""
-    table: pa.Table = source.registered
+    table: pa.Table = source.data
     known = [c for c in table.column_names if is_supported(table.schema.field(c).type)]
     return pa.table([_stored(table.column(c), c) for c in known], names=[source.exposed.get(c, c) for c in known])
 
 
-def _empty(source: TableSource, columns: Sequence[str]) -> str:
+def _empty(source: Table, columns: Sequence[str]) -> str:
     items = [f"CAST(NULL AS {spark_type(source.columns[c])}) AS {quote(source.exposed.get(c, c))}" for c in columns]
     return f"SELECT {', '.join(items) or 'NULL AS nothing'} WHERE false"
 

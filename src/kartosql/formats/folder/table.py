@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.dataset import DatasetTable, Variant
-from kartosql.formats.kartothek.partitions import PartitionTable
+from kartosql.formats.files import PartitionTable, Variant
+from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.widening import widened
 
 
@@ -24,33 +24,65 @@ class Shape:
 
 
 @dataclass(frozen=True, eq=False)
-class FolderTable(DatasetTable):
-    """The files of a folder; ``labels`` are their paths in it, ``times`` are in milliseconds since 1970."""
+class FolderTable:
+    """Files without metadata of their own, typed by themselves; ``labels`` are their paths in the folder."""
 
-    given: PartitionTable
+    uuid: str
+    schema: pa.Schema
+    labels: tuple[str, ...]
+    files: tuple[str, ...]
+    partitions: PartitionTable
     shapes: tuple[Shape, ...]
     shape_of: tuple[int, ...]
-    times: tuple[int | None, ...]
-    sizes: tuple[int, ...]
-    kind: str
-    url: str
+    has_footers: bool
     keeper: Any  # what the files are reached by, as long as a statement may read them
-    metadata_of_files: Any = None
+    skipping: Any = None
 
     @property
-    def skipping(self) -> Any:
-        """Data-skipping metadata of the files, None if there are none."""
-        return self.metadata_of_files
+    def table(self) -> str:
+        """The name of the table."""
+        return self.uuid
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        """The columns that folders name."""
+        return self.partitions.keys
+
+    @property
+    def indices(self) -> dict[str, InvertedIndex]:
+        """The inverted indices: there are none."""
+        return {}
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was noted about the table: nothing."""
+        return {}
 
     @cached_property
-    def partitions(self) -> PartitionTable:
-        """Partition values of all files."""
-        return self.given
+    def types(self) -> dict[str, pa.DataType]:
+        """Arrow type of every column, partition keys included."""
+        return {f.name: f.type for f in self.schema}
 
-    @property
-    def has_footers(self) -> bool:
-        """Whether the files are Parquet files."""
-        return self.kind != "csv"
+    @cached_property
+    def all_files(self) -> frozenset[int]:
+        """The positions of all files."""
+        return frozenset(range(len(self.files)))
+
+    def only(self, file: int) -> FolderTable:
+        """Return the table of one of the files."""
+        values = self.partitions
+        part = values.part_of_file[file]
+        one = PartitionTable(values.keys, values.types, tuple((c[part],) for c in values.columns), 1, (0,))
+        shapes = (self.shapes[self.shape_of[file]],)
+        return replace(
+            self,
+            labels=(self.labels[file],),
+            files=(self.files[file],),
+            partitions=one,
+            shapes=shapes,
+            shape_of=(0,),
+            skipping=None,
+        )
 
     def shown(self, file: int) -> str:
         """Return the path of a file in the folder."""

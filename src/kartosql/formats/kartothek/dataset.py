@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
-from kartosql.formats.arrays import array_of
+from kartosql.formats.files import PartitionTable, Variant
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.partitions import PartitionTable, parse_partitions, partition_type
+from kartosql.formats.kartothek.partitions import parse_partitions, partition_type
 from kartosql.formats.kartothek.places import Place, place_in
 from kartosql.store import Store
 
@@ -28,19 +28,6 @@ class InvertedIndex:
     type: pa.DataType
     key: str | None
     embedded: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Files of a table that are read alike, by position.
-
-    ``types`` are those of the columns that they have, None where these are the columns of the
-    table; ``reading`` says how text files are written.
-    """
-
-    files: Sequence[int]
-    types: Mapping[str, pa.DataType] | None = None
-    reading: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +67,10 @@ class DatasetTable:
         """Return files that are read alike."""
         return (Variant(files),)
 
+    def only(self, file: int) -> DatasetTable:
+        """Return the table of one of the files, without indices."""
+        return replace(self, labels=(self.labels[file],), files=(self.files[file],), indices={})
+
     def shown(self, file: int) -> str:
         """Return the name of a file for people."""
         return self.files[file]
@@ -88,19 +79,6 @@ class DatasetTable:
     def all_files(self) -> frozenset[int]:
         """The positions of all files."""
         return frozenset(range(len(self.files)))
-
-    @cached_property
-    def labelled(self) -> pa.Table:
-        """One row per file: its ``label``, its position ``file`` and the position ``part`` of its partition values."""
-        numbers = array_of(range(len(self.files)), pa.int32())
-        parts = self.partitions.part_of_file
-        return pa.table(
-            {
-                "label": array_of(self.labels, pa.string()),
-                "file": numbers,
-                "part": numbers if self.partitions.is_one_to_one else array_of(parts, pa.int32()),
-            }
-        )
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:

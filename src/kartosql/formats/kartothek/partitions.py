@@ -4,123 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain, repeat
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
-from kartosql.formats.arrays import array_of
 from kartosql.formats.bulk import many_objects
+from kartosql.formats.files import PartitionTable
 from kartosql.formats.kartothek import naming
 
 _INT = re.compile(rb"[+-]?[0-9]+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?")
-_T = TypeVar("_T")
 _TRUTH = {"True": True, "False": False, "true": True, "false": False, "1": True, "0": False}
-
-
-@dataclass(frozen=True, eq=False)
-class PartitionTable:
-    """The partition values of the files of one table.
-
-    ``columns`` holds the values of each partition key, one per folder; ``count`` is the number
-    of folders, and ``part_of_file`` the folder of each file, in file order. Timestamps are
-    integers in the unit of their type.
-
-    What is derived from them is computed once and kept.
-    """
-
-    keys: tuple[str, ...]
-    types: tuple[pa.DataType, ...]
-    columns: tuple[Sequence[Any], ...]
-    count: int
-    part_of_file: Sequence[int]
-    _derived: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict, init=False, repr=False)
-
-    @cached_property
-    def tuples(self) -> tuple[tuple[Any, ...], ...]:
-        """The partition values of each folder."""
-        return tuple(zip(*self.columns, strict=True)) if self.columns else ((),) * self.count
-
-    @cached_property
-    def arrow(self) -> pa.Table:
-        """One row per folder, one column per partition key."""
-        arrays = [array_of(column, type_) for column, type_ in zip(self.columns, self.types, strict=True)]
-        return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
-
-    def to_arrow(self) -> pa.Table:
-        """Return ``arrow``."""
-        return self.arrow
-
-    @cached_property
-    def _files_by_part(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(self.count)]
-        for file, part in enumerate(self.part_of_file):
-            found[part].append(file)
-        return found
-
-    @property
-    def is_one_to_one(self) -> bool:
-        """Whether each folder holds one file, and numbers of folders are those of files."""
-        return isinstance(self.part_of_file, range)
-
-    def files_of(self, parts: Collection[int]) -> frozenset[int]:
-        """Return the files in some folders."""
-        if self.is_one_to_one:
-            return frozenset(parts)
-        return frozenset(chain.from_iterable(map(self._files_by_part.__getitem__, parts)))
-
-    # -- comparing ----------------------------------------------------------------------------
-
-    def comparables(self, keys: Sequence[int]) -> Sequence[tuple[Any, ...]]:
-        """Return each folder's values of some keys, by position, so that Python's equality is that of the engine."""
-        return self._once("comparables", keys, self._comparables)
-
-    def comparable(self, file: int, keys: Sequence[int]) -> tuple[Any, ...]:
-        """Return the entry of ``comparables`` for a file."""
-        return self.comparables(keys)[self.part_of_file[file]]
-
-    def codes(self, keys: Sequence[int]) -> Sequence[int]:
-        """Return one number per file, the same for files with the same ``comparable`` values of some keys."""
-        return self._once("codes", keys, self._codes)
-
-    def groups(self, keys: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return the files that share their ``comparable`` values of some keys with others; each group ascends."""
-        return self._once("groups", keys, self._groups)
-
-    def _once(self, what: str, keys: Sequence[int], compute: Callable[[tuple[int, ...]], _T]) -> _T:
-        key = (what, tuple(keys))
-        if key not in self._derived:
-            self._derived[key] = compute(key[1])
-        return self._derived[key]  # type: ignore[no-any-return]
-
-    def _comparables(self, keys: tuple[int, ...]) -> Sequence[tuple[Any, ...]]:
-        return list(zip(*map(self._column, keys), strict=True)) if keys else [()] * self.count
-
-    def _column(self, key: int) -> Sequence[Any]:
-        column = self.columns[key]
-        return ["nan" if v != v else v for v in column] if pa.types.is_floating(self.types[key]) else column
-
-    def _codes(self, keys: tuple[int, ...]) -> Sequence[int]:
-        values = self._column(keys[0]) if len(keys) == 1 else self.comparables(keys)
-        if len(set(values)) == self.count:
-            return self.part_of_file
-        numbers: dict[Any, int] = {}
-        by_part = [numbers.setdefault(value, len(numbers)) for value in values]
-        return [by_part[part] for part in self.part_of_file]
-
-    def _groups(self, keys: tuple[int, ...]) -> Sequence[Sequence[int]]:
-        codes = self.codes(keys)
-        if isinstance(codes, range):
-            return ()
-        found: dict[int, list[int]] = {}
-        for file, code in enumerate(codes):
-            found.setdefault(code, []).append(file)
-        return tuple(tuple(g) for g in found.values() if len(g) > 1)
 
 
 def partition_type(type_: pa.DataType) -> pa.DataType:

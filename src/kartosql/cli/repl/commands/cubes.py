@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 from kartosql.cli.repl.registry import arguments, command
 from kartosql.cli.repl.shell import Shell
 from kartosql.errors import UsageError
-from kartosql.plan.tables import Tables, TableSource, quote_if_needed
 from kartosql.result import Query
+from kartosql.tables.names import Tables, quote_if_needed
+from kartosql.tables.table import Table
 
 _GROUP = "Cubes, as with kartothek_cube"
 
@@ -26,7 +27,7 @@ def _info(shell: Shell, text: str) -> None:
     source = _source(shell.connection.tables(), name)
     if source.cube is None:
         raise UsageError(f"{name} is no cube.", hint=".cubes lists them; .schema shows a table.")
-    cube = source.cube.cube
+    cube = source.cube
     say = shell.screen.say
     say("Info", "name")
     say(f"UUID Prefix:        {cube.uuid_prefix}")
@@ -54,7 +55,7 @@ def _info(shell: Shell, text: str) -> None:
             say("  (none)")
 
 
-def _source(tables: Tables, name: str) -> TableSource:
+def _source(tables: Tables, name: str) -> Table:
     from kartosql.sql import Describe, parse
 
     statement = parse(f"DESCRIBE {name}")

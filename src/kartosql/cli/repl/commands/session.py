@@ -11,8 +11,8 @@ from kartosql.cli.repl.registry import COMMANDS, GROUPS, arguments, command, fin
 from kartosql.cli.repl.shell import Shell
 from kartosql.cli.repl.theme import chosen
 from kartosql.errors import StoreError, UsageError
-from kartosql.plan.tables import quote_if_needed
 from kartosql.settings import SETTINGS
+from kartosql.tables.names import quote_if_needed
 
 _GROUP = "Session"
 MAX_SYNOPSIS = 34

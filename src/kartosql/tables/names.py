@@ -1,172 +1,27 @@
-"""The tables a statement can name, and how names find them."""
+"""Which table a name means."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
-
-import pyarrow as pa
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from kartosql.errors import Span, SqlError
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import CubeMember, CubeState, is_visible
-from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.sql.tree import is_plain_name
+from kartosql.tables.kartothek import cube_table, dataset_table, member_table
+from kartosql.tables.table import Table
 
 Name = tuple[str, ...]
 _FILES = re.compile(r"(?P<csv>.*\.[ct]sv(\.(gz|zst))?)|.*\.parquet|.*/.*", re.IGNORECASE | re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Changelog:
-    """How the rows of a part follow from records of which each adds, retracts or corrects one.
-
-    ``op`` is 0 for a new record, 1 for one that is retracted, 2 and 3 for one before and after a
-    correction. With a ``key`` the record with the highest ``offset`` counts, else records that
-    are equal in the columns ``compared`` cancel each other.
-    """
-
-    offset: str
-    op: str
-    key: tuple[str, ...]
-    compared: tuple[str, ...]
-
-    @property
-    def stable(self) -> frozenset[str]:
-        """The columns that all records about one row have in common: conditions on them may leave out files."""
-        return frozenset(self.key or self.compared)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One dataset of a table: what is read from it and how it joins.
-
-    ``join_key`` is empty for plain datasets; else it identifies a cell, and of several rows
-    with the same key the one of the last file counts.
-    """
-
-    name: str
-    table: DatasetTable
-    join_key: tuple[str, ...]
-    columns: tuple[str, ...]
-    changelog: Changelog | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class TableSource:
-    """A table of a statement: a cube, one of its datasets, a plain dataset or registered data.
-
-    ``parts[0]`` says which rows exist. ``columns`` are the visible columns in the order of
-    ``SELECT *``; ``owner`` names the part that each column is taken from. ``exposed`` gives
-    columns whose names differ only in case a name of their own inside of the engine.
-    """
-
-    name: str
-    columns: Mapping[str, pa.DataType]
-    parts: tuple[Part, ...] = ()
-    owner: Mapping[str, str] = field(default_factory=dict)
-    cube: CubeState | None = None
-    registered: Any = None
-    attached: str | None = None  # the type of what ATTACH made a table
-    chain: Any = None  # of an ODF dataset: its kartosql.formats.odf.chain.Chain
-    exposed: Mapping[str, str] = field(default_factory=dict)
-
-    def find(self, column: str) -> str | None:
-        """Return the column that ``column`` means: exactly, else by case if that is unique."""
-        if column in self.columns:
-            return column
-        lower = column.lower()
-        found = [c for c in self.columns if c.lower() == lower]
-        return found[0] if len(found) == 1 else None
-
-
-def _kept(owner: CubeState | DatasetTable, name: str, make: Callable[[], TableSource]) -> TableSource:
-    """Return the table made of some metadata, the same one as long as the metadata are the same."""
-    kept = vars(owner)
-    found = kept.get(name)
-    if found is None:
-        found = kept[name] = make()
-    return cast(TableSource, found)
-
-
-def cube_source(state: CubeState) -> TableSource:
-    """Return the table that a cube is."""
-    return _kept(state, "_cube_source", lambda: _cube_source(state))
-
-
-def _cube_source(state: CubeState) -> TableSource:
-    types = state.types
-    seed = state.seed
-    owner = dict.fromkeys(seed.join_key, seed.name)
-    owner |= {column: name for column, name in state.owner.items() if column in types}
-    # Partition keys of an enrichment that are no cube columns belong to it like its payload.
-    parts = [_part(m, [c for c, name in owner.items() if name == m.name]) for m in _seed_first(state)]
-    columns = {c: t for c, t in types.items() if c in owner}
-    return TableSource(state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state, exposed=exposed(columns))
-
-
-def member_source(state: CubeState, name: str) -> TableSource:
-    """Return one dataset of a cube as a table of its own, overlays resolved."""
-    return _kept(state, f"_source_{name}", lambda: _member_source(state, name))
-
-
-def _member_source(state: CubeState, name: str) -> TableSource:
-    member = state.members[name]
-    types = {c: member.table.types[c] for c in sorted(member.table.schema.names) if is_visible(c)}
-    part = _part(member, list(types))
-    owner = dict.fromkeys(types, name)
-    return TableSource(f"{state.cube.uuid_prefix}.{name}", types, (part,), owner, cube=state, exposed=exposed(types))
-
-
-def dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
-    """Return a table of a plain dataset; its columns follow ``_common_metadata``."""
-    return _kept(table, f"_source_{qualified}", lambda: _dataset_source(table, qualified=qualified))
-
-
-def _dataset_source(table: DatasetTable, *, qualified: bool) -> TableSource:
-    types = dict(table.types)
-    name = f"{table.uuid}.{table.table}" if qualified else table.uuid
-    part = Part(table.table, table, (), tuple(types))
-    return TableSource(name, types, (part,), dict.fromkeys(types, table.table), exposed=exposed(types))
-
-
-def _part(member: CubeMember, columns: Sequence[str]) -> Part:
-    return Part(member.name, member.table, member.join_key, tuple(columns))
-
-
-def _seed_first(state: CubeState) -> list[CubeMember]:
-    others = [m for name, m in sorted(state.members.items()) if name != state.cube.seed_dataset]
-    return [state.seed, *others]
-
-
-def registered_source(name: str, table: pa.Table) -> TableSource:
-    """Return the table that registered Arrow data are."""
-    columns = {f.name: f.type for f in table.schema}
-    return TableSource(name, columns, registered=table, exposed=exposed(columns))
-
-
-def exposed(columns: Iterable[str]) -> dict[str, str]:
-    """Return the names inside of the engine of columns that differ only in case."""
-    groups: dict[str, list[str]] = {}
-    for column in columns:
-        groups.setdefault(column.lower(), []).append(column)
-    found = {}
-    for group in groups.values():
-        for column in group if len(group) > 1 else ():
-            # All of them are renamed, so that a reference which is overlooked finds none instead of another.
-            cases = "".join("1" if c != c.lower() else "0" for c in column)
-            found[column] = f"{column}__kartosql_{int(cases, 2):x}"
-    return found
-
-
 class Attached(Protocol):
     """What ATTACH gave a name: a table, or a store whose tables have names below it."""
 
-    def find(self, rest: Name, as_of: str | None = None) -> TableSource | None:
+    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
         """Return the table with the rest of a name, as it stands now or stood at a time; None if there is none.
 
         Raises ``no-versions`` where the past is not known.
@@ -179,14 +34,14 @@ class Tables:
     def __init__(
         self,
         snapshot: Snapshot,
-        registered: Mapping[str, TableSource],
+        registered: Mapping[str, Table],
         attached: Mapping[str, Attached] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.registered = registered
         self._attached = attached or {}
         self._found: dict[
-            tuple[Name, str | None], TableSource
+            tuple[Name, str | None], Table
         ] = {}  # what is attached, as it was when the statement first named it
 
     def names(self) -> list[str]:
@@ -200,9 +55,7 @@ class Tables:
         known = (*self.registered, *self._attached, *self.snapshot.keys, *self.snapshot.members)
         return any(lower == n.lower() for n in known)
 
-    def find(
-        self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None
-    ) -> TableSource:
+    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None) -> Table:
         """Return the table ``name``, as it stood at a time if one is given.
 
         Raises ``unknown-table``, ``ambiguous-name``, ``no-versions`` or what is wrong with it.
@@ -224,21 +77,21 @@ class Tables:
             raise
         raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
 
-    def _below(self, name: Name) -> TableSource | None:
+    def _below(self, name: Name) -> Table | None:
         """Return the table of an attached store that a name of several parts means."""
         first = _by_case(name[0], self._attached)
         if first is None or name[0] in self.registered:
             return None
         return self._attachment(first, name[1:])
 
-    def _past(self, name: Name, as_of: str) -> TableSource:
+    def _past(self, name: Name, as_of: str) -> Table:
         """Return a table as it stood at a time."""
         kind, found = self._match(name[0])
         if kind != "attached":
             raise no_versions(".".join(name))
         return self._attachment(found, name[1:], as_of)
 
-    def _attachment(self, first: str, rest: Name, as_of: str | None = None) -> TableSource:
+    def _attachment(self, first: str, rest: Name, as_of: str | None = None) -> Table:
         """Return what is attached as ``first``, the same one for the whole statement."""
         key = ((first, *rest), as_of)
         if key not in self._found:
@@ -251,7 +104,7 @@ class Tables:
             self._found[key] = found
         return self._found[key]
 
-    def _one(self, name: str) -> TableSource:
+    def _one(self, name: str) -> Table:
         snapshot = self.snapshot
         kind, found = self._match(name)
         if kind == "attached":
@@ -259,15 +112,15 @@ class Tables:
         if kind == "registered":
             return self.registered[found]
         if kind == "cube":
-            return cube_source(snapshot.cube(found))
+            return cube_table(snapshot.cube(found))
         split = naming.split_member(found)
         if split and snapshot.is_cube(split[0]):
             state = snapshot.cube(split[0])
             if split[1] in state.members:
-                return member_source(state, split[1])
+                return member_table(state, split[1])
         tables = snapshot.dataset(found).tables
         if len(tables) == 1:
-            return dataset_source(next(iter(tables.values())), qualified=False)
+            return dataset_table(next(iter(tables.values())), qualified=False)
         listed = ", ".join(f'"{found}".{t}' for t in sorted(tables))
         raise SqlError(f"The dataset {found!r} has several tables.", code="unknown-table", hint=f"Use one of {listed}.")
 
@@ -306,13 +159,13 @@ class Tables:
             return "The store holds no datasets."
         return "SHOW TABLES lists what the store holds."
 
-    def _two(self, first: str, second: str) -> TableSource:
+    def _two(self, first: str, second: str) -> Table:
         kind, found = self._match(first)
         if kind == "cube":
             state = self.snapshot.cube(found)
             name = _by_case(second, state.members)
             if name is not None:
-                return member_source(state, name)
+                return member_table(state, name)
             if found not in self.snapshot.keys:
                 raise SqlError(
                     f"The cube {found!r} has no dataset {second!r}.",
@@ -324,7 +177,7 @@ class Tables:
             tables = self.snapshot.dataset(found).tables
             name = _by_case(second, tables)
             if name is not None:
-                return dataset_source(tables[name], qualified=True)
+                return dataset_table(tables[name], qualified=True)
             raise SqlError(
                 f"The dataset {found!r} has no table {second!r}.",
                 code="unknown-table",

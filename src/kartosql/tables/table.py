@@ -1,0 +1,202 @@
+"""Tables as the planner and the engines know them, whatever they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from kartosql.formats.files import PartitionTable, Variant
+
+if TYPE_CHECKING:
+    from kartosql.formats.kartothek.cube import Cube
+    from kartosql.formats.kartothek.dataset import InvertedIndex
+    from kartosql.formats.odf.chain import Chain
+
+
+class FileTable(Protocol):
+    """Files with one schema: where they are, their partition values, and what may rule them out.
+
+    Files are known by their position in ``files``. An object stands for one state of the files:
+    whatever is derived from them is kept as long as the object is.
+    """
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the dataset, or the name of what is attached."""
+
+    @property
+    def table(self) -> str:
+        """The name of the table in its dataset."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns with partition keys; a type is null where only the files tell it."""
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """The type of each column as queries see it."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The keys of the files, in the order in which later ones replace rows of earlier ones."""
+
+    @property
+    def all_files(self) -> frozenset[int]:
+        """The positions of all files."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names by which the metadata or the folder know the files."""
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        """The columns whose values are not in the files."""
+
+    @property
+    def partitions(self) -> PartitionTable:
+        """The partition values of all files."""
+
+    @property
+    def indices(self) -> Mapping[str, InvertedIndex]:
+        """The inverted indices by column."""
+
+    @property
+    def skipping(self) -> Any:
+        """The data-skipping metadata of the files (``plan.skips.Skipping``), None if there are none."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What was noted about the table, by key."""
+
+    @property
+    def has_footers(self) -> bool:
+        """Whether the files are Parquet files."""
+
+    def variants(self, files: Sequence[int]) -> Iterable[Variant]:
+        """Return groups of files that are read alike."""
+
+    def only(self, file: int) -> FileTable:
+        """Return the table of one of the files, which nothing is known about but its rows."""
+
+    def shown(self, file: int) -> str:
+        """Return the name of a file for people."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Each row of the files is a row of the table."""
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """Of several rows with the same ``key`` the one of the last file counts.
+
+    Columns that ``never_null`` names were checked with each write to hold no NULL; if there are
+    any, no indexed column holds NaN either.
+    """
+
+    key: tuple[str, ...]
+    never_null: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """The rows follow from records of which each adds, retracts or corrects one.
+
+    ``op`` is 0 for a new record, 1 for one that is retracted, 2 and 3 for one before and after a
+    correction. With a ``key`` the record with the highest ``offset`` counts, else records that
+    are equal in the columns ``compared`` cancel each other.
+    """
+
+    offset: str
+    op: str
+    key: tuple[str, ...]
+    compared: tuple[str, ...]
+
+    @property
+    def stable(self) -> frozenset[str]:
+        """The columns that all records about one row have in common: conditions on them may leave out files."""
+        return frozenset(self.key or self.compared)
+
+
+RowRule = Plain | Overlay | Changelog
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files of a table, the ``columns`` that are taken from them, and which of their rows count."""
+
+    name: str
+    table: FileTable
+    columns: tuple[str, ...]
+    rows: RowRule = Plain()
+
+    @property
+    def join_key(self) -> tuple[str, ...]:
+        """The columns by which the part joins the others; they tell the cell of a row."""
+        return self.rows.key if isinstance(self.rows, Overlay) else ()
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of a statement: parts made of files, or ``data`` in memory.
+
+    ``parts[0]`` says which rows exist, the others are joined to it. ``columns`` are the visible
+    columns in the order of ``SELECT *``; ``owner`` names the part that each column is taken from.
+    ``exposed`` gives columns whose names differ only in case a name of their own inside of the engine.
+    """
+
+    name: str
+    columns: Mapping[str, pa.DataType]
+    parts: tuple[Part, ...] = ()
+    owner: Mapping[str, str] = field(default_factory=dict)
+    data: pa.Table | None = None
+    cube: Cube | None = None  # which the table is, or belongs to
+    chain: Chain | None = None  # the blocks that tell its schemas, where they are not those of a dataset
+    is_attached: bool = False  # it can only be read
+    is_indexable: bool = False  # what attached it keeps skipping indexes of its own
+    exposed: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, column: str) -> str | None:
+        """Return the column that ``column`` means: exactly, else by case if that is unique."""
+        if column in self.columns:
+            return column
+        lower = column.lower()
+        found = [c for c in self.columns if c.lower() == lower]
+        return found[0] if len(found) == 1 else None
+
+
+def shown_data(table: Table) -> pa.Table:
+    """Return the rows of a table in memory, with the names of columns inside of the engine."""
+    assert table.data is not None
+    return table.data.rename_columns([table.exposed.get(c, c) for c in table.data.column_names])
+
+
+def file_table(name: str, table: FileTable, part: str, **more: Any) -> Table:
+    """Return the table whose rows are those of some files."""
+    columns = dict(table.types)
+    owner = dict.fromkeys(columns, part)
+    return Table(name, columns, (Part(part, table, tuple(columns)),), owner, exposed=exposed(columns), **more)
+
+
+def arrow_table(name: str, data: pa.Table) -> Table:
+    """Return the table that Arrow data in memory are."""
+    columns = {f.name: f.type for f in data.schema}
+    return Table(name, columns, data=data, exposed=exposed(columns))
+
+
+def exposed(columns: Iterable[str]) -> dict[str, str]:
+    """Return the names inside of the engine of columns that differ only in case."""
+    groups: dict[str, list[str]] = {}
+    for column in columns:
+        groups.setdefault(column.lower(), []).append(column)
+    found = {}
+    for group in groups.values():
+        for column in group if len(group) > 1 else ():
+            # All of them are renamed, so that a reference which is overlooked finds none instead of another.
+            cases = "".join("1" if c != c.lower() else "0" for c in column)
+            found[column] = f"{column}__kartosql_{int(cases, 2):x}"
+    return found
