@@ -26,6 +26,9 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
+# Thousands of small jobs: compiling them well, and on all cores, takes the JVM longer than running them does.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
