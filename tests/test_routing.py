@@ -9,8 +9,8 @@ import pytest
 import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from kartosql.engines.spark import session as sessions
-from kartosql.engines.spark.shapes import Shapes
 from kartosql.errors import UsageError
+from kartosql.parquet.reader import bytes_of_columns
 from kartosql.store import Store
 
 COUNT = "SELECT SHOP, count(*) AS n FROM retail GROUP BY SHOP ORDER BY SHOP"
@@ -122,7 +122,7 @@ def test_bytes_of_columns_are_those_of_the_footers(local: Store) -> None:
 
     group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
     sizes = {group.column(i).path_in_schema: group.column(i).total_compressed_size for i in range(group.num_columns)}
-    shapes, file = Shapes(local), ("t/table/x.parquet", len(data))
-    assert shapes.bytes_of([file], frozenset({"a"}), 10**9) == sizes["a"]
-    assert shapes.bytes_of([file, file], frozenset({"c", "z"}), 10**9) == 2 * (sizes["c.d"] + sizes["c.e"])
-    assert shapes.bytes_of([file], None, 0) == len(data)
+    file = ("t/table/x.parquet", len(data))
+    assert bytes_of_columns(local, [file], frozenset({"a"}), 10**9) == sizes["a"]
+    assert bytes_of_columns(local, [file, file], frozenset({"c", "z"}), 10**9) == 2 * (sizes["c.d"] + sizes["c.e"])
+    assert bytes_of_columns(local, [file], None, 0) == len(data)

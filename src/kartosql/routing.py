@@ -87,10 +87,10 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
 
     Once it is more than ``enough``, no more footers are read.
     """
-    from kartosql.engines.spark.shapes import Shapes
+    from kartosql.parquet.reader import bytes_of_columns
 
     files.stat(report.selected)
-    shapes, total = Shapes(files.store), 0
+    total = 0
     for occurrence in report.scan.occurrences:
         used = occurrence.occurrence.columns
         for part in occurrence.parts:
@@ -99,7 +99,7 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
                 sized = [(key, files.sizes[key] or 0) for key in map(table.files.__getitem__, part.files)]
                 columns = None if used is None else used | frozenset(part.part.join_key)
                 try:
-                    total += shapes.bytes_of(sized, columns, enough - total)
+                    total += bytes_of_columns(files.store, sized, columns, enough - total)
                 except FormatError:  # no Parquet, or damaged: the engine that reads it will say so
                     total += sum(size for _, size in sized)
     return total

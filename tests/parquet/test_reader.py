@@ -12,10 +12,11 @@ import pytest
 
 import builders
 from kartosql.errors import FormatError
-from kartosql.parquet import cache
+from kartosql.parquet import cache, reader
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.footer import column_sizes, footer_of, schema_bytes
-from kartosql.parquet.reader import TAIL, file_metadata, open_footer, read_footer
+from kartosql.parquet.metadata import file_metadata
+from kartosql.parquet.reader import TAIL, bytes_of_columns, open_footer, read_footer
 from kartosql.parquet.thrift import Reader
 from kartosql.store import Store
 
@@ -71,6 +72,28 @@ def test_a_file_that_is_not_there_is_missing(store):
     with pytest.raises(FormatError) as e:
         file_metadata(store, "t/a.parquet")
     assert e.value.code == "missing-file"
+
+
+def test_bytes_of_columns_of_files_that_cannot_be_read_are_not_told(store):
+    data = builders.parquet(NARROW)
+    store.put("t/a.parquet", data)
+    store.put("t/b.parquet", data[:-30] + data[-8:])
+    for key in ("t/b.parquet", "t/c.parquet"):
+        files = [("t/a.parquet", len(data)), (key, len(data) - 22)]
+        assert bytes_of_columns(store, files, None, 0) == 2 * len(data) - 22
+        with pytest.raises(FormatError) as e:
+            bytes_of_columns(store, files, frozenset({"x"}), 10**9)
+        assert e.value.code == "corrupt-file"
+
+
+def test_bytes_are_added_up_until_they_are_enough(store, monkeypatch):
+    monkeypatch.setattr(reader, "AT_ONCE", 2)
+    data = builders.parquet(NARROW)
+    files = [(f"t/{n}.parquet", len(data)) for n in range(6)]
+    for key, _ in files[:4]:
+        store.put(key, data)
+    one = bytes_of_columns(store, files[:1], frozenset({"x"}), 0)
+    assert bytes_of_columns(store, files, frozenset({"x"}), 3 * one) == 4 * one  # the others are not even there
 
 
 def test_hostile_footers_end_neither_in_recursion_nor_in_foreign_errors():

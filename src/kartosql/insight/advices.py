@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.insight.footers import column_bytes, columns_read, group_bytes, sample
+from kartosql.insight.footers import columns_read, sample
 from kartosql.insight.inspect import Session
 from kartosql.insight.measure import Matches, Measure, index_share, is_excluded, is_ordered
+from kartosql.parquet.metadata import column_bytes, group_bytes, may_hold_null
 from kartosql.plan.conditions import Atom, Condition, is_evaluable
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.sql import Select, parse
@@ -22,7 +23,6 @@ from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.files import ROW_GROUP_ROWS
 from kartosql.write.indices import ORIGINALS_REFUSE
 from kartosql.write.split import is_index_type
-from kartosql.write.stats import may_hold_null
 
 LEAST_SHARE = 0.1  # of the files or bytes that have to be saved
 USELESS = 0.9  # the share of files in which a value of a useless index stands

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.insight.footers import column_bytes, columns_read, sample
+from kartosql.insight.footers import columns_read, sample
+from kartosql.parquet.metadata import column_bytes
 from kartosql.plan.report import ScanReport
 from kartosql.store import Files
 from kartosql.text import markup

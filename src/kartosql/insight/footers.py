@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pyarrow.parquet as pq
 
-from kartosql.parquet.reader import file_metadata
+from kartosql.parquet.metadata import file_metadata
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.store import Files
 
@@ -44,18 +43,6 @@ def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = 
     chosen = tuple(files[int(i * step)] for i in range(min(len(files), most)))
     found = list(store.map(partial(file_metadata, store, with_columns=True), [keys[i] for i in chosen]))
     return Sample(len(files), chosen, tuple(f for f, _ in found), tuple(size for _, size in found))
-
-
-def column_bytes(footer: pq.FileMetaData, columns: Iterable[str] | None = None) -> int:
-    """Return the compressed bytes of top-level columns of a file, by default of all."""
-    wanted = None if columns is None else set(columns)
-    return sum(group_bytes(footer.row_group(at), wanted) for at in range(footer.num_row_groups))
-
-
-def group_bytes(group: Any, columns: Container[str] | None = None) -> int:
-    """Return the compressed bytes of top-level columns of a row group, by default of all."""
-    chunks = [group.column(at) for at in range(group.num_columns)]
-    return sum(c.total_compressed_size for c in chunks if columns is None or c.path_in_schema.split(".")[0] in columns)
 
 
 def columns_read(scan: OccurrenceScan, part: PartScan) -> tuple[str, ...]:

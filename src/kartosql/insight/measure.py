@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.formats.kartothek.dataset import InvertedIndex
-from kartosql.insight.footers import Sample, column_bytes, sample
+from kartosql.insight.footers import Sample, sample
 from kartosql.insight.inspect import Session
+from kartosql.parquet.metadata import column_bytes, extremes
 from kartosql.plan.conditions import Condition
 from kartosql.plan.scan import PartScan
 from kartosql.query import SelectQuery
@@ -85,7 +86,7 @@ class Measure:
         """
         bounds = []
         for footer in found.footers:
-            groups = [_extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
+            groups = [extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
             known = [g for g in groups if g is not None]
             if len(known) < len(groups) or not known:
                 return None
@@ -124,7 +125,7 @@ def _alone(table: FileTable, at: int) -> dict[str, Table]:
 
 def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:
     """Return whether the extremes of a column in a row group say that no value is from ``low`` to below ``high``."""
-    found = _extremes(group, column)
+    found = extremes(group, column)
     if found is None:
         return False
     least, most = (v.date() if isinstance(v, dt.datetime) else v for v in found)
@@ -134,19 +135,10 @@ def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:
 def is_ordered(footers: Sequence[Any], column: str) -> bool:
     """Return whether the row groups of each file have ranges of a column that follow each other."""
     for footer in footers:
-        ranges = [_extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
+        ranges = [extremes(footer.row_group(at), column) for at in range(footer.num_row_groups)]
         if None in ranges or any(a[1] > b[0] for a, b in itertools.pairwise(ranges)):  # type: ignore[index]
             return False
     return True
-
-
-def _extremes(group: Any, column: str) -> tuple[Any, Any] | None:
-    for at in range(group.num_columns):
-        chunk = group.column(at)
-        if chunk.path_in_schema == column:
-            stats = chunk.statistics
-            return (stats.min, stats.max) if stats is not None and stats.has_min_max else None
-    return None
 
 
 def index_share(session: Session, index: InvertedIndex, files: int) -> tuple[float, int] | None:

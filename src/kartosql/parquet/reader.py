@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
+from collections.abc import Callable, Sequence
 
 from kartosql.errors import FormatError, KartosqlError
-from kartosql.failures import reraise
-from kartosql.parquet.footer import MAGIC, Footer, column_sizes, footer_of, length_of
+from kartosql.parquet.footer import Footer, column_sizes, footer_of, length_of
 from kartosql.store import Files, Store
 from kartosql.store.local import LocalFiles
 
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
 TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
 MAX_FOOTER = 64 << 20  # of files about which nothing has to be known
+AT_ONCE = 256  # footers that are read before their sizes are looked at
 _LOCAL = LocalFiles()
 
 
@@ -26,17 +21,22 @@ def read_footer(files: Files, key: str, size: int, tail: int = TAIL, most: int |
     At first ``tail`` bytes are read, and all of a longer footer then. Raises OSError where a local file cannot be
     read, and otherwise what the store raises, which is a KeyError for a file that is not there.
     """
-    end = _end(files, key, size, tail)
-    length = length_of(end)
-    if length is not None and len(end) < length <= min(size, most or size):
-        end = _end(files, key, size, length)
-    return footer_of(end)
-
-
-def _end(files: Files, key: str, size: int, length: int) -> bytes:
     if files.is_on_disk(key):
-        return _LOCAL.tail(files.local_path(key), size, length)
-    return files.read(key, start=max(0, size - length), end=size)
+        return local_footer(files.local_path(key), size, tail, most)
+    return _footer(lambda length: files.read(key, start=max(0, size - length), end=size), size, tail, most)
+
+
+def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None) -> bytes | None:
+    """Return what ``read_footer`` returns for a local file, given its path."""
+    return _footer(lambda length: _LOCAL.tail(path, size, length), size, tail, most)
+
+
+def _footer(read: Callable[[int], bytes], size: int, tail: int, most: int | None) -> bytes | None:
+    end = read(tail)
+    found = footer_of(end)
+    if found is None and (length := length_of(end)) is not None and length <= min(size, most or size):
+        found = footer_of(read(length))
+    return found
 
 
 def open_footer(store: Store, key: str) -> Footer | None:
@@ -48,36 +48,33 @@ def open_footer(store: Store, key: str) -> Footer | None:
         return None
 
 
-def arrow_metadata(footer: bytes) -> pq.FileMetaData:
-    """Return what Arrow makes of a footer; only about its schema and its rows it may be asked without further checks.
+def bytes_of_columns(
+    files: Files, sized: Sequence[tuple[str, int]], columns: frozenset[str] | None, enough: int
+) -> int:
+    """Return how many bytes top-level columns take in files, given keys and sizes; all columns if it is None.
 
-    Raises pyarrow.ArrowException, OSError and ValueError.
+    Once it is more than ``enough``, the other files are not looked at. Raises ``corrupt-file``.
     """
-    import pyarrow.parquet as pq
+    if columns is None:
+        return sum(size for _, size in sized)
+    total = 0
+    for first in range(0, len(sized), AT_ONCE):
+        some = sized[first : first + AT_ONCE]
+        if files.is_local:
+            total += sum(_bytes_of(files, file, columns) for file in some)
+        else:
+            total += sum(files.map(lambda file: _bytes_of(files, file, columns), some))
+        if total > enough:
+            break
+    return total
 
-    return pq.read_metadata(pa.BufferReader(MAGIC + footer + len(footer).to_bytes(4, "little") + MAGIC))
 
-
-def file_metadata(files: Files, key: str, *, with_columns: bool = False) -> tuple[pq.FileMetaData, int]:
-    """Return the metadata of a data file by Arrow, and the size of the file in bytes.
-
-    Only ``with_columns`` may they be asked about the columns of row groups. Raises ``missing-file`` and
-    ``corrupt-file``.
-    """
+def _bytes_of(files: Files, file: tuple[str, int], columns: frozenset[str]) -> int:
     try:
-        size = files.size(key) or 0
-        try:
-            footer = read_footer(files, key, size)
-        except OSError:
-            footer = footer_of(files.read(key))  # which raises an error of our own
-        if footer is None:
-            raise FormatError(f"{files.shown(key)}: it is no Parquet file", code="corrupt-file")
-        found = arrow_metadata(footer)
-        if with_columns and column_sizes(footer, found.schema) is None:
-            raise FormatError(f"{files.shown(key)}: columns of it are encrypted or damaged", code="corrupt-file")
-        return found, size
-    except KeyError:
-        raise FormatError(f"The file {files.shown(key)!r} is missing.", code="missing-file") from None
-    except (pa.ArrowException, OSError) as e:
-        reraise(e, f"Cannot read {files.shown(key)!r}")
-        raise FormatError(f"{files.shown(key)}: {e}", code="corrupt-file") from None
+        footer = read_footer(files, *file)
+    except (KeyError, OSError):
+        footer = None
+    groups = None if footer is None else column_sizes(footer)
+    if groups is None:
+        raise FormatError(f"{file[0]}: its columns cannot be read, or are encrypted", code="corrupt-file")
+    return sum(size for group in groups for path, size in group if path.split(".")[0] in columns)

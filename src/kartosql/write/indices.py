@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from kartosql.errors import KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
-from kartosql.parquet.reader import file_metadata
+from kartosql.parquet.metadata import file_metadata, may_hold_null
 from kartosql.write.change import Change
 from kartosql.write.datasets import cube_of, find_dataset
 from kartosql.write.frames import invalid_data
@@ -21,7 +21,6 @@ from kartosql.write.indexing import pairs_of_files
 from kartosql.write.layout import Layout, columns_of
 from kartosql.write.operation import Operation, check_index_keys
 from kartosql.write.split import is_index_type
-from kartosql.write.stats import may_hold_null
 
 ORIGINALS_REFUSE = "kartothek and plateau refuse to add rows with NULL in an indexed column to a cube."
 _FOOTERS = 64

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import pyarrow.parquet as pq
-
-from kartosql.parquet.reader import file_metadata
+from kartosql.parquet.metadata import file_metadata
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
 
@@ -37,15 +35,3 @@ def footer(store: Files, key: str) -> tuple[int, int]:
     """Return rows and bytes of a data file, as ``file_metadata`` reads them."""
     found, size = file_metadata(store, key)
     return found.num_rows, size
-
-
-def may_hold_null(found: pq.FileMetaData, column: str) -> bool:
-    """Return whether a top-level column of a file holds NULL, as far as its footer ``with_columns`` tells."""
-    groups = [found.row_group(at) for at in range(found.num_row_groups)]
-    chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
-    counts = [
-        c.statistics.null_count if c.statistics is not None and c.statistics.has_null_count else None
-        for c in chunks
-        if c.path_in_schema == column
-    ]
-    return any(count is None or count > 0 for count in counts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from kartosql import stopping
 from kartosql.engines.duckdb.types import fits, literal
 from kartosql.errors import FormatError
 from kartosql.parquet.cache import FooterCache
-from kartosql.parquet.reader import read_footer
+from kartosql.parquet.reader import local_footer
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
@@ -123,12 +122,13 @@ class Footers:
         self._cache.make_room(len(files))
         unread: list[_File] = []
         numbers: dict[_File, int] = {}
-        for file in files if session.store.is_local else ():
+        local = files if session.store.is_local else []
+        for path, file in zip(session.files.names([key for key, _ in local]), local, strict=True):
             stopping.check()
-            key, size = file
-            footer = None
-            with contextlib.suppress(OSError):  # which the engine tells better
-                footer = read_footer(session.store, key, size) if size is not None else None
+            try:
+                footer = local_footer(path, file[1]) if file[1] is not None else None
+            except OSError:  # the engine tells it better
+                footer = None
             if footer is None:
                 unread.append(file)
             else:

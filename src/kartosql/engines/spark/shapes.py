@@ -13,12 +13,12 @@ from kartosql.engines.spark.types import quote, spark_type, stored_type, text
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.parquet.cache import FooterCache
-from kartosql.parquet.footer import END, column_sizes
-from kartosql.parquet.reader import TAIL, arrow_metadata, read_footer
+from kartosql.parquet.footer import END
+from kartosql.parquet.metadata import arrow_metadata
+from kartosql.parquet.reader import TAIL, read_footer
 from kartosql.store import Files
 
 SPARE = 1_024  # by so much footers of one table may differ before one is read twice
-AT_ONCE = 256  # footers that are read before their sizes are looked at
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,6 @@ class Shapes:
         """Return the columns of files of a shape."""
         return self._shapes[number]
 
-    def bytes_of(self, files: Sequence[tuple[str, int]], columns: frozenset[str] | None, enough: int) -> int:
-        """Return how many bytes columns take in files, all columns if it is None.
-
-        Once it is more than ``enough``, the other files are not looked at.
-        """
-        total = 0
-        for first in range(0, len(files), AT_ONCE):
-            some = files[first : first + AT_ONCE]
-            total += (
-                sum(_bytes_of(file, self._footer(file), columns) for file in some)
-                if self._store.is_local
-                else sum(self._store.map(lambda file: _bytes_of(file, self._footer(file), columns), some))
-            )
-            if total > enough:
-                break
-        return total
-
     def _number(self, key: str, footer: bytes) -> int:
         number = self._cache.recognise(footer)
         if number not in self._shapes:
@@ -116,16 +99,6 @@ def corrupt(key: str, reason: str) -> FormatError:
         code="corrupt-file",
         hint="The file is damaged, or not one that the dataset's writer wrote.",
     )
-
-
-def _bytes_of(file: tuple[str, int], footer: bytes, columns: frozenset[str] | None) -> int:
-    """Return how many bytes columns take in a file."""
-    if columns is None:
-        return file[1]
-    groups = column_sizes(footer)
-    if groups is None:
-        raise corrupt(file[0], "columns of it are encrypted or damaged")
-    return sum(size for group in groups for path, size in group if path.split(".")[0] in columns)
 
 
 def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:

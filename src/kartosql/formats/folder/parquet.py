@@ -14,7 +14,8 @@ from kartosql.failures import reraise
 from kartosql.formats.widening import plain
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.footer import schema_bytes
-from kartosql.parquet.reader import arrow_metadata, read_footer
+from kartosql.parquet.metadata import arrow_metadata
+from kartosql.parquet.reader import read_footer
 from kartosql.parquet.thrift import DAMAGE, Reader
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
