@@ -24,8 +24,8 @@ from kartosql.formats.xskipper.naming import column_name
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import ROW_METADATA
 from kartosql.parquet.reader import open_footer
-from kartosql.plan.skipping import condition_of
 from kartosql.plan.skips import column_types
+from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
 
 TABLE = "/data/lake/t"
@@ -182,7 +182,7 @@ class World:
             return set(self.store.select(where, self.listing))
         types = column_types({**COLUMNS, "st": STRUCT, "p": pa.int32()}, texts=True)
         session = Session(self.zone, types)
-        kept = self.store.select_files([condition_of(where)], self.listing, session).kept
+        kept = self.store.select_files([predicate_of(where)], self.listing, session).kept
         return {self.files[i].path for i in kept}
 
     def matching(self, where: str) -> set[str] | None:

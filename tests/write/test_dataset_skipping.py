@@ -19,7 +19,7 @@ from kartosql.errors import KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek.places import BASE, POINTER
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.plan.prune import prune
-from kartosql.plan.skipping import condition_of
+from kartosql.predicate.from_sql import predicate_of
 
 ALL = "MINMAX(a, f, s, t, x.m), VALUELIST(s, b, k), BLOOMFILTER(a, s) WITH (fpp = 0.05, ndv = 100)"
 
@@ -180,7 +180,7 @@ def test_part_files_that_vanish_are_looked_for_again(tmp_path):
         # Another program refreshes after the metadata were opened, and before a column of them is read.
         (part,) = (tmp_path / BASE / "d").rglob("part*.parquet")
         part.rename(part.with_name("part-1.parquet"))
-        found = skipping.skipped(condition_of("a = 77 AND s = 's15'"), None, "UTC")
+        found = skipping.skipped(predicate_of("a = 77 AND s = 's15'"), None, "UTC")
         assert len(frozenset().union(*(f.files for f in found))) == 19
         assert read(con, sql)["minmax"] == 1
 

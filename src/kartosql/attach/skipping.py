@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from kartosql.attach.options import Options
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper import Index, MetadataStore, Skipped
-from kartosql.formats.xskipper import conditions as xs
 from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import ATTEMPTS, File
+from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Path, Predicate, Prefix, Unknown, mapped
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 from kartosql.store.scope import is_local_url, path_of
@@ -190,12 +190,12 @@ class FolderSkipping:
         """Return the indexes, and how many files they know."""
         return self._store.indexes, self._store.known(self._files)
 
-    def skipped(self, condition: xs.Condition, types: Mapping[xs.Path, ColumnType], zone: str) -> list[Skipped]:
+    def skipped(self, condition: Predicate, types: Mapping[Path, ColumnType], zone: str) -> list[Skipped]:
         """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""
         try:
             for _ in range(ATTEMPTS):
-                known = condition if self._is_certain else _certain_in_text(condition)
-                if isinstance(known, xs.Unknown):
+                known = condition if self._is_certain else mapped(condition, _certain_in_text)
+                if isinstance(known, Unknown):
                     return []
                 found = self._store.select_files([known], self._files, Session(zone, types, INDEX_KINDS))
                 if not self._store.has_gaps or (newer := self._metadata.now()) is None:
@@ -208,21 +208,18 @@ class FolderSkipping:
         return found.skipped
 
 
-def _certain_in_text(condition: xs.Condition) -> xs.Condition:
-    """Return what of a condition holds whoever read the texts of a file: nothing about texts that are not plain."""
-    if isinstance(condition, xs.Group):
-        return xs.group(condition.op, [_certain_in_text(i) for i in condition.items])
-    if isinstance(condition, xs.Extracted):
-        is_plain = all(map(_PLAIN_TEXT.fullmatch, condition.values)) and not _QUOTING.search(condition.pattern)
-        return condition if is_plain else xs.UNKNOWN
-    if isinstance(condition, xs.StartsWith):
-        return condition if _PLAIN_TEXT.fullmatch(condition.prefix) else xs.UNKNOWN
-    if isinstance(condition, xs.Compare | xs.OneOf):
-        values = (condition.value,) if isinstance(condition, xs.Compare) else condition.values
+def _certain_in_text(leaf: Leaf) -> Predicate:
+    """Return what of a predicate holds whoever read the texts of a file: nothing about texts that are not plain."""
+    if isinstance(leaf, Extracted):
+        is_plain = all(map(_PLAIN_TEXT.fullmatch, leaf.values)) and not _QUOTING.search(leaf.pattern)
+        return leaf if is_plain else UNKNOWN
+    if isinstance(leaf, Prefix):
+        return leaf if _PLAIN_TEXT.fullmatch(leaf.prefix) else UNKNOWN
+    if isinstance(leaf, Comparison | In):
+        values = (leaf.value,) if isinstance(leaf, Comparison) else leaf.values
         texts = [str(v.value) for v in values if v.kind in ("string", "text")]
-        if not all(map(_PLAIN_TEXT.fullmatch, texts)):
-            return xs.UNKNOWN
-    return condition
+        return leaf if all(map(_PLAIN_TEXT.fullmatch, texts)) else UNKNOWN
+    return leaf
 
 
 def _bucket(url: str) -> str:

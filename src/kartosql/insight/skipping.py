@@ -11,7 +11,6 @@ import pyarrow as pa
 from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper import Index
 from kartosql.formats.xskipper.bloom import shape_for
-from kartosql.formats.xskipper.conditions import Compare, Leaf, OneOf, StartsWith
 from kartosql.formats.xskipper.domain import as_tests
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
 from kartosql.formats.xskipper.writer import value_type
@@ -31,6 +30,7 @@ from kartosql.insight.measure import Measure
 from kartosql.plan.conditions import Atom, Condition
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.skips import column_types, in_metadata_terms
+from kartosql.predicate.tree import Comparison, In, Leaf, Prefix
 from kartosql.tables.names import quote_if_needed
 from kartosql.text.sizes import human_bytes
 
@@ -140,10 +140,10 @@ def _leaf(
     session: Session, scan: OccurrenceScan, part: PartScan, condition: Condition, column: str, measure: Measure
 ) -> Leaf | None:
     """Return a condition as lists and filters answer it, None for those that they do not."""
-    leaf = in_metadata_terms(condition, scan.occurrence.id, {column}, measure.parameters)
+    leaf = in_metadata_terms(condition, scan.occurrence.id, {column})
     type_ = part.part.table.types[column]
     known = column_types({column: type_}, texts=not session.settings["default_collation"]).get((column.lower(),))
-    if not isinstance(leaf, Compare | OneOf | StartsWith) or known is None or known.family in ("float", "double"):
+    if not isinstance(leaf, Comparison | In | Prefix) or known is None or known.family in ("float", "double"):
         return None
     zone = str(session.settings["TimeZone"])
     return leaf if value_type(type_, VALUE_LIST) is not None and as_tests(leaf, known, zone) is not None else None
@@ -151,9 +151,9 @@ def _leaf(
 
 def _looked_for(leaf: Leaf) -> float:
     """Return how many values a filter is asked for, infinity where it cannot be asked."""
-    if isinstance(leaf, OneOf) and not leaf.negated:
+    if isinstance(leaf, In) and not leaf.negated:
         return len(leaf.values)
-    return 1 if isinstance(leaf, Compare) and leaf.op == "=" else float("inf")
+    return 1 if isinstance(leaf, Comparison) and leaf.op == "=" else float("inf")
 
 
 def _rounded(number: int) -> int:

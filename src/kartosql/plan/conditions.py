@@ -7,10 +7,16 @@ logic), so that a condition is a tree of AND and OR over atoms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from kartosql.plan.occurrences import ColumnRef
+from kartosql.predicate.tree import UNKNOWN, Path, Predicate, renamed
+
+
+def _unknown() -> Predicate:
+    return UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -18,11 +24,13 @@ class Atom:
     """One predicate as the user wrote it, cut at its column references and parameters.
 
     ``pieces`` alternate between text and a ColumnRef or a parameter name (as ``Parameter``).
+    ``says`` returns what the atom says as a tree, whose paths begin with a ColumnRef; it is made when it is asked for.
     """
 
     pieces: Pieces
     negated: bool
     text: str
+    says: Callable[[], Predicate] = field(default=_unknown, compare=False, repr=False)
 
     @property
     def columns(self) -> frozenset[ColumnRef]:
@@ -171,7 +179,18 @@ def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None
         new.extend(found)
         if len(new) > MAX_PIECES:
             return Opaque(condition.text)
-    return Atom(tuple(new), condition.negated, condition.text)
+    says = condition.says
+    return Atom(tuple(new), condition.negated, condition.text, cache(lambda: renamed(says(), _moved(pieces))))
+
+
+def _moved(pieces: Callable[[ColumnRef], Pieces | None]) -> Callable[[Path], Path | None]:
+    """Return what becomes of paths when columns are substituted: they end where a column becomes an expression."""
+
+    def path(known: Path) -> Path | None:
+        found = pieces(known[0]) or ()
+        return (found[0], *known[1:]) if len(found) == 1 and isinstance(found[0], tuple) else None
+
+    return path
 
 
 def disjunction(alternatives: list[list[Condition]]) -> Condition | None:

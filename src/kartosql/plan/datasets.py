@@ -114,7 +114,7 @@ class OccurrencePruner:
         stored = {name: type_ for name, type_ in table.types.items() if name not in table.partition_keys}
         types = column_types(stored, texts=not self._evaluator.has_collation())
         for condition in conditions:
-            known = in_metadata_terms(condition, self._occurrence.id, own, self._query.parameters)
+            known = in_metadata_terms(condition, self._occurrence.id, own)
             for skipped in table.skipping.skipped(known, types, zone):
                 if draft.files:
                     draft.narrow(draft.files - skipped.files, condition.text, skipped.by)

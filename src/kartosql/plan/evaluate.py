@@ -39,6 +39,18 @@ class Held:
     count: int
 
 
+# How AND, OR and NOT join the atoms of a predicate; None is an atom. None of an AND is an AND itself, nor of an OR.
+Outline = tuple[str, "tuple[Outline, ...]"] | None
+
+
+@dataclass(frozen=True)
+class ParsedAtom:
+    """An atom as the engine's parser has it: its outermost operator, and whether it depends on nothing else."""
+
+    operator: str
+    is_pure: bool
+
+
 class Evaluator(Protocol):
     """What the planner asks of an engine."""
 
@@ -49,8 +61,12 @@ class Evaluator(Protocol):
     def is_pure(self, predicate: str) -> bool:
         """Return whether a predicate depends on nothing but its columns and parameters."""
 
-    def same_meaning(self, left: str, right: str) -> bool:
-        """Return whether two predicates are parsed to the same tree."""
+    def atoms(self, predicate: str, composed: str, outline: Outline) -> list[ParsedAtom] | None:
+        """Return what the engine's parser makes of each atom of a predicate.
+
+        ``composed`` is the same predicate with each atom in parentheses, joined as ``outline`` says. None, unless both
+        are parsed to the same tree; none of them, if it is of another outline.
+        """
 
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate without columns may be TRUE."""

@@ -16,6 +16,7 @@ from kartosql.plan.conditions import Atom, Condition, Lookup, Opaque, Parameter,
 from kartosql.plan.evaluate import Evaluator, Held
 from kartosql.plan.occurrences import ColumnRef, Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.predicate.tree import Constant
 
 MAX_VALUES = 100_000
 MIN_FILES = 8  # fewer are read as fast as values are looked up
@@ -80,7 +81,7 @@ class LookupPlanner:
         count = values.count if isinstance(values, Held) else len(values)
         text = f"{lookup.column[1]} is one of {count:,} values of {source.name[-1]}.{of[1]}"
         if not count:
-            return Atom(("FALSE",), negated=False, text=text)
+            return Atom(("FALSE",), negated=False, text=text, says=lambda: Constant(False))
         if isinstance(values, Held):
             return Atom((lookup.column, f" IN ({values.query})"), negated=False, text=text)
         name = f"kartosql_values_{len(self._parameters)}"

@@ -38,8 +38,8 @@ def prune(
         query.walked.bound,
         query.walked.members,
         query.parameter_places,
-        evaluator.is_pure,
-        evaluator.same_meaning,
+        query.parameters,
+        evaluator,
         freeze or evaluator.freeze,
     )
     clock = PhaseClock()

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
 from sqlglot import exp
 
 from kartosql.errors import Span
 from kartosql.plan.conditions import MAX_PIECES, Atom, Condition, Group, Opaque, Parameter, Pieces
+from kartosql.plan.evaluate import Evaluator, Outline, ParsedAtom
 from kartosql.plan.occurrences import Bound, ColumnRef, Member
+from kartosql.predicate.from_sql import Meaning, parsed, predicate_of
+from kartosql.predicate.tree import UNKNOWN, Path, Predicate
+from kartosql.predicate.values import Value, value_of
+from kartosql.sql.shapes import constant_of
 from kartosql.sql.tokens import tokens_of
-from kartosql.sql.tree import name_parts, span_of
+from kartosql.sql.tree import name_parts, operands, span_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w$.'\"])\d+(?:\.\d+)?(?![\w.'\"])")
@@ -27,6 +34,35 @@ _CLOCK = _WITHOUT_PARENTHESES | {
     "get_current_time",
     "current_localtime",
     "current_localtimestamp",
+}
+_CLOCK_NODES: dict[type, str] = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.Localtimestamp: "localtimestamp",
+}
+# DuckDB's names of the operators that predicates are trees of, by sqlglot's.
+_OPERATORS: dict[Any, tuple[str, ...]] = {
+    exp.EQ: ("COMPARE_EQUAL",),
+    exp.NEQ: ("COMPARE_NOTEQUAL",),
+    exp.LT: ("COMPARE_LESSTHAN",),
+    exp.LTE: ("COMPARE_LESSTHANOREQUALTO",),
+    exp.GT: ("COMPARE_GREATERTHAN",),
+    exp.GTE: ("COMPARE_GREATERTHANOREQUALTO",),
+    exp.NullSafeEQ: ("COMPARE_NOT_DISTINCT_FROM",),
+    exp.Between: ("COMPARE_BETWEEN",),
+    (exp.Not, exp.Between): ("NOT COMPARE_BETWEEN",),
+    exp.In: ("COMPARE_IN",),
+    (exp.Not, exp.In): ("NOT COMPARE_IN",),
+    exp.Is: ("OPERATOR_IS_NULL", "COMPARE_NOT_DISTINCT_FROM"),
+    (exp.Not, exp.Is): ("OPERATOR_IS_NOT_NULL", "COMPARE_DISTINCT_FROM"),
+    exp.Like: ("~~",),
+    exp.StartsWith: ("starts_with", "prefix", "^@"),
+    exp.Column: ("COLUMN_REF",),
+    exp.Dot: ("COLUMN_REF",),
+    exp.StructExtract: ("struct_extract",),
+    exp.Bracket: ("ARRAY_EXTRACT",),
+    exp.Boolean: ("VALUE_CONSTANT",),
+    exp.Null: ("VALUE_CONSTANT",),
 }
 _MAY_TELL_TIME = re.compile("|".join(sorted(_CLOCK)), re.IGNORECASE)
 
@@ -47,32 +83,48 @@ class ConditionReader:
         text: str,
         bound: Mapping[int, Bound],
         members: Mapping[int, Member],
-        parameters: Mapping[Span, str],
-        is_pure: Callable[[str], bool],
-        same_meaning: Callable[[str, str], bool],
+        places: Mapping[Span, str],
+        parameters: Mapping[str, Any],
+        evaluator: Evaluator,
         freeze: Callable[[str], str | None],
     ) -> None:
         self._text = text
         self._bound = bound
         self._members = members
-        self._parameters = parameters  # place in the text -> name
-        self._is_pure = is_pure
-        self._same_meaning = same_meaning
+        self._places = places  # of parameters in the text -> their names
+        self._parameters = parameters
+        self._evaluator = evaluator
         self._freeze = freeze
+        self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
+        self._nodes = Meaning(self._path, self._value, self._literal, self._behind)
 
     def agrees(self, node: exp.Expression) -> bool:
-        """Return whether the engine's parser sees the same AND, OR and NOT in a predicate."""
-        span = span_of(node)
-        if not self._is_composed(node):
-            return span is not None
-        composed = self._compose(node)
-        return span is not None and composed is not None and self._same_meaning(self.slice(span), composed)
+        """Return whether the engine's parser sees the same AND, OR and NOT in a predicate, and note its atoms."""
+        span, composed = span_of(node), self._compose(node)
+        if span is None or composed is None:
+            return False
+        atoms: list[exp.Expression] = []
+        outline = self._outline(node, atoms)
+        found = self._evaluator.atoms(self.slice(span), composed, outline)
+        if found is None:
+            return outline is None
+        self._parsed.update(zip(map(id, atoms), found, strict=bool(found)))
+        return True
 
-    def _is_composed(self, node: exp.Expression) -> bool:
-        """Return whether a predicate is made of others."""
+    def _outline(self, node: exp.Expression, atoms: list[exp.Expression]) -> Outline:
+        """Return how AND, OR and NOT join the atoms of a predicate, and add these to a list."""
         while isinstance(node, exp.Paren):
             node = node.this
-        return isinstance(node, (exp.And, exp.Or)) or self._is_negation(node)
+        if self._is_negation(node):
+            return "NOT", (self._outline(node.this, atoms),)
+        if not isinstance(node, (exp.And, exp.Or)):
+            atoms.append(node)
+            return None
+        word, parts = "AND" if isinstance(node, exp.And) else "OR", list[Outline]()
+        for side in operands(node):
+            part = self._outline(side, atoms)
+            parts += part[1] if part is not None and part[0] == word else (part,)
+        return word, tuple(parts)
 
     def slice(self, span: Span) -> str:
         """Return a part of the statement's text."""
@@ -132,14 +184,63 @@ class ConditionReader:
         span = span_of(node)
         text = self.slice(span) if span else node.sql("duckdb")
         shown = f"NOT ({text})" if negated else text
+        says = cache(lambda: self._says(node, negated))
         pieces = self.pieces(node)
         if pieces is not None:
-            return Atom(pieces, negated, shown)
+            return Atom(pieces, negated, shown, says)
         found = self.pieces(node, members=True)
         if found is None:
             return Opaque(shown)
-        atom = Atom(found, negated, shown)
+        atom = Atom(found, negated, shown, says)
         return Opaque(shown, atom.columns, atom)
+
+    # -- atoms as trees ------------------------------------------------------------------------
+
+    def _says(self, node: exp.Expression, negated: bool) -> Predicate:
+        """Return what an atom says; nothing is known where the engine's parser has another operator."""
+        known = self._parsed.get(id(node))
+        kind = (exp.Not, type(node.this)) if isinstance(node, exp.Not) else type(node)
+        if known is None or known.operator not in _OPERATORS.get(kind, ()):
+            return UNKNOWN
+        return predicate_of(node, self._nodes, negated=negated)
+
+    def _path(self, column: exp.Column) -> Path | None:
+        """Return the column, as a ColumnRef, and the members of structs that a reference means."""
+        bound, member = self._bound.get(id(column)), self._members.get(id(column))
+        if bound is not None:
+            owner = bound.source or bound.merged
+            return None if owner is None else ((owner.id, bound.column),)
+        if member is None:
+            return None
+        return ((member.source.id, member.column), *(p.name.lower() for p in name_parts(column)[member.parts :]))
+
+    def _value(self, placeholder: exp.Expression) -> Value | None:
+        place = span_of(placeholder)
+        name = None if place is None else self._places.get(place)
+        return None if name is None else value_of(self._parameters[name])
+
+    def _literal(self, literal: exp.Literal) -> str:
+        """Return what a literal holds: the tree is that of a statement that may differ in constants."""
+        start, end = literal.meta.get("start"), literal.meta.get("end")
+        constant = None if start is None or end is None else constant_of(self._text[start : end + 1])
+        return str(literal.name) if constant is None else constant
+
+    def _behind(self, node: Any) -> Any:
+        """Return what an alias stands for, and the constant that a function of the clock is."""
+        bound = self._bound.get(id(node)) if isinstance(node, exp.Column) else None
+        if bound is not None and bound.alias is not None:
+            return self._behind(bound.alias)
+        if isinstance(node, exp.Anonymous):
+            is_clock = str(node.this).lower() in _CLOCK and not node.expressions
+            function = f"{node.this}()" if is_clock else None
+        else:
+            function = _CLOCK_NODES.get(type(node))
+            if function is not None and any(node.args.values()):
+                return node
+        literal = self._freeze(function) if function is not None else None
+        return node if literal is None else parsed(literal, ("duckdb",))[0]
+
+    # -- atoms as text -------------------------------------------------------------------------
 
     def pieces(self, node: exp.Expression, depth: int = 0, *, members: bool = False) -> Pieces | None:
         """Return an expression cut at its columns and parameters, and with ``members`` at those of structs.
@@ -163,14 +264,14 @@ class ConditionReader:
             cuts.append((*place, found))
         for placeholder in node.find_all(exp.Placeholder):
             place = span_of(placeholder)
-            if place is None or place not in self._parameters:
+            if place is None or place not in self._places:
                 return None
-            cuts.append((*place, (Parameter(self._parameters[place]),)))
+            cuts.append((*place, (Parameter(self._places[place]),)))
         clock = self._clock(span, cuts)
         if clock is None:
             return None
         cuts += clock
-        return self._cut(span, cuts)
+        return self._cut(span, cuts, None if clock else self._parsed.get(id(node)))
 
     def _meaning(self, column: exp.Column, depth: int) -> Pieces | None:
         bound = self._bound.get(id(column))
@@ -206,7 +307,7 @@ class ConditionReader:
             found.append((span[0] + token.start, span[0] + end, (literal,)))
         return found
 
-    def _cut(self, span: Span, cuts: list[tuple[int, int, Pieces]]) -> Pieces | None:
+    def _cut(self, span: Span, cuts: list[tuple[int, int, Pieces]], known: ParsedAtom | None) -> Pieces | None:
         pieces: list[str | ColumnRef | Parameter] = []
         pure: list[str] = []  # the same as text; what stands for the columns was judged before
         at = span[0]
@@ -220,17 +321,8 @@ class ConditionReader:
         pieces.append(self._text[at : span[1]])
         pure.append(self._text[at : span[1]])
         # Whether an expression is pure does not depend on its numbers; without them, answers are found again.
-        return tuple(pieces) if self._is_pure(_NUMBER.sub("0", "".join(pure))) else None
-
-
-def operands(node: exp.Expression) -> list[exp.Expression]:
-    """Return what a chain of AND, or one of OR, connects; long chains are deep trees."""
-    found: list[exp.Expression] = []
-    at = node
-    while type(at) is type(node):
-        found.append(at.expression)
-        at = at.this
-    return [at, *reversed(found)]
+        is_pure = known.is_pure if known is not None else self._evaluator.is_pure(_NUMBER.sub("0", "".join(pure)))
+        return tuple(pieces) if is_pure else None
 
 
 def conjuncts(node: exp.Expression) -> list[exp.Expression]:

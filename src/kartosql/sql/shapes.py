@@ -107,6 +107,11 @@ def alike(select: Select, text: str) -> Select | None:
     return Select(text, select.tree, select.constants, select) if text[at:] == known[at:] else None
 
 
+def constant_of(text: str) -> str | None:
+    """Return what a constant that may differ between statements of a shape holds, None for other text."""
+    return None if not _is_constant(text) else text[1:-1] if text.startswith("'") else text
+
+
 def _is_constant(text: str) -> bool:
     return (_TEXT if text.startswith("'") else _NUMBER).fullmatch(text) is not None
 

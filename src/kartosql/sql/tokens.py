@@ -130,6 +130,11 @@ def cleaned(text: str, tokens: list[Token]) -> tuple[str, list[Token]]:
     return text, tokens_of(text) if odd else tokens
 
 
+def constants_in(text: str) -> list[str]:
+    """Return the constants of a long list, each as it is written."""
+    return re.findall(_CONSTANT, text)
+
+
 def number_of(text: str) -> int | float | None:
     """Return the number that a literal without a sign stands for; None for what is none, or beyond all types."""
     if _NUMBER.fullmatch(text) is None:

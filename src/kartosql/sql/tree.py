@@ -119,6 +119,16 @@ def _own_span(node: exp.Expression) -> Span | None:
     return None if start is None or end is None else (start, end + 1)
 
 
+def operands(node: exp.Expression) -> list[exp.Expression]:
+    """Return what a chain of AND, or one of OR, connects; long chains are deep trees."""
+    found: list[exp.Expression] = []
+    at = node
+    while type(at) is type(node):
+        found.append(at.expression)
+        at = at.this
+    return [at, *reversed(found)]
+
+
 def past_of(table: exp.Table, text: str) -> tuple[str, Span] | None:
     """Return the time at which a table is asked for, as text, and the place of the clause that says so.
 

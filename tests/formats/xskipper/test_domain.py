@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kartosql.formats.xskipper.cells import keys_of
-from kartosql.formats.xskipper.conditions import Compare, OneOf, Value
 from kartosql.formats.xskipper.domain import (
     ANY,
     NEVER,
@@ -20,13 +19,12 @@ from kartosql.formats.xskipper.domain import (
     Outside,
     Range,
     as_tests,
-    date_of,
-    moment_of,
     neighbour,
     order_key,
     spark_type,
-    to_float32,
 )
+from kartosql.predicate.tree import Comparison, In
+from kartosql.predicate.values import Value, date_of, moment_of, to_float32
 
 INT, DOUBLE, FLOAT = ColumnType("integer"), ColumnType("double"), ColumnType("float")
 DECIMAL = ColumnType("decimal", 5, 2)
@@ -34,7 +32,7 @@ DATE, TIME = ColumnType("date"), ColumnType("timestamp")
 
 
 def _tests(op, kind, value, type_, zone="UTC"):
-    return as_tests(Compare(("x",), op, Value(kind, value)), type_, zone)
+    return as_tests(Comparison(("x",), op, Value(kind, value)), type_, zone)
 
 
 @pytest.mark.parametrize(
@@ -100,10 +98,10 @@ def test_a_column_of_32_bits_is_compared_as_both_engines_do():
 
 def test_lists_keep_what_is_certain():
     values = (Value("integer", 1), Value("decimal", Decimal("1.5")))
-    assert as_tests(OneOf(("x",), values), INT) == (Among(frozenset({1})),)
-    assert as_tests(OneOf(("x",), values, True), INT) == (Outside(frozenset({1})),)
-    assert as_tests(OneOf(("x",), (*values, Value("string", "a"))), INT) is None
-    assert as_tests(OneOf(("x",), (*values, Value("string", "a")), True), INT) == (Outside(frozenset({1})),)
+    assert as_tests(In(("x",), values), INT) == (Among(frozenset({1})),)
+    assert as_tests(In(("x",), values, True), INT) == (Outside(frozenset({1})),)
+    assert as_tests(In(("x",), (*values, Value("string", "a"))), INT) is None
+    assert as_tests(In(("x",), (*values, Value("string", "a")), True), INT) == (Outside(frozenset({1})),)
 
 
 def test_dates_and_times_compare_on_the_clock():

@@ -15,7 +15,7 @@ import pytest
 from kartosql.formats.xskipper import MetadataStore, Session
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.schema import ROW_METADATA
-from kartosql.plan.skipping import condition_of
+from kartosql.predicate.from_sql import predicate_of
 
 Write = Callable[..., MetadataStore]
 PATH = "/lake/t/part-0.snappy.parquet"
@@ -51,7 +51,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def _skips(store: MetadataStore, where: str, path: str = PATH, session: Session | None = None) -> bool:
-    found = store.select_files([condition_of(where)], [(path, 1)], session)
+    found = store.select_files([predicate_of(where)], [(path, 1)], session)
     assert store.problems == []
     return found.kept == []
 

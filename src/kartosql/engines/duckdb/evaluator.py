@@ -17,12 +17,14 @@ from kartosql.engines.duckdb.indexed import Index
 from kartosql.engines.duckdb.knowledge import Knowledge
 from kartosql.engines.duckdb.lookups import Lookups
 from kartosql.engines.duckdb.predicates import (
+    atoms_of,
     compared_end,
     equal_value,
     is_null_for_null,
     is_pure,
     literals,
     masked,
+    operator_of,
     shortened,
     with_lists,
     without_places,
@@ -31,6 +33,7 @@ from kartosql.engines.duckdb.structures import Structures, index_columns
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError
 from kartosql.plan.cells import Files, Found
+from kartosql.plan.evaluate import Outline, ParsedAtom
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
@@ -68,10 +71,13 @@ class DuckEvaluator(Knowledge):
         tree, _ = self._shape(predicate)
         return tree is not None and is_pure(tree, self._pure_functions)
 
-    def same_meaning(self, left: str, right: str) -> bool:
-        """Return whether DuckDB parses two predicates to the same tree."""
-        parsed = self._shape(left)
-        return parsed[0] is not None and parsed == self._shape(right)
+    def atoms(self, predicate: str, composed: str, outline: Outline) -> list[ParsedAtom] | None:
+        """Return what DuckDB's parser makes of each atom of a predicate; see Evaluator."""
+        parsed = self._shape(composed)
+        if parsed[0] is None or (outline is not None and parsed != self._shape(predicate)):
+            return None
+        found = atoms_of(parsed[0], outline) or []
+        return [ParsedAtom(operator_of(atom), is_pure(atom, self._pure_functions)) for atom in found]
 
     def _shape(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
         """Return the tree of a predicate with other literals, which is found again for other values, and its own."""

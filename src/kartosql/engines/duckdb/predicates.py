@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from kartosql.plan.evaluate import Outline
+
 _OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".split())  # noqa: SIM905
 _COMPARING = frozenset(
     {"BETWEEN", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "OPERATOR", "PARAMETER", "TYPE"}
@@ -94,6 +96,30 @@ def masked(predicate: str) -> tuple[str, tuple[str, ...]] | None:
         return _LITERALS.sub(mask, predicate), tuple(found)
     except ValueError:
         return None
+
+
+def atoms_of(node: Any, outline: Outline) -> list[Any] | None:
+    """Return the atoms of a predicate in their order, None unless they are joined as an outline says."""
+    if outline is None:
+        return [node]
+    word, parts = outline
+    kind, name = ("OPERATOR", "OPERATOR_NOT") if word == "NOT" else ("CONJUNCTION", f"CONJUNCTION_{word}")
+    if node["class"] != kind or node["type"] != name or len(node["children"]) != len(parts):
+        return None
+    found: list[Any] = []
+    for child, part in zip(node["children"], parts, strict=True):
+        below = atoms_of(child, part)
+        if below is None:
+            return None
+        found += below
+    return found
+
+
+def operator_of(node: Any) -> str:
+    """Return the name of the outermost operator or function of an expression."""
+    if node["type"] == "OPERATOR_NOT":
+        return f"NOT {operator_of(node['children'][0])}"
+    return str(node["function_name"].lower() if node["class"] == "FUNCTION" else node["type"])
 
 
 def is_null_for_null(node: Any, *, texts: bool) -> bool:

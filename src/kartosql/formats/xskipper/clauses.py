@@ -10,23 +10,23 @@ import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.cells import OddCells, Vanished, everything, nothing
-from kartosql.formats.xskipper.conditions import (
-    Compare,
-    Condition,
-    Constant,
-    Extracted,
-    Group,
-    Leaf,
-    OneOf,
-    Path,
-    Unknown,
-    Value,
-)
 from kartosql.formats.xskipper.domain import Among, ColumnType, Test, as_tests
 from kartosql.formats.xskipper.filters import MAX_VALUES, Filters
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, PATTERN, REGEX, VALUE_LIST, Index
 from kartosql.formats.xskipper.segment import Segment
+from kartosql.predicate.tree import (
+    Comparison,
+    Constant,
+    Extracted,
+    Group,
+    In,
+    Leaf,
+    Path,
+    Predicate,
+    Unknown,
+)
+from kartosql.predicate.values import Value
 
 PARTITION = "partition key"
 # In the order in which they are asked: a kind is asked only about files that the ones before it leave.
@@ -59,7 +59,7 @@ class Clauses:
         self._everything = everything(segment.rows)
         self.asked: set[str] = set()  # the kinds of indexes that had an answer
 
-    def stages(self, condition: Condition) -> list[tuple[str, pa.BooleanArray]]:
+    def stages(self, condition: Predicate) -> list[tuple[str, pa.BooleanArray]]:
         """Return which rows are left after each kind of index was asked; a row that is left once more stays out."""
         left, found = self._everything, []
         for number in range(len(KINDS)):
@@ -73,7 +73,7 @@ class Clauses:
             found.append((KINDS[number], left))
         return found
 
-    def _may_hold(self, condition: Condition, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
+    def _may_hold(self, condition: Predicate, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
         """Return which rows may stand for files with a match, None for all of them."""
         if isinstance(condition, Constant):
             return None if condition.holds else nothing(self._segment.rows)
@@ -195,16 +195,16 @@ class Clauses:
 
     def _hashed(self, index: Index, leaf: Leaf) -> list[int | str] | None:
         """Return the values of which a file must hold one, None if they are not certain."""
-        if isinstance(leaf, Compare) and leaf.op == "=":
+        if isinstance(leaf, Comparison) and leaf.op == "=":
             constants: tuple[Value, ...] = (leaf.value,)
-        elif isinstance(leaf, OneOf) and not leaf.negated:
+        elif isinstance(leaf, In) and not leaf.negated:
             constants = leaf.values
         else:
             return None
         type_ = self._type_of(index)
         if type_ is None:
             return _untyped(constants)
-        tests = as_tests(OneOf(leaf.path, constants), type_, self._session.zone)
+        tests = as_tests(In(leaf.path, constants), type_, self._session.zone)
         if tests is None or len(tests) != 1 or not isinstance(tests[0], Among):
             return None
         if type_.family == "integer":

@@ -19,7 +19,8 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from kartosql.formats.arrays import decimal_of
-from kartosql.formats.xskipper.conditions import Compare, Leaf, NotNull, OneOf, StartsWith, Value
+from kartosql.predicate.tree import Comparison, In, Leaf, NotNull, Prefix
+from kartosql.predicate.values import Value, date_of, moment_of, to_float32
 
 Key = int | bytes | Decimal
 _INTEGERS = {"byte", "short", "integer", "long", "tinyint", "smallint", "int", "bigint"}
@@ -103,17 +104,17 @@ def as_tests(leaf: Leaf, type_: ColumnType, zone: str = "UTC") -> tuple[Test, ..
     """
     if isinstance(leaf, NotNull):
         return (ANY,)
-    if isinstance(leaf, StartsWith):
+    if isinstance(leaf, Prefix):
         if type_.family != "string":
             return None
         prefix = _utf8(leaf.prefix)
         return None if prefix is None else (Prefixed(prefix),)
-    if isinstance(leaf, Compare):
+    if isinstance(leaf, Comparison):
         found = points(leaf.value, type_, zone)
         if leaf.op == "<>":
             return (_outside([found]),)
         return None if found is None else tuple(dict.fromkeys(_comparison(leaf.op, p) for p in found))
-    if isinstance(leaf, OneOf):
+    if isinstance(leaf, In):
         each = [points(v, type_, zone) for v in leaf.values]
         if leaf.negated:
             return (_outside(each),)
@@ -251,14 +252,6 @@ def _floats(value: Value, *, narrow: bool) -> list[Point] | None:
     return [Point(key) for key in dict.fromkeys(order_key(c) for c in candidates)]
 
 
-def to_float32(number: float) -> float | None:
-    """Return the nearest number of 32 bits, None beyond their range."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", number))[0])
-    except OverflowError:
-        return None
-
-
 def neighbour(number: float, step: int) -> float:
     """Return the next number of 32 bits above or below one."""
     if math.isnan(number) or math.isinf(number):
@@ -279,36 +272,7 @@ def order_key(number: float) -> int:
 
 # -- dates and times -------------------------------------------------------------------------------
 
-_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?:(Z)|([+-])(\d\d)(?::?(\d\d))?)?")
 _EPOCH = dt.datetime(1970, 1, 1)
-
-
-def date_of(text: str) -> int | None:
-    """Return the days since 1970 of a date written ``YYYY-MM-DD``, None for everything else."""
-    match = _DATE.fullmatch(text) if text.isascii() else None
-    try:
-        return dt.date(*map(int, match.groups())).toordinal() - _EPOCH.toordinal() if match else None
-    except ValueError:
-        return None
-
-
-def moment_of(text: str) -> tuple[int, bool] | None:
-    """Return the microseconds since 1970 of a time in ISO's form, and whether its offset made it UTC.
-
-    None for everything else, such as fractions beyond microseconds.
-    """
-    match = _TIME.fullmatch(text) if text.isascii() else None
-    if match is None:
-        day = date_of(text)
-        return None if day is None else (day * _DAY, False)
-    day = date_of(match[1])
-    hours, minutes, seconds = int(match[2]), int(match[3]), int(match[4] or 0)
-    if day is None or hours > 23 or minutes > 59 or seconds > 59:
-        return None
-    micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((match[5] or "0").ljust(6, "0"))
-    offset = (int(match[8] or 0) * 60 + int(match[9] or 0)) * (-1 if match[7] == "-" else 1)
-    return day * _DAY + micros - offset * 60_000_000, bool(match[6] or match[7])
 
 
 def _moments(value: Value, type_: ColumnType, zone: str) -> list[Point] | None:

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from kartosql.errors import FormatError
 from kartosql.formats.xskipper.clauses import KINDS, Clauses, Session
-from kartosql.formats.xskipper.conditions import Condition
 from kartosql.formats.xskipper.crypto import Keys, checked_keys
 from kartosql.formats.xskipper.filters import Budget, Filters
 from kartosql.formats.xskipper.naming import object_id
 from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
+from kartosql.predicate.tree import Predicate
 from kartosql.store import Store
 
 # The path of a data file as the metadata know it, its modification time in milliseconds, and its size if it is known.
@@ -236,18 +236,20 @@ class MetadataStore:
     def select(self, where: Any, listing: Iterable[File | Sequence[Any]], *, time_zone: str = "UTC") -> list[str]:
         """Return the paths of the files that may hold a row for which ``where`` is TRUE.
 
-        ``where`` is SQL text, a tree of sqlglot or a Condition. ``listing`` are the files as they
+        ``where`` is SQL text, a tree of sqlglot or a Predicate. ``listing`` are the files as they
         are: (path as the metadata know it, modification time in milliseconds), and the size in bytes if it
         is known. Files that are not indexed, or changed since, are among the answers, as is each file
         where the metadata leave a doubt. Raises ``syntax-error`` for text that is no predicate.
         """
         files = [(str(path), int(time), *size) for path, time, *size in listing]
-        condition = where if isinstance(where, Condition) else _translate(where)
-        kept = self.select_files([condition], files, Session(zone=time_zone)).kept
+        from kartosql.predicate.from_sql import predicate_of  # only this call reads text
+
+        predicate = where if isinstance(where, Predicate) else predicate_of(where)
+        kept = self.select_files([predicate], files, Session(zone=time_zone)).kept
         return [files[i][0] for i in kept]
 
     def select_files(
-        self, conditions: Sequence[Condition], files: Sequence[File], session: Session | None = None
+        self, conditions: Sequence[Predicate], files: Sequence[File], session: Session | None = None
     ) -> Selection:
         """Return which of some files may hold a row for which all conditions are TRUE, and what rules out the others.
 
@@ -271,7 +273,7 @@ class MetadataStore:
             before = after
         return Selection(skipped, steps)
 
-    def _stages(self, conditions: Sequence[Condition], session: Session) -> tuple[dict[str, list[bool]], set[str]]:
+    def _stages(self, conditions: Sequence[Predicate], session: Session) -> tuple[dict[str, list[bool]], set[str]]:
         """Return per kind of index which rows of all part files are left after it, and the kinds that were asked."""
         found: dict[str, list[bool]] = {kind: [] for kind in KINDS if kind in session.kinds}
         named = [s for s in self.segments if s.ids()]
@@ -330,10 +332,3 @@ def _is_about(segment: Segment, table: str | None, report: Callable[[str], None]
         return True
     report(f"{segment.source}: the file is about another table than {table}, and is not used.")
     return False
-
-
-def _translate(where: Any) -> Condition:
-    # SQL stands above formats; only this call needs it.
-    from kartosql.plan.skipping import condition_of
-
-    return condition_of(where)

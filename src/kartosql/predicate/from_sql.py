@@ -1,4 +1,4 @@
-"""Predicates of SQL as the conditions that data-skipping metadata answer.
+"""Predicates of SQL as trees that indexes answer.
 
 What is not certain to mean the same in each engine that reads the files becomes Unknown, and
 then no file is skipped for it.
@@ -7,7 +7,8 @@ then no file is skipped for it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -16,22 +17,21 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 
 from kartosql.errors import SqlError
-from kartosql.formats.xskipper.conditions import (
+from kartosql.predicate.tree import (
     UNKNOWN,
-    Compare,
-    Condition,
+    Comparison,
     Constant,
     Extracted,
+    In,
     NotNull,
-    OneOf,
     Path,
-    StartsWith,
-    Value,
+    Predicate,
+    Prefix,
     group,
 )
-from kartosql.formats.xskipper.domain import date_of, moment_of, to_float32
-from kartosql.plan.reader import operands
-from kartosql.sql.tokens import MAX_DIGITS, number_of
+from kartosql.predicate.values import Value, date_of, moment_of, to_float32
+from kartosql.sql.tokens import MAX_DIGITS, constants_in, number_of
+from kartosql.sql.tree import operands
 
 MAX_TEXT = 1_000_000
 MAX_DEPTH = 200
@@ -46,37 +46,57 @@ _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|[+-]?(?:nan|
 _MAX_HUGE = 1 << 127
 _CONVERSIONS = ("date", "timestamp", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 
-Columns = Callable[[exp.Expression], Path | None]
+
+def _itself(node: exp.Expression) -> exp.Expression:
+    return node
 
 
-def condition_of(
+def _nothing(node: exp.Expression) -> None:
+    return None
+
+
+def name_of(node: exp.Column) -> Path | None:
+    """Return the column that a reference names by itself, with the members of structs behind it."""
+    return _names([p for p in (node.args.get(k) for k in ("catalog", "db", "table", "this")) if p is not None])
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What stands behind the nodes of a tree: columns, values of parameters, texts of literals, aliased expressions."""
+
+    column: Callable[[exp.Column], Path | None] = name_of
+    parameter: Callable[[exp.Expression], Value | None] = _nothing
+    literal: Callable[[exp.Literal], str] = lambda node: str(node.name)
+    behind: Callable[[Any], Any] = _itself
+
+
+def predicate_of(
     where: str | exp.Expression,
-    parameters: Mapping[str, Value] | None = None,
-    columns: Columns | None = None,
+    meaning: Meaning | None = None,
     *,
+    negated: bool = False,
     dialects: Sequence[str] = ("duckdb", "spark"),
-) -> Condition:
-    """Return what a predicate says about the columns in it.
+) -> Predicate:
+    """Return what a predicate, or its negation, says about the columns in it when it is TRUE.
 
-    ``where`` is a tree, or text in the first of the ``dialects`` in which it can be read.
-    ``parameters`` are the values of parameters by their names, and ``columns`` tells which column,
-    with members of structs, an expression is; without it, names stand for themselves. Raises
-    ``syntax-error``.
+    ``where`` is a tree, or text in the first of the ``dialects`` in which it can be read. Without
+    a ``meaning`` names stand for themselves. Raises ``syntax-error``.
     """
     if isinstance(where, str):
-        tree, dialect = _parsed(where, dialects)
+        tree, dialect = parsed(where, dialects)
         # The escapes in texts of Spark are none in those of DuckDB, for which the predicate may be meant.
         if dialect != "duckdb" and "\\" in where:
             return UNKNOWN
     else:
         tree = where
     try:
-        return _Translator(parameters or {}, columns or path_of).read(tree, False, 0)
+        return _Translator(meaning or Meaning()).read(tree, negated, 0)
     except RecursionError:
         return UNKNOWN
 
 
-def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
+def parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
+    """Return the tree of an expression, and the first dialect in which it can be read; raises ``syntax-error``."""
     if len(text) > MAX_TEXT:
         raise SqlError(f"The predicate has {len(text):,} characters, the limit is {MAX_TEXT:,}.", code="syntax-error")
     problem: Exception | None = None
@@ -93,13 +113,13 @@ def _parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
     raise SqlError(f"Cannot read the predicate: {reason}", code="syntax-error")
 
 
-def path_of(node: exp.Expression) -> Path | None:
-    """Return the column and the members of structs below it that an expression names, None for anything else."""
+def path_of(node: exp.Expression, meaning: Meaning) -> Path | None:
+    """Return the column and the members of structs below it that an expression is, None for anything else."""
+    node = meaning.behind(node)
     if isinstance(node, exp.Paren):
-        return path_of(node.this)
+        return path_of(node.this, meaning)
     if isinstance(node, exp.Column):
-        parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
-        return _names([p for p in parts if p is not None])
+        return meaning.column(node)
     member: Any = None
     if isinstance(node, exp.Dot):
         member = node.expression
@@ -109,7 +129,7 @@ def path_of(node: exp.Expression) -> Path | None:
         key = node.expressions[0]
         member = exp.to_identifier(key.name) if isinstance(key, exp.Literal) and key.is_string else None
     last = _names([member]) if member is not None else None
-    first = path_of(node.this) if last is not None else None
+    first = path_of(node.this, meaning) if last is not None else None
     return None if first is None or last is None else first + last
 
 
@@ -120,16 +140,19 @@ def _names(parts: list[Any]) -> Path | None:
 
 
 class _Translator:
-    def __init__(self, parameters: Mapping[str, Value], columns: Columns) -> None:
-        self._parameters = parameters
-        self._columns = columns
+    def __init__(self, meaning: Meaning) -> None:
+        self._meaning = meaning
+
+    def _columns(self, node: Any) -> Path | None:
+        return path_of(node, self._meaning)
 
     # -- predicates ------------------------------------------------------------------------
 
-    def read(self, node: Any, negated: bool, depth: int) -> Condition:
+    def read(self, node: Any, negated: bool, depth: int) -> Predicate:
         """Return what ``node``, or its negation, says when it is TRUE."""
         if depth > MAX_DEPTH:
             return UNKNOWN
+        node = self._meaning.behind(node)
         if isinstance(node, exp.Paren):
             return self.read(node.this, negated, depth + 1)
         if isinstance(node, exp.Not):
@@ -154,11 +177,12 @@ class _Translator:
             return self.tested(node, negated)
         path = self._columns(node)
         if path is not None:
-            return Compare(path, "=", Value("boolean", not negated))
+            return Comparison(path, "=", Value("boolean", not negated))
         return UNKNOWN if negated else self.matched(node)
 
-    def compared(self, left: Any, op: str, right: Any) -> Condition:
+    def compared(self, left: Any, op: str, right: Any) -> Predicate:
         """Return what ``left op right`` says."""
+        left, right = self._meaning.behind(left), self._meaning.behind(right)
         if self._columns(left) is None and not isinstance(left, exp.RegexpExtract):
             left, op, right = right, _FLIPPED[op], left
         value = self.value(right)
@@ -167,11 +191,11 @@ class _Translator:
         if isinstance(value, _Null):
             return Constant(False)
         if isinstance(left, exp.RegexpExtract) and op == "=":
-            return _extracted(left, [value], self._columns)
+            return _extracted(left, [value], self._columns(left.this))
         path = self._columns(left)
-        return UNKNOWN if path is None else Compare(path, op, value)
+        return UNKNOWN if path is None else Comparison(path, op, value)
 
-    def between(self, node: exp.Between, negated: bool) -> Condition:
+    def between(self, node: exp.Between, negated: bool) -> Predicate:
         path = self._columns(node.this)
         ends = [self.value(node.args.get(k)) for k in ("low", "high")]
         if any(isinstance(e, _Null) for e in ends):
@@ -181,12 +205,13 @@ class _Translator:
         if path is None or len(known) < len(ends):
             return UNKNOWN
         word, ops = ("OR", ("<", ">")) if negated else ("AND", (">=", "<="))
-        return group(word, [Compare(path, op, v) for op, v in zip(ops, known, strict=True)])
+        return group(word, [Comparison(path, op, v) for op, v in zip(ops, known, strict=True)])
 
-    def listed(self, node: exp.In, negated: bool) -> Condition:
+    def listed(self, node: exp.In, negated: bool) -> Predicate:
         if any(node.args.get(k) for k in ("query", "unnest", "field")):
             return UNKNOWN
-        values = [self.value(n) for n in node.expressions]
+        held = len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Var)
+        values = _listed(node.expressions[0].name) if held else [self.value(n) for n in node.expressions]
         if None in values or not values:
             return UNKNOWN
         known = [v for v in values if isinstance(v, Value)]
@@ -198,13 +223,13 @@ class _Translator:
             return UNKNOWN
         known = unified
         if isinstance(node.this, exp.RegexpExtract):
-            return UNKNOWN if negated else _extracted(node.this, known, self._columns)
+            return UNKNOWN if negated else _extracted(node.this, known, self._columns(node.this.this))
         path = self._columns(node.this)
         if path is None:
             return UNKNOWN
-        return OneOf(path, tuple(known), negated) if known else Constant(False)
+        return In(path, tuple(known), negated) if known else Constant(False)
 
-    def tested(self, node: exp.Is, negated: bool) -> Condition:
+    def tested(self, node: exp.Is, negated: bool) -> Predicate:
         """Return what IS NULL, IS TRUE and the like say."""
         path = self._columns(node.this)
         if path is None:
@@ -212,10 +237,10 @@ class _Translator:
         if isinstance(node.expression, exp.Null):
             return NotNull(path) if negated else UNKNOWN
         if isinstance(node.expression, exp.Boolean) and not negated:
-            return Compare(path, "=", Value("boolean", bool(node.expression.this)))
+            return Comparison(path, "=", Value("boolean", bool(node.expression.this)))
         return UNKNOWN
 
-    def matched(self, node: Any) -> Condition:
+    def matched(self, node: Any) -> Predicate:
         """Return what LIKE, starts_with and the null-safe comparison say."""
         if isinstance(node, exp.NullSafeEQ):
             found = self.compared(node.this, "=", node.expression)
@@ -226,16 +251,17 @@ class _Translator:
                 return UNKNOWN
             text = str(pattern.value)
             if isinstance(node, exp.StartsWith):
-                return StartsWith(path, text)
+                return Prefix(path, text)
             # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
             match = re.search(r"[%_\\]", text)
-            return Compare(path, "=", pattern) if match is None else StartsWith(path, text[: match.start()])
+            return Comparison(path, "=", pattern) if match is None else Prefix(path, text[: match.start()])
         return UNKNOWN
 
     # -- constants -------------------------------------------------------------------------
 
     def value(self, node: Any) -> Value | _Null | None:
         """Return the constant that an expression is, None for everything else."""
+        node = self._meaning.behind(node)
         if isinstance(node, exp.Paren):
             return self.value(node.this)
         if isinstance(node, exp.Null):
@@ -243,21 +269,17 @@ class _Translator:
         if isinstance(node, exp.Boolean):
             return Value("boolean", bool(node.this))
         if isinstance(node, exp.Neg):
-            inner = self.value(node.this)
-            if isinstance(inner, Value) and isinstance(inner.value, int | float | Decimal) and inner.kind in _SIGNED:
-                # The minus of a Decimal would round it.
-                negative = inner.value.copy_negate() if isinstance(inner.value, Decimal) else -inner.value
-                return Value(inner.kind, negative)
-            return None
+            return _negative(self.value(node.this))
         if isinstance(node, exp.Literal):
-            return _text(node.name) if node.is_string else _number(node.name)
+            text = self._meaning.literal(node)
+            return _text(text) if node.is_string else _number(text)
         if isinstance(node, exp.HexString):
             try:
                 return Value("binary", bytes.fromhex(str(node.this)))
             except ValueError:
                 return None
         if isinstance(node, exp.Placeholder | exp.Parameter):
-            return self._parameters.get(node.name)
+            return self._meaning.parameter(node)
         if isinstance(node, exp.UnixToTime) and len(node.args) == 1:
             inner = self.value(node.this)
             return _moment(inner, "instant") if isinstance(inner, Value) and inner.kind == "string" else None
@@ -302,6 +324,26 @@ def _unified(values: list[Value]) -> list[Value] | None:
         made = [_floating(v, narrow=False) for v in values]
         return None if None in made else [v for v in made if v is not None]
     return None
+
+
+def _negative(value: Any) -> Value | None:
+    if isinstance(value, Value) and isinstance(value.value, int | float | Decimal) and value.kind in _SIGNED:
+        # The minus of a Decimal would round it.
+        negated = value.value.copy_negate() if isinstance(value.value, Decimal) else -value.value
+        return Value(value.kind, negated)
+    return None
+
+
+def _listed(text: str) -> list[Any]:
+    """Return the constants of a long list that the parser held together."""
+    found: list[Any] = []
+    for item in constants_in(text):
+        if item.startswith("'"):
+            found.append(_text(item[1:-1].replace("''", "'")))
+        else:
+            number = _number(item.lstrip("+-"))
+            found.append(_negative(number) if item.startswith("-") else number)
+    return found
 
 
 def _text(text: str) -> Value | None:
@@ -407,9 +449,9 @@ def _moment(value: Value, target: str) -> Value | None:
     return Value("instant" if is_utc else "timestamp", micros)
 
 
-def _extracted(node: exp.RegexpExtract, values: list[Value], columns: Columns) -> Condition:
+def _extracted(node: exp.RegexpExtract, values: list[Value], path: Path | None) -> Predicate:
     """Return what ``regexp_extract(column, pattern, 1)`` compared with texts says."""
-    path, pattern, number = columns(node.this), node.expression, node.args.get("group")
+    pattern, number = node.expression, node.args.get("group")
     if path is None or not isinstance(pattern, exp.Literal) or not pattern.is_string:
         return UNKNOWN
     options = any(node.args.get(k) for k in ("position", "parameters"))

@@ -1,0 +1,89 @@
+"""Constants of predicates: their kinds, and the forms in which engines write dates and times."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import struct
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+_DAY = 86_400_000_000
+_EPOCH = dt.datetime(1970, 1, 1)
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,6}))?)?(?:(Z)|([+-])(\d\d)(?::?(\d\d))?)?")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A constant and its kind.
+
+    ``integer`` (int), ``decimal`` (Decimal), ``double`` and ``float`` (float), ``string`` (a bare
+    literal, str), ``text`` (of the type VARCHAR, str), ``binary`` (bytes), ``boolean`` (bool), ``date``
+    (days since 1970), ``timestamp`` (microseconds since 1970 on the clock of the session), ``shifted`` (the same,
+    after an offset was taken away), ``instant`` (microseconds since 1970, UTC).
+    """
+
+    kind: str
+    value: int | float | Decimal | str | bytes | bool
+
+
+def value_of(value: Any) -> Value | None:
+    """Return the value of a parameter as the engine takes it, None for types that are not certain."""
+    if isinstance(value, dt.datetime):
+        utc = dt.timezone.utc
+        since = (value if value.tzinfo is not None else value.replace(tzinfo=utc)) - dt.datetime(1970, 1, 1, tzinfo=utc)
+        kind = "timestamp" if value.tzinfo is None else "instant"
+        return Value(kind, since // dt.timedelta(microseconds=1))
+    if isinstance(value, dt.date):
+        return Value("date", value.toordinal() - dt.date(1970, 1, 1).toordinal())
+    for type_, kind in _KINDS:
+        if type(value) is type_:
+            return Value(kind, value)
+    return None
+
+
+_KINDS = (
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "double"),
+    (Decimal, "decimal"),
+    (str, "text"),
+    (bytes, "binary"),
+)
+
+
+def to_float32(number: float) -> float | None:
+    """Return the nearest number of 32 bits, None beyond their range."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError:
+        return None
+
+
+def date_of(text: str) -> int | None:
+    """Return the days since 1970 of a date written ``YYYY-MM-DD``, None for everything else."""
+    match = _DATE.fullmatch(text) if text.isascii() else None
+    try:
+        return dt.date(*map(int, match.groups())).toordinal() - _EPOCH.toordinal() if match else None
+    except ValueError:
+        return None
+
+
+def moment_of(text: str) -> tuple[int, bool] | None:
+    """Return the microseconds since 1970 of a time in ISO's form, and whether its offset made it UTC.
+
+    None for everything else, such as fractions beyond microseconds.
+    """
+    match = _TIME.fullmatch(text) if text.isascii() else None
+    if match is None:
+        day = date_of(text)
+        return None if day is None else (day * _DAY, False)
+    day = date_of(match[1])
+    hours, minutes, seconds = int(match[2]), int(match[3]), int(match[4] or 0)
+    if day is None or hours > 23 or minutes > 59 or seconds > 59:
+        return None
+    micros = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((match[5] or "0").ljust(6, "0"))
+    offset = (int(match[8] or 0) * 60 + int(match[9] or 0)) * (-1 if match[7] == "-" else 1)
+    return day * _DAY + micros - offset * 60_000_000, bool(match[6] or match[7])
