@@ -198,6 +198,9 @@ class ConditionReader:
 
     def _says(self, node: exp.Expression, negated: bool) -> Predicate:
         """Return what an atom says; nothing is known where the engine's parser has another operator."""
+        node = self._behind(node)
+        if id(node) not in self._parsed:
+            self.agrees(node)
         known = self._parsed.get(id(node))
         kind = (exp.Not, type(node.this)) if isinstance(node, exp.Not) else type(node)
         if known is None or known.operator not in _OPERATORS.get(kind, ()):
@@ -217,7 +220,7 @@ class ConditionReader:
     def _value(self, placeholder: exp.Expression) -> Value | None:
         place = span_of(placeholder)
         name = None if place is None else self._places.get(place)
-        return None if name is None else value_of(self._parameters[name])
+        return None if name is None else value_of(self._parameters.get(name))
 
     def _literal(self, literal: exp.Literal) -> str:
         """Return what a literal holds: the tree is that of a statement that may differ in constants."""
