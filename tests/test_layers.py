@@ -41,8 +41,8 @@ def smuggled(folder: Path) -> Iterator[tuple[str, str]]:
             file.writelines(f"\n\ndef _smuggle() -> None:\n    import {name}\n" for name in imported)
         yield from ((importer, name) for name in imported)
     with (folder / "engines" / "smuggler.py").open("a", encoding="utf-8") as file:
-        file.write("import kartosql.attach.odf\n")
-    yield "kartosql.engines.smuggler", "kartosql.attach.odf"
+        file.write("import kartosql.sources.odf\n")
+    yield "kartosql.engines.smuggler", "kartosql.sources.odf"
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from kartosql.tables.names import Tables
 from kartosql.tables.table import Table
 
 if TYPE_CHECKING:
-    from kartosql.attach import Attachments
-    from kartosql.attach.indexing import FolderIndexes
+    from kartosql.sources.indexing import FolderIndexes
+    from kartosql.sources.registry import Attachments
 
 
 @tells_failures
@@ -41,7 +41,8 @@ class Attaching:
     @property
     def _attachments(self) -> Attachments:
         if self._attached is None:
-            from kartosql.attach import Access, Attachments
+            from kartosql.sources.registry import Attachments
+            from kartosql.sources.source import Access
 
             access = Access(self._mounts.main, self._storage_options, self.settings)
             self._attached = Attachments(self._mounts, self._runtime, access)

@@ -18,8 +18,8 @@ from kartosql.store import Store
 from kartosql.writing import Report, Tell, Writing, spark_session
 
 if TYPE_CHECKING:
-    from kartosql.attach.indexing import FolderIndexes
     from kartosql.formats.xskipper import IndexSpec
+    from kartosql.sources.indexing import FolderIndexes
     from kartosql.write.check import Finding
     from kartosql.write.operation import Operation
 

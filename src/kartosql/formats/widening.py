@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
+
+from kartosql.errors import FormatError
 
 _UNITS = ("s", "ms", "us", "ns")
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}  # decimal digits that an integer of so many bits may have
@@ -117,3 +121,40 @@ def _integers(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 def _decimal(whole: int, scale: int) -> pa.DataType | None:
     return pa.decimal128(whole + scale, scale) if whole + scale <= MAX_PRECISION else None
+
+
+def united(schemas: Sequence[pa.Schema], names: Sequence[str], source: str) -> dict[str, pa.DataType]:
+    """Return the columns of files by name, in the order in which they first occur.
+
+    ``schemas`` are those of the files ``names``. Types widen exactly, else ``schema-conflict``
+    names the column, both types and a file of each.
+    """
+    found: dict[str, tuple[pa.DataType, str]] = {}
+    spelled: dict[str, tuple[str, str]] = {}
+    first: dict[int, tuple[pa.Schema, str]] = {}
+    for schema, name in zip(schemas, names, strict=True):
+        first.setdefault(id(schema), (schema, name))
+    for schema, name in first.values():
+        seen = set(schema.names)
+        for field in schema:
+            known = found.get(field.name)
+            if known is None:
+                other = spelled.setdefault(field.name.lower(), (field.name, name))
+                if other[0] != field.name and other[0] not in seen:
+                    raise _conflict(source, field.name, f"spelled {other[0]!r} in {other[1]}", f"not in {name}")
+                found[field.name] = (field.type, name)
+                continue
+            type_ = widened(known[0], field.type)
+            if type_ is None:
+                raise _conflict(source, field.name, f"{known[0]} in {known[1]}", f"{field.type} in {name}")
+            if not type_.equals(known[0]):
+                found[field.name] = (type_, name)
+    return {name: type_ for name, (type_, _) in found.items()}
+
+
+def _conflict(source: str, column: str, one: str, other: str) -> FormatError:
+    return FormatError(
+        f"{source}: the column {column!r} is {one}, but {other}",
+        code="schema-conflict",
+        hint="No type holds the values of both exactly; write the files again with one type.",
+    )

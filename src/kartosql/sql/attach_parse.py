@@ -10,7 +10,8 @@ from kartosql.errors import Span, SqlError
 from kartosql.sql.parse import _Cursor
 from kartosql.sql.statements import Attach, Detach
 
-FORM = "ATTACH 'folder or URL' AS name (TYPE parquet | csv | odf | kartothek, option value, ...)"
+TYPES = ("parquet", "csv", "odf", "kartothek")  # of sources
+FORM = f"ATTACH 'folder or URL' AS name (TYPE {' | '.join(TYPES)}, option value, ...)"
 MAX_DEPTH = 4  # of lists and maps in the value of an option
 
 

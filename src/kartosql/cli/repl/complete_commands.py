@@ -93,7 +93,9 @@ def _words(kind: str, shell: Shell) -> Iterable[str]:
     if kind == "engine":
         return engines()
     if kind == "attach type":
-        return ("parquet", "csv", "odf", "kartothek")
+        from kartosql.sql.attach_parse import TYPES
+
+        return TYPES
     if kind == "onoff":
         return ("on", "off")
     if kind == "command":

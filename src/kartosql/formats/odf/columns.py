@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.folder.table import united
 from kartosql.formats.odf.chain import Chain
-from kartosql.formats.widening import plain
+from kartosql.formats.widening import plain, united
 
 _MOMENT = pa.timestamp("ms", "UTC")
 

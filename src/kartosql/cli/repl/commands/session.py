@@ -57,7 +57,9 @@ def _attach(shell: Shell, text: str) -> None:
         shell.run_sql("SHOW ATTACHED")
         return
     if len(found) < 2:
-        raise UsageError("Name the table or schema, too.", hint=".attach URL NAME [parquet|csv|odf|kartothek]")
+        from kartosql.sql.attach_parse import TYPES
+
+        raise UsageError("Name the table or schema, too.", hint=f".attach URL NAME [{'|'.join(TYPES)}]")
     url = found[0].replace("'", "''")
     type_ = found[2] if len(found) > 2 else "parquet"
     shell.run_sql(f"ATTACH '{url}' AS {quote_if_needed(found[1])} (TYPE {quote_if_needed(type_)})")

@@ -18,10 +18,10 @@ from odf_folder import SECOND, Dataset, state
 
 import golden
 import kartosql
-from kartosql.attach import odf
 from kartosql.engines.duckdb import footers
 from kartosql.errors import KartosqlError
 from kartosql.plan import evaluate
+from kartosql.sources import odf
 from odf_data import TIME
 
 UTC = dt.timezone.utc

@@ -171,14 +171,14 @@ def test_a_connection_for_strangers_only_narrows(place):
 def test_options_of_a_store_are_for_nothing_outside_of_it(monkeypatch):
     name = uuid.uuid4().hex
     opened: dict[str, object] = {}
-    from kartosql.attach import folder, odf, skipping, stores
+    from kartosql.sources import folder, kartothek, odf, skipping
     from kartosql.store import Store
 
     def record(url, options=None, **more):
         opened[url] = options
         return Store(url, options, **more)
 
-    for module in (folder, odf, skipping, stores):
+    for module in (folder, odf, skipping, kartothek):
         monkeypatch.setattr(module, "Store", record)
     with kartosql.connect(f"memory://{name}/store", storage_options={"secret": "x"}) as con:
         for path in ("store/below", "store2/beside", "other"):
@@ -197,3 +197,11 @@ def test_options_of_a_store_are_for_nothing_outside_of_it(monkeypatch):
         assert used["store2"] == {"None"}
         assert "{'secret': 'x'}" not in used["other"]
         assert opened[f"memory://{name}/other"] == {"own": 1}
+
+
+def test_the_hints_name_the_types_that_there_are():
+    from kartosql.sources.registry import SOURCES
+    from kartosql.sql.attach_parse import FORM, TYPES
+
+    assert tuple(SOURCES) == TYPES
+    assert f"(TYPE {' | '.join(SOURCES)}, " in FORM

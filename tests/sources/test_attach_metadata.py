@@ -20,9 +20,9 @@ import pytest
 import golden
 import kartosql
 import skipping_data
-from kartosql.attach.skipping import FolderMetadata
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.naming import folder_name
+from kartosql.sources.skipping import FolderMetadata
 
 ALL = golden.samples(lambda s: s["data_format"] in ("csv", "parquet"))
 

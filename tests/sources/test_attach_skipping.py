@@ -26,12 +26,12 @@ import kartosql
 import kartosql.query
 import skipping_data
 from crashes import NAMES
-from kartosql.attach.skipping import FolderMetadata
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, SqlError, UsageError
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.naming import folder_name
 from kartosql.plan.prune import prune
+from kartosql.sources.skipping import FolderMetadata
 from kartosql.store import steps
 
 SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -630,7 +630,7 @@ def test_part_files_that_vanish_are_looked_for_again(parquet, monkeypatch, where
 
 
 def test_files_that_change_while_they_are_read_are_not_indexed(parquet, monkeypatch):
-    import kartosql.attach.indexing as indexing
+    import kartosql.sources.indexing as indexing
 
     original = indexing.refresh
 

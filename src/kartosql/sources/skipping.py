@@ -7,10 +7,9 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from kartosql.attach.options import Options
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper import Index, MetadataStore, Skipped
 from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
@@ -18,12 +17,11 @@ from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import ATTEMPTS, File
 from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Path, Predicate, Prefix, Unknown, mapped
+from kartosql.sources.options import Options
+from kartosql.sources.source import Place
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 from kartosql.store.scope import is_local_url, path_of
-
-if TYPE_CHECKING:
-    from kartosql.attach.registry import Place
 
 BASE, EXPLICIT = "EXPLICIT_BASE_PATH_LOCATION", "EXPLICIT_LOCATION"
 # Texts that other readers of CSV may take for something else, by their escapes, quotes and spaces.

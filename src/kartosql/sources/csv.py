@@ -1,4 +1,4 @@
-"""Columns of CSV files, as DuckDB's sniffer finds them."""
+"""Folders of CSV files, whose columns DuckDB's sniffer finds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from kartosql.attach.options import Options
 from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
 from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
 from kartosql.errors import FormatError, KartosqlError
-from kartosql.formats.folder.table import FolderTable, Shape
 from kartosql.formats.xskipper.naming import spelled
+from kartosql.sources.files import FolderTable, Shape
+from kartosql.sources.folder import Folder, open_folder
+from kartosql.sources.options import Options
+from kartosql.sources.source import Place
 from kartosql.store import Mounts, Store
 from kartosql.store.listing import ListedFile, times_of
 
@@ -54,6 +56,12 @@ class _Sniffed:
     reading: dict[str, Any]
     types: dict[str, str]
     empty: frozenset[str] | None = None
+
+
+def csv_folder(place: Place, options: Options) -> Folder:
+    """Return a folder of CSV files."""
+    store, only = open_folder(place)
+    return Folder(place, store, only, CsvReader(place.mounts, store, options), options)
 
 
 class CsvReader:

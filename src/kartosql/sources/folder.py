@@ -1,4 +1,4 @@
-"""Folders of Parquet or CSV files as tables."""
+"""Folders of files as tables, and those of Parquet files."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from kartosql.attach.options import Options
-from kartosql.attach.skipping import FolderSkipping, metadata_of
-from kartosql.attach.texts import CsvReader
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.files import PartitionTable
 from kartosql.formats.folder.hive import partitions_of
-from kartosql.formats.folder.owners import owner_above, owner_within
 from kartosql.formats.folder.parquet import ParquetSchemas
-from kartosql.formats.folder.table import FolderTable, Shape, united
+from kartosql.formats.widening import united
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.parquet.reader import open_footer
+from kartosql.sources.files import FolderTable, Shape
+from kartosql.sources.options import Options
+from kartosql.sources.owners import owner_above, owner_within
+from kartosql.sources.skipping import FolderSkipping, metadata_of
+from kartosql.sources.source import Place
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of
 from kartosql.tables.names import Attached, Name, no_versions
 from kartosql.tables.table import Table, file_table
 
 if TYPE_CHECKING:
-    from kartosql.attach.indexing import FolderIndexes
-    from kartosql.attach.registry import Place
     from kartosql.formats.xskipper import DataFile, Sources
+    from kartosql.sources.indexing import FolderIndexes
 
 
 class Reader(Protocol):
@@ -53,12 +53,6 @@ def parquet_folder(place: Place, options: Options) -> Folder:
     """Return a folder of Parquet files."""
     store, only = open_folder(place)
     return Folder(place, store, only, ParquetReader(store), options)
-
-
-def csv_folder(place: Place, options: Options) -> Folder:
-    """Return a folder of CSV files."""
-    store, only = open_folder(place)
-    return Folder(place, store, only, CsvReader(place.mounts, store, options), options)
 
 
 def open_folder(place: Place) -> tuple[Store, str | None]:
@@ -146,7 +140,7 @@ class Folder:
 
     def skipping_indexes(self) -> FolderIndexes:
         """Return the skipping indexes of the folder as it stands now; raises ``no-metadata-folder`` without one."""
-        from kartosql.attach.indexing import FolderIndexes
+        from kartosql.sources.indexing import FolderIndexes
 
         name = self._place.name
         if self._metadata is None:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError
 from kartosql.formats.files import PartitionTable, Variant
 from kartosql.formats.kartothek.dataset import InvertedIndex
-from kartosql.formats.widening import widened
 
 
 @dataclass(frozen=True)
@@ -95,40 +93,3 @@ class FolderTable:
             groups.setdefault(self.shape_of[file], []).append(file)
         for shape, group in groups.items():
             yield Variant(group, self.shapes[shape].types, self.shapes[shape].reading)
-
-
-def united(schemas: Sequence[pa.Schema], names: Sequence[str], source: str) -> dict[str, pa.DataType]:
-    """Return the columns of files by name, in the order in which they first occur.
-
-    ``schemas`` are those of the files ``names``. Types widen exactly, else ``schema-conflict``
-    names the column, both types and a file of each.
-    """
-    found: dict[str, tuple[pa.DataType, str]] = {}
-    spelled: dict[str, tuple[str, str]] = {}
-    first: dict[int, tuple[pa.Schema, str]] = {}
-    for schema, name in zip(schemas, names, strict=True):
-        first.setdefault(id(schema), (schema, name))
-    for schema, name in first.values():
-        seen = set(schema.names)
-        for field in schema:
-            known = found.get(field.name)
-            if known is None:
-                other = spelled.setdefault(field.name.lower(), (field.name, name))
-                if other[0] != field.name and other[0] not in seen:
-                    raise _conflict(source, field.name, f"spelled {other[0]!r} in {other[1]}", f"not in {name}")
-                found[field.name] = (field.type, name)
-                continue
-            type_ = widened(known[0], field.type)
-            if type_ is None:
-                raise _conflict(source, field.name, f"{known[0]} in {known[1]}", f"{field.type} in {name}")
-            if not type_.equals(known[0]):
-                found[field.name] = (type_, name)
-    return {name: type_ for name, (type_, _) in found.items()}
-
-
-def _conflict(source: str, column: str, one: str, other: str) -> FormatError:
-    return FormatError(
-        f"{source}: the column {column!r} is {one}, but {other}",
-        code="schema-conflict",
-        hint="No type holds the values of both exactly; write the files again with one type.",
-    )

@@ -10,10 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.attach.skipping import FolderMetadata, MetadataPlace
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder.hive import spark_values
-from kartosql.formats.folder.table import FolderTable
 from kartosql.formats.xskipper import (
     DataFile,
     IndexSpec,
@@ -29,6 +27,8 @@ from kartosql.formats.xskipper import (
 )
 from kartosql.formats.xskipper.crypto import checked_keys
 from kartosql.formats.xskipper.writer import resolved
+from kartosql.sources.files import FolderTable
+from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
 from kartosql.store.scope import is_local_url

@@ -5,25 +5,22 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kartosql.attach.options import Options
 from kartosql.errors import FormatError, SqlError
 from kartosql.formats.files import PartitionTable
 from kartosql.formats.folder.parquet import ParquetSchemas
-from kartosql.formats.folder.table import FolderTable, Shape
 from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
 from kartosql.formats.odf.columns import Columns, columns_of
 from kartosql.formats.odf.verify import Check, verify
+from kartosql.sources.files import FolderTable, Shape
+from kartosql.sources.options import Options
+from kartosql.sources.source import Place
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name
 from kartosql.tables.table import Changelog, Part, Table, exposed, file_table
-
-if TYPE_CHECKING:
-    from kartosql.attach.registry import Place
 
 LOG = "$log"
 # Data that are checked when a dataset is attached; others are when they are read.

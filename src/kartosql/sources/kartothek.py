@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kartosql.attach.options import Options
 from kartosql.errors import SqlError
 from kartosql.formats.files import PartitionTable
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.sources.options import Options
+from kartosql.sources.source import Place
 from kartosql.store import Store
 from kartosql.tables.names import Attached, Name, Tables, no_versions
 from kartosql.tables.table import Part, Table
-
-if TYPE_CHECKING:
-    from kartosql.attach.registry import Place
 
 
 class AttachedStore:

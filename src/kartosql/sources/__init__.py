@@ -1,0 +1,1 @@
+"""Folders of files, datasets of other formats and other stores as tables: what ATTACH opens."""
