@@ -150,7 +150,7 @@ def test_buckets_are_asked_a_few_questions_whatever_they_hold(tmp_path):
             root = upload(f"lake/{case.replace(' ', '_')}", f"{data}/p=1/x.parquet".lstrip("/"))
             upload(f"lake/{case.replace(' ', '_')}", mark)
             at = f"{root}/{data}".rstrip("/")
-            for place in (root, at, f"{at}/p=1"):
+            for place in (root, at, f"{at}/p=1")[-3 if case == next(iter(FORMATS)) else -1 :]:
                 error = refused(con, place, storage_options=server.storage_options, hive_partitioning=False)
                 assert name in error.message
         with kartosql.connect(f"s3://{BUCKET}/store", storage_options=server.storage_options) as other:
