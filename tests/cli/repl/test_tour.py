@@ -48,6 +48,20 @@ def test_what_an_example_writes_changes_nothing(shell_in, demo):
     assert session.shell.connection.read_only
 
 
+def test_examples_that_name_folders_can_be_played_wherever_the_shell_runs_and_again(
+    shell_in, demo, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    session = shell_in(demo, read_only=True)
+    numbers = [n for n, name in enumerate(examples(), 1) if "copy" in name or "attach" in name]
+    assert len(numbers) == 4
+    for number in [*numbers, *numbers]:
+        found = session(f".tour {number}")
+        assert "error[" not in found, number
+        assert ".tour plays the next one" in found
+    assert (os.getcwd(), os.listdir(tmp_path)) == (str(tmp_path), [])
+
+
 def test_without_the_demo_it_is_built(shell, monkeypatch, demo):
     built = []
     monkeypatch.setattr(

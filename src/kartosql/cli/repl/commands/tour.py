@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -59,10 +60,12 @@ def _title(name: str) -> str:
 
 
 def _play(shell: Shell, name: str, number: int, count: int) -> None:
-    """Run an example in a store of its own, so that what it writes harms nothing."""
+    """Run an example in a folder of its own, so that what it writes harms nothing, and it can be played again."""
     script = resources.text(f"{EXAMPLES}/{name}.sql")
-    with tempfile.TemporaryDirectory(prefix="kartosql-tour-") as place:
+    with tempfile.TemporaryDirectory(prefix="kartosql-tour-") as folder, contextlib.chdir(folder):
+        place = os.path.join(folder, "kartosql-demo")
         _demo(shell, place)
+        _weather(place)
         shell.screen.say(f"Example {number} of {count}: {name}", "name")
         shell.screen.say(script.strip())
         shell.screen.line()
@@ -78,8 +81,18 @@ def _play(shell: Shell, name: str, number: int, count: int) -> None:
         shell.screen.say(f".tour plays the next one, .tour {number} this one again; .tour list names all.", "note")
 
 
+def _weather(place: str) -> None:
+    """Write the folder of files that docs/attach.md attaches, beside the demo cube."""
+    import pyarrow.parquet as pq
+
+    with connect(place) as connection:
+        rows = connection.sql("SELECT * FROM flights.weather").arrow()
+    pq.write_to_dataset(rows, "weather", partition_cols=["month"])
+
+
 def _demo(shell: Shell, place: str) -> None:
     """Put the demo cube into a folder: linked from the open store if that holds it, else built."""
+    os.mkdir(place)
     store = shell.connection.store
     wanted = ("flights++", "planes", "airports")
     if store.is_local and {"planes", "airports"} <= set(shell.connection.datasets()) and _has_flights(shell):
