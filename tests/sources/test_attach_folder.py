@@ -355,3 +355,12 @@ def test_another_store_is_a_schema(copy_of, tmp_path):
         assert failure(con, "FROM k").code == "unknown-table"
         assert failure(con, "FROM k.none").code == "unknown-table"
         assert failure(con, "DELETE FROM k.grid").code in ("unknown-table", "not-supported", "syntax-error")
+
+
+@pytest.mark.parametrize("note", ["[" * 100_000, "no JSON", "{}", '{"columns": 1}', '{"columns": [[1]]}', "null", ""])
+def test_a_note_of_geometries_that_cannot_be_read_is_none(con, tmp_path, note):
+    (tmp_path / "f").mkdir()
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "f" / "a.parquet")
+    pq.write_table(pa.table({"x": [2]}).replace_schema_metadata({"geo": note}), tmp_path / "f" / "b.parquet")
+    con.attach(tmp_path / "f", "t")
+    assert [row[:2] for row in con.sql("DESCRIBE t").rows()] == [("x", "int64")]

@@ -9,12 +9,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from kartosql.parquet.footer import schema_bytes
-from kartosql.parquet.thrift import DAMAGE, Reader
+from kartosql.parquet.footer import GEO, notes_of, schema_bytes
+from kartosql.parquet.thrift import DAMAGE
 
 MAX_FILES = 200_000
 MAX_PREFIXES = 16  # beginnings of footers with which others are compared before they are read
-_GEO = b"geo"  # the key of GeoParquet's note
 
 
 @dataclass
@@ -79,15 +78,14 @@ class FooterCache:
                         del self._recent[next(iter(self._recent))]
                     self._recent[prefix] = number
             # What GeoParquet notes behind the schema gives columns another type.
-            notes = _geo_notes(footer) if _GEO in footer else ()
+            notes = _geo_notes(footer) if GEO in footer else ()
             return self.number((number, notes)) if notes else number
 
 
 def _geo_notes(footer: bytes) -> tuple[bytes, ...]:
     """Return digests of GeoParquet's notes in a footer; that of the whole footer, where it cannot be read."""
     try:
-        pairs = Reader(footer).struct().get(5, ())
-        notes = [pair.get(2, b"") for pair in pairs if pair[1] == _GEO]
-        return tuple(hashlib.sha256(note).digest() for note in notes)
+        notes = notes_of(footer, GEO)
     except DAMAGE:
-        return (hashlib.sha256(footer).digest(),)
+        notes = [footer]
+    return tuple(hashlib.sha256(note).digest() for note in notes)

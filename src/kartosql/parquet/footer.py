@@ -17,6 +17,7 @@ import pyarrow as pa
 from kartosql.parquet.thrift import DAMAGE, Reader
 
 MAGIC = b"PAR1"
+GEO = b"geo"  # the key of GeoParquet's note
 END = len(MAGIC) + 4  # behind the footer: its length, and the magic bytes
 _SCHEMA, _ROWS = 2, 3  # fields of FileMetaData
 _BOUNDS = (1, 2, 5, 6)  # fields of Statistics
@@ -57,6 +58,11 @@ def schema_bytes(footer: bytes) -> bytes | None:
     except IndexError:
         return None
     return footer[: reader.at] if (field, following) == (_SCHEMA, _ROWS) else None
+
+
+def notes_of(footer: bytes, key: bytes) -> list[bytes]:
+    """Return what a footer notes behind the schema under a key; raises what is in ``DAMAGE``."""
+    return [pair.get(2, b"") for pair in Reader(footer).struct().get(5, ()) if pair[1] == key]
 
 
 @dataclass(frozen=True)

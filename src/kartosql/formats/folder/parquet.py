@@ -13,7 +13,7 @@ from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.widening import plain
 from kartosql.parquet.cache import FooterCache
-from kartosql.parquet.footer import schema_bytes
+from kartosql.parquet.footer import GEO, notes_of, schema_bytes
 from kartosql.parquet.metadata import arrow_metadata
 from kartosql.parquet.reader import read_footer
 from kartosql.parquet.thrift import DAMAGE, Reader
@@ -23,7 +23,6 @@ from kartosql.store.listing import ListedFile
 # Fields of the union of logical types, and numbers of converted and physical ones.
 _TIME, _JSON, _UUID, _VARIANT, _GEOMETRIES = 7, 12, 14, 16, {17, 18}
 _CONVERTED_JSON, _CONVERTED_INTERVAL, _INT96 = 19, 21, 3
-_GEO = b"\x18\x03geo\x18"  # the key of a note, as text in a footer
 # Behind the schema: no rows, no row groups, nothing else. What Arrow notes there is for Arrow alone.
 _REST = b"\x00\x19\x0c\x00"
 
@@ -142,12 +141,9 @@ def typed(name: str, type_: pa.DataType, units: Iterator[dict[int, Any]]) -> pa.
 
 def _geometries(footer: bytes) -> frozenset[str]:
     """Return the columns that GeoParquet's note in a footer names."""
-    if _GEO not in footer:
-        return frozenset()
     try:
-        noted = {pair[1]: pair.get(2, b"") for pair in Reader(footer).struct().get(5, ())}
-        return frozenset(json.loads(noted[b"geo"])["columns"])
-    except DAMAGE:
+        return frozenset(json.loads(notes_of(footer, GEO)[-1])["columns"]) if GEO in footer else frozenset()
+    except (*DAMAGE, RecursionError):
         return frozenset()
 
 
