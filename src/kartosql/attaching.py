@@ -60,7 +60,7 @@ class Attaching:
     ) -> None:
         """Make a folder of files, an ODF dataset or another store known as ``name``, to be read.
 
-        ``type`` is parquet, csv, odf or kartothek, ``options`` are those of ATTACH (docs/attach.md).
+        ``type`` and ``options`` are those of ATTACH (docs/attach.md).
         Raises ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and
         what is wrong with the files.
         """

@@ -15,10 +15,9 @@ from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
 from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.xskipper.naming import spelled
-from kartosql.sources.files import FolderTable, Shape
 from kartosql.sources.folder import Folder, open_folder
-from kartosql.sources.options import Options
-from kartosql.sources.source import Place
+from kartosql.sources.folder_table import FileSchema, FolderTable
+from kartosql.sources.source import AttachOptions, Location
 from kartosql.store import Mounts, Store
 from kartosql.store.listing import ListedFile, times_of
 
@@ -58,10 +57,10 @@ class _Sniffed:
     empty: frozenset[str] | None = None
 
 
-def csv_folder(place: Place, options: Options) -> Folder:
+def csv_folder(location: Location, options: AttachOptions) -> Folder:
     """Return a folder of CSV files."""
-    store, only = open_folder(place)
-    return Folder(place, store, only, CsvReader(place.mounts, store, options), options)
+    store, only = open_folder(location)
+    return Folder(location, store, only, CsvReader(location.mounts, store, options), options)
 
 
 class CsvReader:
@@ -69,7 +68,7 @@ class CsvReader:
 
     kind = "csv"
 
-    def __init__(self, mounts: Mounts, store: Store, options: Options) -> None:
+    def __init__(self, mounts: Mounts, store: Store, options: AttachOptions) -> None:
         self._store = store
         self._options: dict[str, Any] = {}
         for name in sorted(OPTIONS | set(_ALIASES)):
@@ -87,7 +86,7 @@ class CsvReader:
         if self._sniffer is not None:
             self._sniffer.close()
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileSchema]]:
         """Return the columns of all files together, and how each file is written."""
         for file in files:
             if (file.name, file.state) not in self._known:
@@ -98,11 +97,11 @@ class CsvReader:
         self._forget_empty(files, prefix)
         types = self._common(found, [f.name for f in files])
         arrow = {name: _ARROW.get(type_) or _decimal(type_) for name, type_ in types.items()}
-        shapes: dict[str, Shape] = {}
+        shapes: dict[str, FileSchema] = {}
         each = []
         for sniffed in found:
             written = {**sniffed.reading, "columns": {name: types[name] for name in sniffed.types}}
-            shape = shapes.setdefault(repr(written), Shape({name: arrow[name] for name in sniffed.types}, written))
+            shape = shapes.setdefault(repr(written), FileSchema({name: arrow[name] for name in sniffed.types}, written))
             each.append(shape)
         return arrow, each
 
@@ -185,7 +184,7 @@ class CsvReader:
         return {name: self._types.get(name, t) for name, t in types.items()}
 
 
-def _given_types(options: Options) -> dict[str, str]:
+def _given_types(options: AttachOptions) -> dict[str, str]:
     """Return the option TYPES: DuckDB types by column; raises ``invalid-option``."""
     given = options.take("types", {})
     expected = f"a map such as {{'a': 'VARCHAR'}} of {', '.join(_ARROW)} and DECIMAL(p, s)"

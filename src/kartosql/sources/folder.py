@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from kartosql.errors import FormatError, UsageError
-from kartosql.formats.files import PartitionTable
 from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.parquet import ParquetSchemas
+from kartosql.formats.partition_table import PartitionTable
 from kartosql.formats.widening import united
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.parquet.reader import open_footer
-from kartosql.sources.files import FolderTable, Shape
-from kartosql.sources.options import Options
+from kartosql.sources.folder_table import FileSchema, FolderTable
 from kartosql.sources.owners import owner_above, owner_within
 from kartosql.sources.skipping import FolderSkipping, metadata_of
-from kartosql.sources.source import Place
+from kartosql.sources.source import AttachOptions, Location
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of
 from kartosql.tables.names import Attached, Name, no_versions
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from kartosql.sources.indexing import FolderIndexes
 
 
-class Reader(Protocol):
+class FolderReader(Protocol):
     """Tells the columns of files. ``reading`` tells how their texts are read, None where there is but one way."""
 
     kind: str
     reading: str | None
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileSchema]]:
         """Return the columns of all files together, and what each file is like."""
 
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
@@ -49,23 +48,23 @@ class Reader(Protocol):
         """Free what it holds."""
 
 
-def parquet_folder(place: Place, options: Options) -> Folder:
+def parquet_folder(location: Location, options: AttachOptions) -> Folder:
     """Return a folder of Parquet files."""
-    store, only = open_folder(place)
-    return Folder(place, store, only, ParquetReader(store), options)
+    store, only = open_folder(location)
+    return Folder(location, store, only, ParquetReader(store), options)
 
 
-def open_folder(place: Place) -> tuple[Store, str | None]:
+def open_folder(location: Location) -> tuple[Store, str | None]:
     """Return the store of a folder; for the URL of a file that of its folder, and its name."""
-    url = place.url
+    url = location.url
     path = url.removeprefix("file://")
     if "://" not in path and os.path.isfile(os.path.expanduser(path)):
         folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
         return Store(folder), name
-    store = Store(url, place.storage_options)
+    store = Store(url, location.storage_options)
     if not store.is_local and store.is_file():
         folder, _, name = url.rstrip("/").rpartition("/")
-        return Store(folder, place.storage_options), name
+        return Store(folder, location.storage_options), name
     return store, None
 
 
@@ -80,10 +79,10 @@ class ParquetReader:
         self._url = store.url
         self._schemas = ParquetSchemas(store)
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[Shape]]:
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileSchema]]:
         """Return the columns of all files together, and those of each."""
         schemas = self._schemas.read(files)
-        shapes = {id(s): Shape({f.name: f.type for f in s}) for s in schemas}
+        shapes = {id(s): FileSchema({f.name: f.type for f in s}) for s in schemas}
         return united(schemas, [f.name for f in files], self._url), [shapes[id(s)] for s in schemas]
 
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
@@ -103,21 +102,23 @@ class ParquetReader:
 class Folder:
     """A folder that each statement lists anew; what did not change is the same table as before."""
 
-    def __init__(self, place: Place, store: Store, only: str | None, reader: Reader, options: Options) -> None:
-        self._place = place
+    def __init__(
+        self, location: Location, store: Store, only: str | None, reader: FolderReader, options: AttachOptions
+    ) -> None:
+        self._location = location
         self._store = store
         self._only = only
         self._reader = reader
         self._hive = options.truth("hive_partitioning", True)
         self._typed = options.truth("hive_types_autocast", True)
-        self._metadata = metadata_of(place, options)
+        self._metadata = metadata_of(location, options)
         if self._metadata is not None:
             self._metadata.is_file, self._metadata.reading = only is not None, reader.reading
         self._skipping: MetadataStore | None = None
         self._lock = threading.Lock()
         self._listed: list[ListedFile] = []
         self._source: Table | None = None
-        self._prefix = place.mounts.mount(store)
+        self._prefix = location.mounts.mount(store)
         try:
             if only is None and (owner := owner_above(store)) is not None:
                 raise owner.error(store.url)
@@ -128,11 +129,11 @@ class Folder:
 
     def now(self) -> Mapping[str, Attached]:
         """Return the table by its name."""
-        return {self._place.name: self}
+        return {self._location.name: self}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return name and kind of the table."""
-        return [((self._place.name,), f"{self._reader.kind} files")]
+        return [((self._location.name,), f"{self._reader.kind} files")]
 
     def close(self) -> None:
         """Forget the files; statements that were made may still read them."""
@@ -142,7 +143,7 @@ class Folder:
         """Return the skipping indexes of the folder as it stands now; raises ``no-metadata-folder`` without one."""
         from kartosql.sources.indexing import FolderIndexes
 
-        name = self._place.name
+        name = self._location.name
         if self._metadata is None:
             raise UsageError(
                 f"{name!r} was attached without a place for its data-skipping metadata.",
@@ -163,11 +164,9 @@ class Folder:
         if rest:
             return None
         if as_of is not None:
-            raise no_versions(self._place.name)
+            raise no_versions(self._location.name)
         with self._lock:
-            left_out: set[str] = set()
-            listed = list_files(self._store, self._only, left_out)
-            self._check_free(left_out)
+            listed = self._list()
             if self._source is None or listed != self._listed:
                 self._source = self._made(listed)
                 self._listed, self._skipping = listed, None
@@ -184,6 +183,13 @@ class Folder:
         if metadata is not None and self._metadata is not None:
             skipping = FolderSkipping(self._metadata, metadata, self._listed, is_text=not table.has_footers)
         return _folder_table(source.name, replace(table, skipping=skipping))
+
+    def _list(self) -> list[ListedFile]:
+        """Return the files whose rows count."""
+        left_out: set[str] = set()
+        listed = list_files(self._store, self._only, left_out)
+        self._check_free(left_out)
+        return listed
 
     def _check_free(self, names: Iterable[str]) -> None:
         """Raise ``foreign-table`` if names in the folder tell that a table format decides which rows count."""
@@ -203,8 +209,8 @@ class Folder:
         before = {f.name: f.state for f in self._listed}
         if any(before.get(f.name, f.state) != f.state for f in listed):
             # Whatever is remembered of the keys was about other contents.
-            self._prefix = self._place.mounts.mount(self._store)
-            self._place.runtime.forget()
+            self._prefix = self._location.mounts.mount(self._store)
+            self._location.runtime.forget()
         columns, shapes = self._reader.columns(listed, self._prefix)
         none = PartitionTable((), (), (), 1, (0,) * len(names))
         values = partitions_of(names, self._store.url, typed=self._typed) if self._hive else none
@@ -214,7 +220,7 @@ class Folder:
         position = {id(s): at for at, s in enumerate(different)}
         fields = [*types.items(), *zip(values.keys, values.types, strict=True)]
         table = FolderTable(
-            uuid=self._place.name,
+            uuid=self._location.name,
             schema=pa.schema(fields),
             labels=tuple(names),
             files=tuple(self._prefix + name for name in names),
@@ -224,7 +230,7 @@ class Folder:
             has_footers=self._reader.kind != "csv",
             keeper=self._store,
         )
-        return _folder_table(self._place.name, table)
+        return _folder_table(self._location.name, table)
 
 
 def _folder_table(name: str, table: FolderTable) -> Table:

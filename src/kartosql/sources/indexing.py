@@ -27,7 +27,7 @@ from kartosql.formats.xskipper import (
 )
 from kartosql.formats.xskipper.crypto import checked_keys
 from kartosql.formats.xskipper.writer import resolved
-from kartosql.sources.files import FolderTable
+from kartosql.sources.folder_table import FolderTable
 from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden

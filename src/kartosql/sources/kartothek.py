@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from kartosql.errors import SqlError
-from kartosql.formats.files import PartitionTable
 from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.sources.options import Options
-from kartosql.sources.source import Place
+from kartosql.formats.partition_table import PartitionTable
+from kartosql.sources.source import AttachOptions, Location
 from kartosql.store import Store
 from kartosql.tables.names import Attached, Name, Tables, no_versions
 from kartosql.tables.table import Part, Table
@@ -22,21 +21,23 @@ from kartosql.tables.table import Part, Table
 class AttachedStore:
     """A store that statements may read as ``name.table`` and ``name.cube.dataset``."""
 
-    def __init__(self, place: Place, options: Options) -> None:
-        self._place = place
-        self._store = Store(place.url, place.storage_options)
+    def __init__(self, location: Location, options: AttachOptions) -> None:
+        self._location = location
+        self._store = Store(location.url, location.storage_options)
         self._metadata = MetadataCache()
-        self._prefix = place.mounts.mount(self._store)
+        self._prefix = location.mounts.mount(self._store)
 
     def now(self) -> Mapping[str, Attached]:
         """Return the store as one statement sees it."""
-        return {self._place.name: _Seen(self._place.name, self._prefix, Snapshot(self._store, self._metadata))}
+        return {
+            self._location.name: _StoreView(self._location.name, self._prefix, Snapshot(self._store, self._metadata))
+        }
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return names and kinds of the tables."""
         snapshot = Snapshot(self._store, self._metadata)
         cubes = snapshot.cubes()
-        name = self._place.name
+        name = self._location.name
         found: list[tuple[Name, str]] = [((name, cube), "cube") for cube in cubes]
         found += [((name, cube, d), "dataset of a cube") for cube in cubes for d in snapshot.names(cube)]
         members = {f"{cube}++{d}" for cube in cubes for d in snapshot.members[cube]}
@@ -46,7 +47,7 @@ class AttachedStore:
         """Do nothing: statements that were made may still read the files."""
 
 
-class _Seen:
+class _StoreView:
     """An attached store in one statement."""
 
     def __init__(self, name: str, prefix: str, snapshot: Snapshot) -> None:

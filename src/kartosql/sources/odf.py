@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from kartosql.errors import FormatError, SqlError
-from kartosql.formats.files import PartitionTable
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
 from kartosql.formats.odf.columns import Columns, columns_of
 from kartosql.formats.odf.verify import Check, verify
-from kartosql.sources.files import FolderTable, Shape
-from kartosql.sources.options import Options
-from kartosql.sources.source import Place
+from kartosql.formats.partition_table import PartitionTable
+from kartosql.sources.folder_table import FileSchema, FolderTable
+from kartosql.sources.source import AttachOptions, Location
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name
@@ -32,11 +31,11 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 class OdfDataset:
     """A dataset that each statement reads as of its head; blocks are read once, as they never change."""
 
-    def __init__(self, place: Place, options: Options) -> None:
-        self._place = place
+    def __init__(self, location: Location, options: AttachOptions) -> None:
+        self._location = location
         self._as_of = moment_of(options.text("as_of"), options)
         self.checks = options.truth("check_hashes", True)
-        self.store = Store(place.url, place.storage_options)
+        self.store = Store(location.url, location.storage_options)
         self._schemas = ParquetSchemas(self.store)
         self._blocks: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -45,7 +44,7 @@ class OdfDataset:
         self._made: dict[tuple[str, int | None], tuple[Table, Table]] = {}
         self._slices: dict[str, Slice] = {}
         self._admitted: set[str] = set()
-        self._prefix = place.mounts.mount(self.store, self._admit)
+        self._prefix = location.mounts.mount(self.store, self._admit)
         try:
             chain = self.chain()
             self.sources(chain, None)
@@ -58,11 +57,11 @@ class OdfDataset:
     def now(self) -> Mapping[str, Attached]:
         """Return the state and the log, as one statement sees them."""
         seen = _Seen(self)
-        return {self._place.name: _View(seen, 0), self._place.name + LOG: _View(seen, 1)}
+        return {self._location.name: _View(seen, 0), self._location.name + LOG: _View(seen, 1)}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return names and kinds of the tables."""
-        name = self._place.name
+        name = self._location.name
         return [((name,), "ODF dataset"), ((name + LOG,), "log of an ODF dataset")]
 
     def close(self) -> None:
@@ -115,13 +114,13 @@ class OdfDataset:
             if found is None:
                 first = chain.links[0].block.system_time
                 raise SqlError(
-                    f"{self._place.name!r} did not exist at that time: its first block is of "
+                    f"{self._location.name!r} did not exist at that time: its first block is of "
                     f"{_EPOCH + dt.timedelta(microseconds=first // 1000)}.",
                     code="no-such-version",
                 )
             chain = found
         table, columns = self._table(chain)
-        name = self._place.name
+        name = self._location.name
         log = file_table(name + LOG, table, name + LOG, chain=chain, is_attached=True)
         visible = {c: table.types[c] for c in columns.compared}
         key = tuple(chain.primary_key or ())
@@ -148,12 +147,12 @@ class OdfDataset:
         position = {id(s): at for at, s in enumerate(different)}
         count = len(listed)
         table = FolderTable(
-            uuid=self._place.name,
+            uuid=self._location.name,
             schema=pa.schema(list(columns.types.items())),
             labels=tuple(f.name for f in listed),
             files=tuple(self._prefix + f.name for f in listed),
             partitions=PartitionTable((), (), (), min(1, count), (0,) * count),
-            shapes=tuple(Shape({f.name: f.type for f in s}) for s in different),
+            shapes=tuple(FileSchema({f.name: f.type for f in s}) for s in different),
             shape_of=tuple(position[id(s)] for s in schemas),
             has_footers=True,
             keeper=self,
@@ -218,7 +217,7 @@ class _View:
         return None if rest else self._seen.sources(moment_of(as_of))[self._which]
 
 
-def moment_of(text: str | None, options: Options | None = None) -> int | None:
+def moment_of(text: str | None, options: AttachOptions | None = None) -> int | None:
     """Return the nanoseconds since 1970 of a date or time, UTC unless it says another zone.
 
     Raises ``invalid-option`` where an option was given it, else ``invalid-value``.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
+from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Store
 
 _READER = (
@@ -17,14 +18,14 @@ _READER = (
     "and keep the rows that count: con.create_dataset('t', rows)."
 )
 _ATTACH = "ATTACH '{root}' AS name (TYPE {type}) reads the rows that count."
-# What a folder belongs to, how its rows are reached, and what lies there: at the root of the table, or below it.
+# What a folder belongs to, who reads its rows where we do not, and what lies there: at the root of the table, or below.
 _FORMATS = {
-    "delta": ("a Delta table", _READER.format(reader="deltalake")),
-    "hudi": ("a Hudi table", _READER.format(reader="hudi or Spark")),
-    "iceberg": ("an Iceberg table", _READER.format(reader="pyiceberg")),
-    "stream": ("a stream that Spark writes", _READER.format(reader="Spark")),
-    "kartothek": ("a Kartothek dataset", _ATTACH),
-    "odf": ("a dataset of Open Data Fabric", _ATTACH),
+    "delta": ("a Delta table", "deltalake"),
+    "hudi": ("a Hudi table", "hudi or Spark"),
+    "iceberg": ("an Iceberg table", "pyiceberg"),
+    "stream": ("a stream that Spark writes", "Spark"),
+    "kartothek": ("a Kartothek dataset", ""),
+    "odf": ("a dataset of Open Data Fabric", ""),
 }
 _MARKS = {"delta": "_delta_log", "hudi": ".hoodie", "stream": "_spark_metadata", "odf": "refs/head"}
 _ICEBERG = r"(?:[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text)"
@@ -46,11 +47,12 @@ class Owner(NamedTuple):
 
     def error(self, url: str) -> FormatError:
         """Return the error about attaching its files as they lie there."""
-        name, hint = _FORMATS[self.format]
+        name, reader = _FORMATS[self.format]
+        hint = _ATTACH if self.format in TYPES else _READER
         return FormatError(
             f"{url}: the files belong to {name}, as {self.mark} tells",
             code="foreign-table",
-            hint=hint.format(root=self.root, type=self.format),
+            hint=hint.format(root=self.root, type=self.format, reader=reader),
         )
 
 

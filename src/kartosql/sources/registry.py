@@ -13,14 +13,13 @@ from kartosql.sources.csv import csv_folder
 from kartosql.sources.folder import parquet_folder
 from kartosql.sources.kartothek import AttachedStore
 from kartosql.sources.odf import OdfDataset
-from kartosql.sources.options import Options
-from kartosql.sources.source import Access, Attachment, Place, Source
+from kartosql.sources.source import Access, Attachment, AttachOptions, Location, Source
 from kartosql.store import Mounts
 from kartosql.tables.names import Attached, Name
 
 
 @dataclass(frozen=True)
-class Entry:
+class AttachedEntry:
     """An attachment with what was asked for."""
 
     name: str
@@ -46,7 +45,7 @@ class Attachments:
         self._mounts = mounts
         self._runtime = runtime
         self._access = access
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, AttachedEntry] = {}
 
     def now(self) -> dict[str, Attached]:
         """Return what is attached by name, for one statement."""
@@ -93,13 +92,13 @@ class Attachments:
             raise UsageError(
                 f"There is no type {str(type_)!r} to attach.", code="unknown-type", hint=f"Types: {', '.join(SOURCES)}."
             )
-        given = Options(name, str(type_).lower(), options)
-        place = Place(name, url, storage_options, self._mounts, self._runtime, self._access)
-        attachment = make(place, given)
+        given = AttachOptions(name, str(type_).lower(), options)
+        location = Location(name, url, storage_options, self._mounts, self._runtime, self._access)
+        attachment = make(location, given)
         given.check_all_taken()
         if known is not None:
             self.detach(known)
-        self.entries[name] = Entry(name, str(type_).lower(), url, dict(options), attachment)
+        self.entries[name] = AttachedEntry(name, str(type_).lower(), url, dict(options), attachment)
         if not self._mounts.is_local:
             self._runtime.forget()  # what was made before cannot reach remote files
         return True

@@ -1,18 +1,67 @@
-"""What a source is given, and what it gives: one thing that was attached."""
+"""What a source is given, a location and options, and what it gives: one thing that was attached."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kartosql.engines.duckdb import Runtime
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, quoted
 from kartosql.settings import Settings
-from kartosql.sources.options import Options
 from kartosql.store import Mounts, Store
 from kartosql.store.scope import is_below, is_local_url
 from kartosql.tables.names import Attached, Name
+from kartosql.text.secrets import HIDDEN
+
+
+class AttachOptions:
+    """The options of an ATTACH by lower-case name; those that nothing takes are errors."""
+
+    def __init__(self, name: str, type_: str, given: Mapping[str, Any]) -> None:
+        self._name = name
+        self._type = type_
+        self._given = {str(k).lower(): v for k, v in given.items() if str(k).lower() != "type"}
+        self._known: list[str] = []
+
+    def take(self, option: str, default: Any = None) -> Any:
+        """Return the value of an option."""
+        self._known.append(option)
+        return self._given.pop(option, default)
+
+    def truth(self, option: str, default: bool) -> bool:
+        """Return the value of an option that is true or false; raises ``invalid-option``."""
+        value = self.take(option, default)
+        found = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
+        if found is None:
+            raise self.invalid(option, value, "true or false")
+        return found
+
+    def text(self, option: str) -> str | None:
+        """Return the value of an option that is a text; raises ``invalid-option``."""
+        value = self.take(option)
+        if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+            raise self.invalid(option, value, "a text")
+        return value
+
+    def invalid(self, option: str, value: Any, expected: str) -> UsageError:
+        """Return the error about the value of an option."""
+        shown = HIDDEN if option == "metadata_keys" else quoted(value)
+        return UsageError(
+            f"{self._name}: {shown} is no value for the option {option.upper()}",
+            code="invalid-option",
+            hint=f"Expected {expected}.",
+        )
+
+    def check_all_taken(self) -> None:
+        """Raise ``invalid-option`` for options that the type does not have."""
+        for option in self._given:
+            close = difflib.get_close_matches(option, self._known, 1)
+            hint = f"Did you mean {close[0].upper()}?" if close else None
+            if hint is None:
+                hint = f"Options: {', '.join(o.upper() for o in sorted(self._known)) or 'none'}."
+            raise UsageError(f"There is no option {option!r} for TYPE {self._type}.", code="invalid-option", hint=hint)
 
 
 class Attachment(Protocol):
@@ -56,7 +105,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """What an attachment is made of: its name, the URL, and how files of it are reached.
 
     ``given`` are the options of the filesystem that came with it, for its metadata, too.
@@ -80,4 +129,4 @@ class Place:
         return self.given if self.given is not None else self.access.options_for(url)
 
 
-Source = Callable[[Place, Options], Attachment]
+Source = Callable[[Location, AttachOptions], Attachment]

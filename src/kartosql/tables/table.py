@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from kartosql.formats.files import PartitionTable, Variant
+from kartosql.formats.partition_table import PartitionTable, Variant
 
 if TYPE_CHECKING:
     from kartosql.formats.kartothek.cube import Cube

@@ -15,7 +15,7 @@ from kartosql.engines.duckdb.widen import converted
 from kartosql.engines.joining import SEED, Codes, joins_of
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
-from kartosql.formats.files import Variant
+from kartosql.formats.partition_table import Variant
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan
 from kartosql.tables.table import Changelog, FileTable, Table

@@ -16,7 +16,7 @@ from kartosql.engines.spark.rows import ROW, decoder
 from kartosql.engines.spark.shapes import Reading, Shapes, corrupt, is_void, reading
 from kartosql.engines.spark.types import quote, spark_type, stored_type
 from kartosql.errors import FormatError
-from kartosql.formats.files import Variant
+from kartosql.formats.partition_table import Variant
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.files import PartitionTable
+from kartosql.formats.partition_table import PartitionTable
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 # Without leading zeros: 01 is a text, as nobody writes a number so.

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
-from kartosql.formats.files import PartitionTable, Variant
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.partitions import parse_partitions, partition_type
 from kartosql.formats.kartothek.places import Place, place_in
+from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.store import Store
 
 Listed = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]  # labels and file keys by table

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
 from kartosql.formats.bulk import many_objects
-from kartosql.formats.files import PartitionTable
 from kartosql.formats.kartothek import naming
+from kartosql.formats.partition_table import PartitionTable
 
 _INT = re.compile(rb"[+-]?[0-9]+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.formats.files import PartitionTable, Variant
 from kartosql.formats.kartothek.dataset import InvertedIndex
+from kartosql.formats.partition_table import PartitionTable, Variant
 
 
 @dataclass(frozen=True)
-class Shape:
+class FileSchema:
     """What some files of a folder have in common: their columns, and for CSV how they are written."""
 
     types: Mapping[str, pa.DataType]
@@ -30,7 +30,7 @@ class FolderTable:
     labels: tuple[str, ...]
     files: tuple[str, ...]
     partitions: PartitionTable
-    shapes: tuple[Shape, ...]
+    shapes: tuple[FileSchema, ...]
     shape_of: tuple[int, ...]
     has_footers: bool
     keeper: Any  # what the files are reached by, as long as a statement may read them
