@@ -72,6 +72,17 @@ class Conjunction:
             return Conjunction(self.conditions + other.conditions)
         return NotImplemented
 
+    @property
+    def predicate(self) -> list[tuple[str, str, Any]]:
+        """The conditions as ``(column, op, value)``, of which the original takes a list; an interval is two of them."""
+        found: list[tuple[str, str, Any]] = []
+        for c in self.conditions:
+            if c.op == "interval":
+                found += [(c.column, op, v) for op, v in zip((">=", "<"), c.value, strict=True) if v is not None]
+            else:
+                found.append((c.column, c.op, list(c.value) if c.op == "in" else c.value))
+        return found
+
     def __bool__(self) -> bool:
         raise TypeError("A condition has no truth value; join conditions with &.")
 

@@ -34,6 +34,7 @@ from kartosql.tables.table import Table, arrow_table
 from kartosql.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from kartosql.conditions import Conjunction
     from kartosql.insight import Session
     from kartosql.insight.coverage import Coverage
 
@@ -359,6 +360,17 @@ class Connection(Upkeep, Attaching, Histories):
             conditions=conditions,
             datasets=datasets,
         )
+
+    def conditions(self, sql: str, parameters: Parameters = None) -> Conjunction:
+        """Return what the WHERE of a SELECT over one cube says as conditions of ``query_cube``.
+
+        Its ``predicate`` are the tuples that kartothek takes. Functions of the clock have their
+        value of now. Raises ``invalid-condition`` for what such conditions cannot say.
+        """
+        from kartosql.query_cube import conditions_of
+
+        self._open()
+        return conditions_of(self._runtime, self._tables(), self.settings, sql, parameters)
 
     def coverage(self, table: Cube | str, by: str | Iterable[str] = ()) -> Coverage:
         """Return which cells of a cube its datasets hold, by one or two columns of the seed.

@@ -7,19 +7,24 @@ come back as what they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from kartosql.conditions import Condition, check_types, parse_conditions, to_sql
-from kartosql.engines.duckdb import Runtime
+from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
+from kartosql.engines.duckdb import FileAccess, Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
+from kartosql.plan import conditions as plan
+from kartosql.plan.bind import Parameters, bind
+from kartosql.plan.prune import reader_of
 from kartosql.plan.report import ScanReport
+from kartosql.predicate.tree import Comparison, Constant, Group, In, Predicate
+from kartosql.predicate.values import as_type
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import Settings
@@ -212,3 +217,89 @@ def _split(table: pa.Table, groups: tuple[str, ...]) -> list[pa.Table]:
             starts.update(i + 1 for i, c in enumerate(changed.to_pylist()) if c)
     cuts = [*sorted(starts), table.num_rows]
     return [table.slice(a, b - a) for a, b in pairwise(cuts)]
+
+
+# -- SQL as conditions ------------------------------------------------------------------------------
+
+_OPS = {"=": "==", "<>": "!="}
+
+
+def conditions_of(
+    runtime: Runtime, tables: Tables, settings: Settings, sql: str, parameters: Parameters
+) -> Conjunction:
+    """Return what the WHERE of a SELECT over one cube says as conditions; see Connection.conditions."""
+    statement = parse(sql)
+    if not isinstance(statement, Select):
+        raise UsageError("Conditions are those of a SELECT over one cube.", code="invalid-condition")
+    bound = bind(statement, tables, parameters)
+    if bound.suspects:
+        raise bound.unknown_names()
+    found = statement.tree.args.get("where") if statement.tree is not None else None
+    source = bound.occurrences[0].source if len(bound.occurrences) == 1 else None
+    cube = source.cube if source is not None else None
+    if source is None or cube is None or source.name != cube.uuid_prefix or len(bound.walked.scopes) != 1:
+        raise UsageError(
+            "Conditions are those of a SELECT over one cube.",
+            code="invalid-condition",
+            hint="Write SELECT * FROM cube WHERE ..., without joins, subqueries and set operations.",
+        )
+    if found is None:
+        return Conjunction(())
+    with runtime.planner(settings, FileAccess(runtime.store)) as planner, planner.errors(statement.text):
+        reader = reader_of(bound, planner.evaluator)
+        if not reader.agrees(found.this):
+            raise _no_condition("this WHERE, which the parsers read differently")
+        read = reader.read(found.this)
+        collated = planner.evaluator.has_collation()
+    whole = read.items if isinstance(read, plan.Group) and read.op == "AND" else (read,)
+    real = bound.walked.scopes[0].sources[0].real
+    types = {name: type_ for name, type_ in source.columns.items() if not (collated and pa.types.is_string(type_))}
+    conditions = [c for part in whole for c in _conditions(part.text, _exactly(part), types, real)]
+    return Conjunction(tuple(check_types(conditions, source.columns)))
+
+
+def _exactly(condition: plan.Condition) -> Predicate | None:
+    """Return a predicate that is TRUE for the very same rows, None if there is none."""
+    if isinstance(condition, plan.Atom):
+        return condition.says()
+    if not isinstance(condition, plan.Group):
+        return None
+    # An OR of values that one column may have is a list of them.
+    said = [_exactly(item) for item in condition.items]
+    listed = [p for p in said if (isinstance(p, In) and not p.negated) or (isinstance(p, Comparison) and p.op == "=")]
+    if condition.op == "AND" or len(listed) < len(said) or len({p.path for p in listed}) > 1:
+        return None
+    return In(listed[0].path, tuple(v for p in listed for v in (p.values if isinstance(p, In) else (p.value,))))
+
+
+def _conditions(
+    text: str, predicate: Predicate | None, types: Mapping[str, pa.DataType], real: Callable[[str], str]
+) -> Iterator[Condition]:
+    """Yield the conditions that a predicate is made of; raises ``invalid-condition`` for all others."""
+    if isinstance(predicate, Group) and predicate.op == "AND":
+        for item in predicate.items:
+            yield from _conditions(text, item, types, real)
+        return
+    if predicate == Constant(True):
+        return
+    if not isinstance(predicate, Comparison | In) or len(predicate.path) > 1:
+        raise _no_condition(text)
+    column = real(predicate.path[0][1])
+    constants = predicate.values if isinstance(predicate, In) else (predicate.value,)
+    values = [as_type(v, types[column]) if column in types else None for v in constants]
+    if any(is_null(v) for v in values):
+        raise _no_condition(text)
+    if isinstance(predicate, Comparison):
+        yield Condition(column, _OPS.get(predicate.op, predicate.op), values[0])
+    elif predicate.negated:
+        yield from (Condition(column, "!=", value) for value in values)
+    else:
+        yield Condition(column, "in", tuple(values))
+
+
+def _no_condition(text: str) -> UsageError:
+    return UsageError(
+        f"The conditions of query_cube cannot say {text}.",
+        code="invalid-condition",
+        hint="They compare a column with constants of its type by = <> < <= > >= IN and BETWEEN, joined by AND.",
+    )

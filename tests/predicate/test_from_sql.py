@@ -54,7 +54,7 @@ ONE, TWO = Value("integer", 1), Value("integer", 2)
         ("x IS NOT DISTINCT FROM 1", Comparison(X, "=", ONE)),
         ("x LIKE 'a_b%'", Prefix(X, "a")),
         ("x LIKE '%'", Prefix(X, "")),
-        ("x LIKE 'ab'", Comparison(X, "=", Value("string", "ab"))),
+        ("x LIKE 'ab'", Comparison(X, "=", Value("text", "ab"))),
         ("starts_with(x, 'ab')", Prefix(X, "ab")),
         ("a.b.c.d.e = 1", Comparison(("a", "b", "c", "d", "e"), "=", ONE)),
         ("A['b'].C = 1", Comparison(("a", "b", "c"), "=", ONE)),

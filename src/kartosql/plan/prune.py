@@ -33,15 +33,7 @@ def prune(
     ``freeze`` returns the literal that a function of the clock, such as ``now()``, stands for
     in this statement; without it the evaluator's own clock is asked.
     """
-    reader = ConditionReader(
-        query.select.text,
-        query.walked.bound,
-        query.walked.members,
-        query.parameter_places,
-        query.parameters,
-        evaluator,
-        freeze or evaluator.freeze,
-    )
+    reader = reader_of(query, evaluator, freeze)
     clock = PhaseClock()
     extractor = _extract(query, evaluator, reader) if enabled else None
     clock.lap("conditions")
@@ -66,6 +58,21 @@ def prune(
     clock.lap("shapes")
     explained = (_explained(scans[o.id], conditions.get(o.id, [])) for o in stored)
     return Scan(tuple(explained), counts, clock.phases)
+
+
+def reader_of(
+    query: BoundQuery, evaluator: Evaluator, freeze: Callable[[str], str | None] | None = None
+) -> ConditionReader:
+    """Return the reader of a query's predicates."""
+    return ConditionReader(
+        query.select.text,
+        query.walked.bound,
+        query.walked.members,
+        query.parameter_places,
+        query.parameters,
+        evaluator,
+        freeze or evaluator.freeze,
+    )
 
 
 def _explained(scan: OccurrenceScan, conditions: list[Condition]) -> OccurrenceScan:

@@ -254,7 +254,8 @@ class _Translator:
                 return Prefix(path, text)
             # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
             match = re.search(r"[%_\\]", text)
-            return Comparison(path, "=", pattern) if match is None else Prefix(path, text[: match.start()])
+            # Texts are compared, of whatever type the column is.
+            return Comparison(path, "=", Value("text", text)) if match is None else Prefix(path, text[: match.start()])
         return UNKNOWN
 
     # -- constants -------------------------------------------------------------------------
