@@ -194,7 +194,7 @@ MUTATIONS = [
     Mutation("files that cannot be compared share no cells", ENGINE + "cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlay.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
     # -- overlays
     Mutation("a file is overlaid only by all its partners", "plan/writes.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlay.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
-    Mutation("a file name of any kind tells the write", "plan/writes.py", "[at if write is None else number", "[0 if write is None else number", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("a file name of any kind tells the write", "formats/kartothek/dataset.py", "[at if write is None else number", "[0 if write is None else number", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
     Mutation("a second file of a partition is one of another write", "formats/kartothek/naming.py", "(-[0-9a-f]{16})?", "", by="tests/write/test_rows.py::test_files_of_one_write_are_known_to_hold_different_cells"),
     Mutation("dimensions are never NULL in any cube", OVERLAY, "if c in checked and c not in keys]", "if c not in keys]", by="tests/plan/test_overlaps.py::test_ranges_and_indices_are_not_trusted_where_dimensions_may_be_null"),
     Mutation("where there are many pairs no file hides another", OVERLAY, "hiding.update(late)", "pass", by="tests/plan/test_overlaps.py::test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows"),

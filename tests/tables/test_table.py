@@ -49,6 +49,7 @@ def test_tables_of_all_sources_answer_what_readers_ask(con):
                 assert hasattr(found, member), (name, member)
             assert found.all_files == frozenset(range(len(found.files))), name
             assert len(found.labels) == len(found.files) == len(found.partitions.part_of_file), name
+            assert len(found.writes) == len(found.files), name
             assert found.partitions.keys == found.partition_keys, name
             assert [f for v in found.variants(sorted(found.all_files)) for f in v.files] == sorted(found.all_files), (
                 name

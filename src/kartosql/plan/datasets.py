@@ -80,11 +80,9 @@ class OccurrencePruner:
             return draft
         self._apply(draft, self._conditions, key)
         others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
-        if part.table.skipping is not None:
-            self._skip(draft, [c for c in self._conditions if c not in others], key)
+        self._skip(draft, [c for c in self._conditions if c not in others], key)
         before, since = draft.files, len(draft.narrowed)
-        if part.table.skipping is not None:
-            self._skip(draft, others, payload)
+        self._skip(draft, others, payload)
         self._apply(draft, others, payload)
         if draft.files != before:
             overlays = Overlays(part, self._evaluator.cells)
@@ -105,17 +103,21 @@ class OccurrencePruner:
         self._apply(draft, others, own)
 
     def _skip(self, draft: Draft, conditions: Sequence[Condition], own: Set[str]) -> None:
-        """Narrow a dataset by its data-skipping metadata."""
+        """Narrow a dataset by its data-skipping metadata, if it has any."""
+        table = draft.part.table
+        skipping = table.skipping
+        if skipping is None:
+            return
         # Imported late, as most tables have none.
         from kartosql.plan.skips import column_types, in_metadata_terms
 
-        table, zone = draft.part.table, self._evaluator.time_zone()
+        zone = self._evaluator.time_zone()
         # A column of the files that has the name of a partition column is another one.
         stored = {name: type_ for name, type_ in table.types.items() if name not in table.partition_keys}
         types = column_types(stored, texts=not self._evaluator.has_collation())
         for condition in conditions:
             known = in_metadata_terms(condition, self._occurrence.id, own)
-            for skipped in table.skipping.skipped(known, types, zone):
+            for skipped in skipping.skipped(known, types, zone):
                 if draft.files:
                     draft.narrow(draft.files - skipped.files, condition.text, skipped.by)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
 
-from kartosql.formats.xskipper import Index, Skipped
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.plan.conditions import Atom, Condition, Group, Opaque
 from kartosql.predicate.tree import UNKNOWN, Path, Predicate, group, renamed
@@ -21,19 +19,6 @@ _SIMPLE = (
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_date32, "date"),
 )
-
-
-class Skipping(Protocol):
-    """Data-skipping metadata of one table, as they stand for a statement."""
-
-    def indexed(self) -> tuple[Sequence[Index], int]:
-        """Return the indexes, and how many files of the table they know."""
-
-    def skipped(self, condition: Predicate, types: Mapping[Path, ColumnType], zone: str) -> Sequence[Skipped]:
-        """Return the files, by position, that hold no row for which a condition is TRUE, by what proves it.
-
-        Whatever is wrong with the metadata rules out nothing.
-        """
 
 
 def column_types(types: Mapping[str, pa.DataType], *, texts: bool) -> dict[Path, ColumnType]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import repeat
 
-from kartosql.formats.kartothek import naming
 from kartosql.plan.cells import Files
 from kartosql.tables.table import FileTable
 
@@ -72,19 +70,8 @@ class Writes:
 
     @cached_property
     def _codes(self) -> Sequence[int]:
-        """A number for each file, the same for files of one write."""
-        files = self._files
-        if not files:
-            return ()
-        last = files[0][files[0].rfind("/") :]
-        if naming.write_id(last) is not None and all(map(str.endswith, files, repeat(last))):
-            return (0,) * len(files)
-        number: dict[str, int] = {}
-        names = [key[key.rfind("/") :] for key in files]
-        ids = {name: naming.write_id(name) for name in {*names}}
-        # A file with a name of another kind may be of any write; it gets a number of its own.
-        found = ((at, ids[name]) for at, name in enumerate(names))
-        return [at if write is None else number.setdefault(write, at) for at, write in found]
+        table = self._table()
+        return () if table is None else table.writes
 
     @cached_property
     def _groups(self) -> Sequence[Sequence[int]]:
@@ -99,11 +86,6 @@ class Writes:
     @cached_property
     def _group_of(self) -> dict[int, int]:
         return {f: n for n, group in enumerate(self._groups) for f in group}
-
-    @property
-    def _files(self) -> Sequence[str]:
-        table = self._table()
-        return () if table is None else table.files
 
 
 def writes_of(table: FileTable, join_key: tuple[str, ...]) -> Writes:

@@ -47,6 +47,11 @@ class FolderTable:
         return self.partitions.keys
 
     @property
+    def writes(self) -> Sequence[int]:
+        """A number for each file, as nothing tells which came with which write."""
+        return range(len(self.files))
+
+    @property
     def indices(self) -> dict[str, InvertedIndex]:
         """The inverted indices: there are none."""
         return {}

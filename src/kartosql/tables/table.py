@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from kartosql.formats.kartothek.cube import Cube
     from kartosql.formats.kartothek.dataset import InvertedIndex
     from kartosql.formats.odf.chain import Chain
+    from kartosql.formats.xskipper import Index, Skipped
+    from kartosql.formats.xskipper.domain import ColumnType
+    from kartosql.predicate.tree import Path, Predicate
+
+
+class Skipping(Protocol):
+    """Data-skipping metadata of one table, as they stand for a statement."""
+
+    def indexed(self) -> tuple[Sequence[Index], int]:
+        """Return the indexes, and how many files of the table they know."""
+
+    def skipped(self, condition: Predicate, types: Mapping[Path, ColumnType], zone: str) -> Sequence[Skipped]:
+        """Return the files, by position, that hold no row for which a condition is TRUE, by what proves it.
+
+        Whatever is wrong with the metadata rules out nothing.
+        """
 
 
 class FileTable(Protocol):
@@ -52,6 +68,10 @@ class FileTable(Protocol):
         """The names by which the metadata or the folder know the files."""
 
     @property
+    def writes(self) -> Sequence[int]:
+        """A number for each file, the same for files of one write."""
+
+    @property
     def partition_keys(self) -> tuple[str, ...]:
         """The columns whose values are not in the files."""
 
@@ -64,8 +84,8 @@ class FileTable(Protocol):
         """The inverted indices by column."""
 
     @property
-    def skipping(self) -> Any:
-        """The data-skipping metadata of the files (``plan.skips.Skipping``), None if there are none."""
+    def skipping(self) -> Skipping | None:
+        """The data-skipping metadata of the files, None if there are none."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -55,7 +56,7 @@ class DatasetTable:
 
     @property
     def skipping(self) -> Any:
-        """Data-skipping metadata of the files (``plan.skips.Skipping``), None if there are none."""
+        """Data-skipping metadata of the files (``tables.table.Skipping``), None if there are none."""
         return None
 
     @property
@@ -79,6 +80,21 @@ class DatasetTable:
     def all_files(self) -> frozenset[int]:
         """The positions of all files."""
         return frozenset(range(len(self.files)))
+
+    @cached_property
+    def writes(self) -> Sequence[int]:
+        """A number for each file, the same for files of one write, as far as their names tell."""
+        if not self.files:
+            return ()
+        last = self.files[0][self.files[0].rfind("/") :]
+        if naming.write_id(last) is not None and all(map(str.endswith, self.files, repeat(last))):
+            return (0,) * len(self.files)
+        number: dict[str, int] = {}
+        names = [key[key.rfind("/") :] for key in self.files]
+        ids = {name: naming.write_id(name) for name in {*names}}
+        # A file with a name of another kind may be of any write; it gets a number of its own.
+        found = ((at, ids[name]) for at, name in enumerate(names))
+        return [at if write is None else number.setdefault(write, at) for at, write in found]
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
