@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -100,11 +100,12 @@ class ConditionReader:
 
     def agrees(self, node: exp.Expression) -> bool:
         """Return whether the engine's parser sees the same AND, OR and NOT in a predicate, and note its atoms."""
-        span, composed = span_of(node), self._compose(node)
-        if span is None or composed is None:
-            return False
         atoms: list[exp.Expression] = []
         outline = self._outline(node, atoms)
+        span, spans = span_of(node), [s for s in map(span_of, atoms) if s is not None]
+        if span is None or len(spans) < len(atoms):
+            return False
+        composed = self._composed(outline, map(self.slice, spans))
         found = self._evaluator.atoms(self.slice(span), composed, outline)
         if found is None:
             return outline is None
@@ -152,18 +153,13 @@ class ConditionReader:
         span = span_of(node)
         return isinstance(node, exp.Not) and span is not None and _NOT.match(self.slice(span)) is not None
 
-    def _compose(self, node: exp.Expression) -> str | None:
-        if isinstance(node, exp.Paren):
-            return self._compose(node.this)
-        if self._is_negation(node):
-            inner = self._compose(node.this)
-            return None if inner is None else f"(NOT {inner})"
-        if isinstance(node, (exp.And, exp.Or)):
-            word = " AND " if isinstance(node, exp.And) else " OR "
-            sides = [self._compose(n) for n in operands(node)]
-            return None if None in sides else "(" + word.join(s for s in sides if s is not None) + ")"
-        span = span_of(node)
-        return None if span is None else f"({self.slice(span)}\n)"
+    def _composed(self, outline: Outline, atoms: Iterator[str]) -> str:
+        """Return a predicate with each of its atoms in parentheses."""
+        if outline is None:
+            return f"({next(atoms)}\n)"
+        word, parts = outline
+        composed = [self._composed(part, atoms) for part in parts]
+        return f"(NOT {composed[0]})" if word == "NOT" else f"({f' {word} '.join(composed)})"
 
     def read(self, node: exp.Expression, negated: bool = False) -> Condition:
         """Return the condition that the predicate ``node`` (or its negation) is."""
