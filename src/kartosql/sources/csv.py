@@ -16,8 +16,8 @@ from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, com
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.xskipper.naming import spelled
 from kartosql.sources.folder import Folder, open_folder
-from kartosql.sources.folder_table import FileSchema, FolderTable
-from kartosql.sources.source import AttachOptions, Location
+from kartosql.sources.folder_table import FileColumns, FolderTable
+from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Mounts, Store
 from kartosql.store.listing import ListedFile, times_of
 
@@ -57,7 +57,7 @@ class _Sniffed:
     empty: frozenset[str] | None = None
 
 
-def csv_folder(location: Location, options: AttachOptions) -> Folder:
+def csv_folder(location: AttachLocation, options: AttachOptions) -> Folder:
     """Return a folder of CSV files."""
     store, only = open_folder(location)
     return Folder(location, store, only, CsvReader(location.mounts, store, options), options)
@@ -86,7 +86,7 @@ class CsvReader:
         if self._sniffer is not None:
             self._sniffer.close()
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileSchema]]:
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileColumns]]:
         """Return the columns of all files together, and how each file is written."""
         for file in files:
             if (file.name, file.state) not in self._known:
@@ -97,11 +97,13 @@ class CsvReader:
         self._forget_empty(files, prefix)
         types = self._common(found, [f.name for f in files])
         arrow = {name: _ARROW.get(type_) or _decimal(type_) for name, type_ in types.items()}
-        shapes: dict[str, FileSchema] = {}
+        shapes: dict[str, FileColumns] = {}
         each = []
         for sniffed in found:
             written = {**sniffed.reading, "columns": {name: types[name] for name in sniffed.types}}
-            shape = shapes.setdefault(repr(written), FileSchema({name: arrow[name] for name in sniffed.types}, written))
+            shape = shapes.setdefault(
+                repr(written), FileColumns({name: arrow[name] for name in sniffed.types}, written)
+            )
             each.append(shape)
         return arrow, each
 

@@ -18,10 +18,10 @@ from kartosql.formats.partition_table import PartitionTable
 from kartosql.formats.widening import united
 from kartosql.formats.xskipper import MetadataStore
 from kartosql.parquet.reader import open_footer
-from kartosql.sources.folder_table import FileSchema, FolderTable
+from kartosql.sources.folder_table import FileColumns, FolderTable
 from kartosql.sources.owners import owner_above, owner_within
 from kartosql.sources.skipping import FolderSkipping, metadata_of
-from kartosql.sources.source import AttachOptions, Location
+from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of
 from kartosql.tables.names import Attached, Name, no_versions
@@ -38,7 +38,7 @@ class FolderReader(Protocol):
     kind: str
     reading: str | None
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileSchema]]:
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileColumns]]:
         """Return the columns of all files together, and what each file is like."""
 
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
@@ -48,13 +48,13 @@ class FolderReader(Protocol):
         """Free what it holds."""
 
 
-def parquet_folder(location: Location, options: AttachOptions) -> Folder:
+def parquet_folder(location: AttachLocation, options: AttachOptions) -> Folder:
     """Return a folder of Parquet files."""
     store, only = open_folder(location)
     return Folder(location, store, only, ParquetReader(store), options)
 
 
-def open_folder(location: Location) -> tuple[Store, str | None]:
+def open_folder(location: AttachLocation) -> tuple[Store, str | None]:
     """Return the store of a folder; for the URL of a file that of its folder, and its name."""
     url = location.url
     path = url.removeprefix("file://")
@@ -79,10 +79,10 @@ class ParquetReader:
         self._url = store.url
         self._schemas = ParquetSchemas(store)
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileSchema]]:
+    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileColumns]]:
         """Return the columns of all files together, and those of each."""
         schemas = self._schemas.read(files)
-        shapes = {id(s): FileSchema({f.name: f.type for f in s}) for s in schemas}
+        shapes = {id(s): FileColumns({f.name: f.type for f in s}) for s in schemas}
         return united(schemas, [f.name for f in files], self._url), [shapes[id(s)] for s in schemas]
 
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
@@ -103,7 +103,7 @@ class Folder:
     """A folder that each statement lists anew; what did not change is the same table as before."""
 
     def __init__(
-        self, location: Location, store: Store, only: str | None, reader: FolderReader, options: AttachOptions
+        self, location: AttachLocation, store: Store, only: str | None, reader: FolderReader, options: AttachOptions
     ) -> None:
         self._location = location
         self._store = store

@@ -14,7 +14,7 @@ from kartosql.formats.partition_table import PartitionTable, Variant
 
 
 @dataclass(frozen=True)
-class FileSchema:
+class FileColumns:
     """What some files of a folder have in common: their columns, and for CSV how they are written."""
 
     types: Mapping[str, pa.DataType]
@@ -30,7 +30,7 @@ class FolderTable:
     labels: tuple[str, ...]
     files: tuple[str, ...]
     partitions: PartitionTable
-    shapes: tuple[FileSchema, ...]
+    shapes: tuple[FileColumns, ...]
     shape_of: tuple[int, ...]
     has_footers: bool
     keeper: Any  # what the files are reached by, as long as a statement may read them

@@ -12,7 +12,7 @@ from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.partition_table import PartitionTable
-from kartosql.sources.source import AttachOptions, Location
+from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.tables.names import Attached, Name, Tables, no_versions
 from kartosql.tables.table import Part, Table
@@ -21,7 +21,7 @@ from kartosql.tables.table import Part, Table
 class AttachedStore:
     """A store that statements may read as ``name.table`` and ``name.cube.dataset``."""
 
-    def __init__(self, location: Location, options: AttachOptions) -> None:
+    def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
         self._store = Store(location.url, location.storage_options)
         self._metadata = MetadataCache()

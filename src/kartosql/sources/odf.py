@@ -14,8 +14,8 @@ from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chai
 from kartosql.formats.odf.columns import Columns, columns_of
 from kartosql.formats.odf.verify import Check, verify
 from kartosql.formats.partition_table import PartitionTable
-from kartosql.sources.folder_table import FileSchema, FolderTable
-from kartosql.sources.source import AttachOptions, Location
+from kartosql.sources.folder_table import FileColumns, FolderTable
+from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name
@@ -31,7 +31,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 class OdfDataset:
     """A dataset that each statement reads as of its head; blocks are read once, as they never change."""
 
-    def __init__(self, location: Location, options: AttachOptions) -> None:
+    def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
         self._as_of = moment_of(options.text("as_of"), options)
         self.checks = options.truth("check_hashes", True)
@@ -152,7 +152,7 @@ class OdfDataset:
             labels=tuple(f.name for f in listed),
             files=tuple(self._prefix + f.name for f in listed),
             partitions=PartitionTable((), (), (), min(1, count), (0,) * count),
-            shapes=tuple(FileSchema({f.name: f.type for f in s}) for s in different),
+            shapes=tuple(FileColumns({f.name: f.type for f in s}) for s in different),
             shape_of=tuple(position[id(s)] for s in schemas),
             has_footers=True,
             keeper=self,

@@ -13,7 +13,7 @@ from kartosql.sources.csv import csv_folder
 from kartosql.sources.folder import parquet_folder
 from kartosql.sources.kartothek import AttachedStore
 from kartosql.sources.odf import OdfDataset
-from kartosql.sources.source import Access, Attachment, AttachOptions, Location, Source
+from kartosql.sources.source import Access, AttachLocation, Attachment, AttachOptions, Source
 from kartosql.store import Mounts
 from kartosql.tables.names import Attached, Name
 
@@ -93,7 +93,7 @@ class Attachments:
                 f"There is no type {str(type_)!r} to attach.", code="unknown-type", hint=f"Types: {', '.join(SOURCES)}."
             )
         given = AttachOptions(name, str(type_).lower(), options)
-        location = Location(name, url, storage_options, self._mounts, self._runtime, self._access)
+        location = AttachLocation(name, url, storage_options, self._mounts, self._runtime, self._access)
         attachment = make(location, given)
         given.check_all_taken()
         if known is not None:

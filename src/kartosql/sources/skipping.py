@@ -17,7 +17,7 @@ from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import ATTEMPTS, File
 from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Path, Predicate, Prefix, Unknown, mapped
-from kartosql.sources.source import AttachOptions, Location
+from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 from kartosql.store.scope import is_local_url, path_of
@@ -223,7 +223,7 @@ def _bucket(url: str) -> str:
     return "" if is_local_url(url) else urlsplit(url).netloc
 
 
-def metadata_of(place: Location, options: AttachOptions) -> FolderMetadata | None:
+def metadata_of(place: AttachLocation, options: AttachOptions) -> FolderMetadata | None:
     """Return the metadata that the options of ATTACH name; raises ``invalid-option`` and ``not-allowed``."""
     location, type_ = options.text("metadata"), options.text("metadata_type")
     keys = options.take("metadata_keys")

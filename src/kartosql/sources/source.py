@@ -105,7 +105,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Location:
+class AttachLocation:
     """What an attachment is made of: its name, the URL, and how files of it are reached.
 
     ``given`` are the options of the filesystem that came with it, for its metadata, too.
@@ -129,4 +129,4 @@ class Location:
         return self.given if self.given is not None else self.access.options_for(url)
 
 
-Source = Callable[[Location, AttachOptions], Attachment]
+Source = Callable[[AttachLocation, AttachOptions], Attachment]

@@ -117,7 +117,8 @@ class SkippingTable(DatasetTable):
         """Data-skipping metadata of the files."""
         from kartosql.formats.kartothek.skipping import DatasetSkipping
 
-        return DatasetSkipping(self.store, self.place, self)
+        prefix = f"{self.uuid}/{self.table}/"
+        return DatasetSkipping(self.store, self.place, [key.removeprefix(prefix) for key in self.files])
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.places import Place
@@ -14,9 +14,6 @@ from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.store import ATTEMPTS, MetadataStore, Skipped
 from kartosql.store import Store
-
-if TYPE_CHECKING:
-    from kartosql.formats.kartothek.dataset import DatasetTable
 
 RECHECK_SECONDS = 1.0  # how often files that are not indexed make us look for newer metadata
 
@@ -28,11 +25,10 @@ class DatasetSkipping:
     again for files that are not in them. Whatever is wrong with them warns once and rules out nothing.
     """
 
-    def __init__(self, store: Store, place: Place, table: DatasetTable) -> None:
+    def __init__(self, store: Store, place: Place, files: Iterable[str]) -> None:
         self._store = store
         self._place = place
-        self._prefix = f"{table.uuid}/{table.table}/"
-        self._names = [f"{place.table}/{key.removeprefix(self._prefix)}" for key in table.files]
+        self._names = [f"{place.table}/{file}" for file in files]
         self._metadata: MetadataStore | None = None
         self._files: list[tuple[str, int]] = []
         self._is_complete = False
