@@ -81,13 +81,13 @@ _MATRIX = (
 
 def engines() -> str:
     """Return a page with what each engine answers, of functions those that have a rule for Spark."""
-    from kartosql.engines.spark.portable import aggregates, functions, windows
+    from kartosql.engines.spark.portable import aggregates, functions
 
     rows = "\n".join(f"| {what} | yes | {'yes' if both else 'refused'} |" for what, both in _MATRIX)
     scalars = sorted(n for n in functions.names() if n.isidentifier())
     operators = sorted(n for n in functions.names() if not n.isidentifier())
     groups = sorted({name for name, _, _ in aggregates._RULES} | set(aggregates._STATISTICS))
-    over = sorted(k.removeprefix("WINDOW_").lower() for k in (*windows._RANKS, *windows._VALUES))
+    over = sorted(k.removeprefix("WINDOW_").lower() for k in (*aggregates._RANKS, *aggregates._VALUES))
     listed = {"Functions": scalars, "Operators": operators, "Aggregates": groups, "Window functions": over}
     parts = [f"## {head}\n\n{', '.join(f'`` {n} ``' for n in names)}\n" for head, names in listed.items()]
     return (

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.formats.odf import arrow_schema, hashes
+from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import Block, write_block
 from kartosql.formats.odf.chain import Read
 
 DID = bytes((0xED, 0x01)) + bytes(range(32))
 SEED = {"kind": "Seed", "datasetId": DID, "datasetKind": "Root"}
-SCHEMA = {"kind": "SetDataSchema", "rawArrowSchema": arrow_schema.to_bytes(pa.schema([("offset", pa.int64())]))}
+SCHEMA = {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(pa.schema([("offset", pa.int64())]))}
 TIME = 1_700_000_000_000_000_000
 
 

@@ -29,8 +29,10 @@ class Both:
     def translation(self, sql: str, parameters: Any = None) -> str | None:
         """Return a statement in Spark SQL, without a session of Spark; raises as the engine does."""
         query = self.con.sql(sql, parameters, engine="duckdb")
-        statement = self.con._runtime.statement(self.con.settings, FileAccess(self.con._runtime.store), keys=())
-        found = SparkStatement(statement, FileAccess(self.con._runtime.store), self.con.settings)
+        statement = self.con._session.runtime.statement(
+            self.con.settings, FileAccess(self.con._session.runtime.store), keys=()
+        )
+        found = SparkStatement(statement, FileAccess(self.con._session.runtime.store), self.con.settings)
         try:
             found.translate(query._bound, query.report.scan)
             return found.text

@@ -210,6 +210,6 @@ def test_rows_larger_than_the_memory_for_writing_are_sorted_as_well(tmp_path):
         assert con.sql("SELECT count(*), sum(x), count(DISTINCT x) FROM c").rows() == [
             (count, count * (count + 1) // 2, count)
         ]
-        for key in con._snapshot().cube("c").seed.table.files:
+        for key in con._session.snapshot().cube("c").seed.table.files:
             x = pq.read_table(pa.BufferReader(con.store.read(key)))["x"].to_pylist()
             assert x == sorted(x)

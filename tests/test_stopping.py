@@ -64,7 +64,7 @@ def _in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Any]]
 
 
 def _is_running(con: Connection) -> bool:
-    return any(work._stops for work in list(con._runtime.works._all))
+    return any(work._stops for work in list(con._session.runtime.works._all))
 
 
 def _consume(con: Connection, sql: str) -> int:
@@ -177,7 +177,7 @@ def test_nothing_is_left_of_work_that_ended(con):
     con.sql("SELECT sum(x) FROM d").rows()
     with pytest.raises(KartosqlError):
         con.sql("SELECT sum(nothing) FROM d")
-    assert not list(con._runtime.works._all)
+    assert not list(con._session.runtime.works._all)
     con.interrupt()
     assert con.sql("SELECT sum(x) FROM d").rows() == [(6,)]
 

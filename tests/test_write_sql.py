@@ -11,7 +11,8 @@ import pytest
 
 import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError
-from kartosql.write_sql.rows import Rows
+from kartosql.statements import upkeep
+from kartosql.statements.rows import Rows
 
 SEED = {"x": [0, 1, 2, 3], "p": [0, 0, 1, 1], "v": ["a", None, "", "d"], "f": [0.5, 1.0, 2.0, 3.0]}
 
@@ -456,27 +457,27 @@ def test_an_overwrite_of_what_was_read_sees_rivals(con, monkeypatch):
 
 def test_an_overwrite_reads_what_was_committed_until_it_began(con, monkeypatch):
     rival = kartosql.connect(con.store.url)
-    plain = con.replace_partitions
+    begin = con._session.operation
 
-    def late(uuid: str, data: Any) -> Any:
+    def late(name: str) -> Any:
         rival.sql("INSERT INTO d (day, name, n) VALUES ('2020-01-02', 'a', 40)")
-        return plain(uuid, data)
+        return begin(name)
 
-    monkeypatch.setattr(con, "replace_partitions", late)
+    monkeypatch.setattr(con._session, "operation", late)
     con.sql("INSERT OVERWRITE d SELECT * REPLACE (n + 1 AS n) FROM d WHERE name = 'a'")
     assert _rows(con, "SELECT n FROM d WHERE name = 'a'") == [(2,), (3,), (41,)]
 
 
 def test_a_query_whose_columns_change_meanwhile_is_not_written(con, monkeypatch):
     rival = kartosql.connect(con.store.url)
-    plain = con.append_to_dataset
+    begin = con._session.operation
 
-    def late(uuid: str, data: Any) -> Any:
+    def late(name: str) -> Any:
         rival.sql("CREATE OR REPLACE DATASET e AS SELECT 'text' AS n")
-        return plain(uuid, data)
+        return begin(name)
 
     con.sql("CREATE DATASET e AS SELECT 1 AS n")
-    monkeypatch.setattr(con, "append_to_dataset", late)
+    monkeypatch.setattr(con._session, "operation", late)
     with pytest.raises(ConcurrentCommit):
         con.sql("INSERT INTO d (n) SELECT n FROM e")
 
@@ -513,16 +514,17 @@ def test_a_dropped_cube_may_lack_a_schema(con):
 
 
 class Calls:
-    """Stands for the calls of upkeep; what they do has tests of its own."""
+    """Stands for what the statements of upkeep call; what it does has tests of its own."""
 
     def __init__(self, con: kartosql.Connection, monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
         self.made: list[Any] = []
         for call, answer in answers.items():
-            monkeypatch.setattr(con, call, self._noted(call, answer), raising=False)
+            monkeypatch.setattr(upkeep, call, self._noted(call, answer))
+        monkeypatch.setattr(con._session, "operation_at", lambda target, name: target)
 
     def _noted(self, call: str, answer: Any) -> Any:
         def made(*given: Any, **named: Any) -> Any:
-            self.made.append((call, *given, named))
+            self.made.append((call, *(g for g in given if isinstance(g, str | list)), named))
             return answer
 
         return made

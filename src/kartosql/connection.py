@@ -6,37 +6,32 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow as pa
-
-from kartosql.attaching import Attaching
-from kartosql.engines.duckdb import Runtime, check_setting
-from kartosql.errors import SqlError, UsageError
-from kartosql.failures import reraise, tells_failures
-from kartosql.formats.kartothek.cache import MetadataCache
+from kartosql.engines.duckdb import check_setting
+from kartosql.errors import UsageError, text_of
+from kartosql.failures import tells_failures
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.histories import Histories
 from kartosql.plan.bind import Parameters
-from kartosql.plan.cache import PlanCache
 from kartosql.plan.report import ScanReport
-from kartosql.query import SelectQuery
 from kartosql.result import Query
-from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Attach, Describe, Detach, Inspect, Reset, Select, Set, Show, parse
-from kartosql.sql.shapes import ParsedTexts
-from kartosql.sql.statements import VerifyData, Write
-from kartosql.store import Mounts, Store
+from kartosql.session import Repartition, Request, Session
+from kartosql.settings import Settings
+from kartosql.sql import Inspect, Select, Statement
+from kartosql.store import Store
 from kartosql.tables.names import Tables
-from kartosql.tables.table import Table, arrow_table
-from kartosql.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from kartosql.conditions import Conjunction
-    from kartosql.insight import Session
     from kartosql.insight.coverage import Coverage
+    from kartosql.session import Tell
+    from kartosql.write.check import Finding
+    from kartosql.write.operation import Operation
+    from kartosql.write.remove import Removal
+
+Report = dict[str, dict[str, Any]]
+PartitionOn = Mapping[str, str | Iterable[str]]
 
 
 def connect(
@@ -74,17 +69,35 @@ def connect_as_owner(
     Without ``write`` it is read-only to guard against slips; SET and ATTACH are not restrained.
     """
     found = connect(url, storage_options=storage_options, read_only=not write, attach=attach, **settings)
-    found.is_of_owner = True
+    found._session.is_of_owner = True
     return found
 
 
 @tells_failures
-class Connection(Upkeep, Attaching, Histories):
+class Connection:
     """A store, the session's settings and the data registered by the user.
 
     Each statement lists the store and reads a snapshot of its own, so it sees all that was
     committed before. What did not change since an earlier statement is kept: metadata, index
     lookups, footers of data files, and engines that are locked up for the tables they read.
+
+    Each call that writes checks everything first, writes files that nobody refers to yet, and makes them
+    visible with one commit: readers see all of it or nothing, also of several datasets of a
+    cube. Writers may run at the same time. Changes that do not touch each other are joined;
+    others raise ``concurrent-commit``. Where the answer of the store got lost and the outcome
+    cannot be found out, ``commit-unknown`` is raised and nothing is deleted. All calls raise
+    ``read-only`` on a connection that may not write.
+
+    Arrow data is anything with ``__arrow_c_stream__`` (pyarrow, pandas, polars, results), a
+    stream of record batches or the path of a Parquet file, or a list of such paths. Streams
+    are not read into memory as a whole; see the setting ``write_memory``. ``progress`` is
+    called now and then with the dataset, and the rows, files and bytes written of it so far.
+    A partition becomes one file, or several with ``rows_per_file``.
+
+    A DataFrame of Spark does as well: its executors write the files, and only the commit is made
+    here. ``repartition`` says how its rows get there: True brings those of a partition together,
+    ``"range"`` spreads large partitions over several tasks, and with False rows stay where they
+    are. Raises ``store-unreachable`` where executors do not reach the store, and ``spark-job-failed``.
     """
 
     def __init__(
@@ -95,19 +108,18 @@ class Connection(Upkeep, Attaching, Histories):
         read_only: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        self._session = Session(store, settings, read_only=read_only, storage_options=storage_options)
         self.store = store
-        self.settings = settings
         self.read_only = read_only
-        self.is_of_owner = False  # whether who writes the statements may do what who opened the connection may
-        self._registered: dict[str, Table] = {}
-        self._mounts = Mounts(store)
-        self._runtime = Runtime(self._mounts)
-        self._storage_options = storage_options
-        self._attached = None
-        self._metadata = MetadataCache()
-        self._plans = PlanCache()
-        self._parse = ParsedTexts(parse).parse
-        self._closed = False
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of all statements that follow."""
+        return self._session.settings
+
+    @settings.setter
+    def settings(self, values: Settings) -> None:
+        self._session.settings = values
 
     def __enter__(self) -> Self:
         return self
@@ -122,28 +134,11 @@ class Connection(Upkeep, Attaching, Histories):
 
     def close(self) -> None:
         """Close the connection; what other threads are doing is stopped, results that were made stay usable."""
-        self._closed = True
-        self._runtime.close()
-        if self._runtime.works.is_of_this_process:
-            self._registered.clear()
-            if self._attached is not None:
-                self._attached.close()
+        self._session.close()
 
     def expect_one_statement(self) -> None:
         """Prepare for one statement and no more, which takes less time then; others still work."""
-        self._runtime.expect_one()
-
-    def _open(self) -> None:
-        if self._closed:
-            raise UsageError("The connection is closed.", code="connection-closed")
-
-    def _snapshot(self) -> Snapshot:
-        """Return what the store holds now; documents that did not change are not parsed again."""
-        return Snapshot(self.store, self._metadata)
-
-    def _tables(self) -> Tables:
-        attached = None if self._attached is None else self._attached.now()
-        return Tables(self._snapshot(), self._registered, attached)
+        self._session.runtime.expect_one()
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -154,97 +149,28 @@ class Connection(Upkeep, Attaching, Histories):
         Raises SqlError for statements that are not understood (names are resolved at once),
         FormatError and StoreError for what is wrong with the data.
         """
-        self._open()
-        started = time.perf_counter()
-        statement = self._parse(text)
+        request, statement = self._request(text, parameters, engine)
         if isinstance(statement, Select):
-            return self._select(statement, parameters, engine, started)
-        if isinstance(statement, Inspect):
-            return self._inspect(statement, parameters, engine, started)
-        if isinstance(statement, Write):
-            return self._write(statement, parameters, engine)
+            return request.query(statement)
         # Imported late, as a SELECT is answered sooner without it.
-        from kartosql import catalog
+        from kartosql.statements import run
 
-        if isinstance(statement, Describe) and statement.query is not None:
-            query = self._select(statement.query, parameters, engine)
-            return Query(catalog.describe_schema(query.schema))
-        if parameters:
-            raise SqlError("This statement takes no parameters.", code="invalid-parameters")
-        if isinstance(statement, VerifyData):
-            return self._verify_data(statement)
-        if isinstance(statement, Attach | Detach):
-            return self._attach_or_detach(statement)
-        if isinstance(statement, Set | Reset):
-            return self._set_or_reset(statement)
-        if isinstance(statement, Describe) and (statement.version is not None or statement.as_of is not None):
-            return Query(self._describe_past(statement))
-        if isinstance(statement, Describe):
-            assert statement.target is not None
-            return Query(catalog.describe(self._tables().find(statement.target, statement.span, text)))
-        assert isinstance(statement, Show)
-        return Query(self._show(statement, text))
+        return run(request, statement)
 
-    def _set_or_reset(self, statement: Set | Reset) -> Query:
-        from kartosql import catalog
-
-        name, value = statement.name, statement.value if isinstance(statement, Set) else None
-        if not find(name).in_sql:
-            raise SqlError(f"The setting {name!r} is given to connect() only.", code="not-allowed", sql=statement.text)
-        if value is None:
-            self.settings.reset(name)
-        elif self.read_only and not self.is_of_owner:
-            self.settings.narrow(name, value)
-        else:
-            self.settings.set(name, value)
-        return Query(catalog.settings(self.settings, [name]))
-
-    def _select(
-        self,
-        select: Select,
-        parameters: Parameters,
-        engine: str | None,
-        started: float | None = None,
-        *,
-        pruned: bool = True,
-        traced: bool = False,
-    ) -> SelectQuery:
-        parsed = 0.0 if started is None else time.perf_counter() - started
-        settings = self.settings.copy()
-        if engine is not None:
-            settings.set("engine", engine)
-        return SelectQuery(
-            select,
-            self._tables(),
-            self._runtime,
-            settings,
-            parameters,
-            plans=self._plans,
-            parse_seconds=parsed,
-            pruned=pruned,
-            traced=traced,
-        )
-
-    def _write(self, statement: Write, parameters: Parameters, engine: str | None) -> Query:
-        from kartosql.write_sql import WriteStatements
-
-        if self.read_only:
-            raise UsageError(
-                "The connection is read-only.",
-                code="read-only",
-                hint="Connect without read_only, on the command line with --write.",
-            )
-        write = WriteStatements(self, self._runtime, self.settings, self._tables)
-        return write.run(statement, parameters, engine=engine)
+    def _request(self, text: str, parameters: Parameters, engine: str | None) -> tuple[Request, Statement]:
+        self._session.check_open()
+        started = time.perf_counter()
+        statement = self._session.parse(text)
+        return Request(self._session, parameters, engine, time.perf_counter() - started), statement
 
     def tables(self) -> Tables:
         """Return what names mean now: what stands in the store, and registered data."""
-        self._open()
-        return self._tables()
+        self._session.check_open()
+        return self._session.tables()
 
     def watch_progress(self) -> None:
         """Let the engine keep account of how far statements are, which ``Query.progress`` tells."""
-        self._runtime.watched = True
+        self._session.runtime.watched = True
 
     def interrupt(self) -> None:
         """Stop all statements, calls and streams of the connection, from any thread; they raise ``interrupted``.
@@ -252,82 +178,20 @@ class Connection(Upkeep, Attaching, Histories):
         A commit is not stopped. What a statement has written before is deleted, and nothing of it
         becomes visible. The connection works on.
         """
-        self._runtime.works.stop()
+        self._session.runtime.works.stop()
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
         """Be at work, which other threads can stop; raises ``other-process`` in a fork."""
-        return self._runtime.works.one()
-
-    def _session(
-        self, parameters: Parameters = None, engine: str | None = None, started: float | None = None
-    ) -> Session:
-        from kartosql.insight import Session
-
-        def query(select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False) -> SelectQuery:
-            return self._select(select, parameters, on or engine, started, pruned=pruned, traced=traced)
-
-        return Session(self.store, self._mounts, self.settings, self._runtime, self._tables, query)
-
-    def _inspect(self, statement: Inspect, parameters: Parameters, engine: str | None, started: float) -> Query:
-        from kartosql.insight import inspect
-
-        if parameters and statement.query is None:
-            raise SqlError("This statement takes no parameters.", code="invalid-parameters", sql=statement.text)
-        return inspect(self._session(parameters, engine, started), statement)
-
-    def _show(self, statement: Show, text: str) -> pa.Table:
-        from kartosql import catalog
-
-        what, tables = statement.what, self._tables()
-        if what == "settings":
-            return catalog.settings(self.settings, list(SETTINGS))
-        if what == "cubes":
-            return catalog.cubes(tables.snapshot)
-        if what == "tables":
-            return catalog.tables(tables, self._attachments.tables() if self._attached is not None else ())
-        if what == "attached":
-            return catalog.attached([] if self._attached is None else self._attached.entries.values())
-        if what == "datasets" and statement.target is None:
-            return catalog.datasets(tables.snapshot, self._attached_tables(tables))
-        assert statement.target is not None
-        source = tables.find(statement.target, statement.span, text)
-        if what == "schema history":
-            from kartosql.schema_log import history_table
-
-            return history_table(source, tables.snapshot)
-        if source.data is not None:
-            raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
-        show = {
-            "datasets": catalog.members,
-            "partitions": catalog.partitions,
-            "indexes": catalog.indexes,
-            "skipping": catalog.skipping,
-            "files": catalog.files,
-            "stats": catalog.stats,
-            "metadata": catalog.metadata,
-        }[what]
-        return show(source, self._mounts)
-
-    def _describe_past(self, statement: Describe) -> pa.Table:
-        from kartosql import catalog
-        from kartosql.schema_log import schema_at
-
-        assert statement.target is not None
-        tables = self._tables()
-        source = tables.find(statement.target, statement.span, statement.text)
-        schema = schema_at(source, tables.snapshot, statement.version, statement.as_of)
-        return catalog.describe_schema(schema)
+        return self._session.runtime.works.one()
 
     def explain(self, sql: str, parameters: Parameters = None, *, engine: str | None = None) -> ScanReport:
         """Return what a SELECT would read and why, without running it."""
-        self._open()
-        started = time.perf_counter()
-        statement = self._parse(sql)
+        request, statement = self._request(sql, parameters, engine)
         if isinstance(statement, Inspect) and statement.query is not None:
             statement = statement.query
         if not isinstance(statement, Select):
             raise UsageError("Only a SELECT can be explained.", code="not-explainable")
-        return self._select(statement, parameters, engine, started).report
+        return request.query(statement).report
 
     def query_cube(
         self,
@@ -348,10 +212,10 @@ class Connection(Upkeep, Attaching, Histories):
         """
         from kartosql.query_cube import query_cube
 
-        self._open()
+        self._session.check_open()
         return query_cube(
-            self._runtime,
-            self._snapshot(),
+            self._session.runtime,
+            self._session.snapshot(),
             self.settings,
             cube,
             dimension_columns=dimension_columns,
@@ -369,8 +233,8 @@ class Connection(Upkeep, Attaching, Histories):
         """
         from kartosql.query_cube import conditions_of
 
-        self._open()
-        return conditions_of(self._runtime, self._tables(), self.settings, sql, parameters)
+        self._session.check_open()
+        return conditions_of(self._session.runtime, self._session.tables(), self.settings, sql, parameters)
 
     def coverage(self, table: Cube | str, by: str | Iterable[str] = ()) -> Coverage:
         """Return which cells of a cube its datasets hold, by one or two columns of the seed.
@@ -380,43 +244,547 @@ class Connection(Upkeep, Attaching, Histories):
         """
         from kartosql.insight.coverage import coverage
 
-        self._open()
+        self._session.check_open()
         name = table.uuid_prefix if isinstance(table, Cube) else table
         columns = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else (by,)
         if not isinstance(name, str) or len(columns) > 2 or not all(isinstance(c, str) for c in columns):
             raise UsageError("coverage() takes the name of a table, and one or two names of columns.")
-        return coverage(self._session(), (name,), [(c, None) for c in columns])
+        return coverage(Request(self._session), (name,), [(c, None) for c in columns])
 
     # -- catalog -------------------------------------------------------------------------------
 
     def cubes(self) -> dict[str, Cube]:
         """Return the cubes of the store by name."""
-        self._open()
-        return self._snapshot().cubes()
+        self._session.check_open()
+        return self._session.snapshot().cubes()
 
     def datasets(self) -> list[str]:
         """Return the uuids of all datasets of the store, members of cubes included."""
-        self._open()
-        return self._snapshot().uuids()
+        self._session.check_open()
+        return self._session.snapshot().uuids()
 
     def register(self, name: str, data: Any) -> None:
         """Make Arrow data (anything with ``__arrow_c_stream__``) a table of this connection.
 
         A stream that can be read only once is read into memory. Raises ``invalid-argument``.
         """
-        self._open()
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise UsageError(f"{name!r} is no table name.")
-        try:
-            table = data if isinstance(data, pa.Table) else pa.table(data)
-        except (TypeError, ValueError, pa.ArrowException) as e:
-            reraise(e)
-            raise UsageError(
-                f"{type(data).__name__} cannot be registered: {e}",
-                hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",
-            ) from None
-        if self._attached is not None and name in self._attached.now():
-            raise UsageError(f"{name!r} is attached.", code="name-taken", hint="Choose another name, or detach it.")
-        if len(set(table.column_names)) < table.num_columns:
-            raise UsageError(f"{name!r} has a column name twice.")
-        self._registered[name] = arrow_table(name, table)
+        self._session.register(name, data)
+
+    def attach(
+        self,
+        url: str | os.PathLike[str],
+        name: str,
+        *,
+        type: str = "parquet",  # noqa: A002
+        storage_options: Mapping[str, Any] | None = None,
+        replace: bool = False,
+        **options: Any,
+    ) -> None:
+        """Make a folder of files, an ODF dataset or another store known as ``name``, to be read.
+
+        ``type`` and ``options`` are those of ATTACH (docs/attach.md).
+        Raises ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and
+        what is wrong with the files.
+        """
+        self._session.check_open()
+        tables = self._session.tables()
+        self._session.attachments.attach(
+            url,
+            name,
+            type,
+            options,
+            is_taken=tables.is_taken,
+            storage_options=storage_options,
+            replace=replace,
+        )
+
+    def detach(self, name: str, *, if_exists: bool = False) -> None:
+        """Forget what was attached as ``name``; raises ``not-attached``. Nothing is deleted."""
+        self._session.check_open()
+        self._session.attachments.detach(name, if_exists=if_exists)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def build_cube(
+        self,
+        cube: Cube,
+        data: Any,
+        *,
+        metadata: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite: bool = False,
+        partition_on: PartitionOn | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> Report:
+        """Build a cube from Arrow data by dataset, and return files, rows and bytes per dataset.
+
+        ``data`` maps dataset names to Arrow data; a list of such maps is joined, and Arrow data
+        alone are the seed. ``partition_on`` gives datasets other than the seed their own
+        partition columns. Raises ``dataset-exists`` without ``overwrite`` and where a dataset of
+        the cube would stay beside the new ones, ``invalid-data``, ``duplicate-cells``,
+        ``null-in-key`` and ``invalid-cube``.
+        """
+        from kartosql.write.cubes import build_cube
+
+        operation = self._session.operation("build_cube", progress, rows_per_file, repartition)
+        return build_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
+
+    def extend_cube(
+        self,
+        cube: Cube | str,
+        data: Any,
+        *,
+        metadata: Mapping[str, Mapping[str, Any]] | None = None,
+        overwrite: bool = False,
+        partition_on: PartitionOn | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> Report:
+        """Add datasets to a cube, and return files, rows and bytes per dataset.
+
+        Raises what ``build_cube`` raises, ``unknown-table`` where there is no such cube, and
+        ``invalid-cube`` for the seed, which only ``build_cube`` replaces.
+        """
+        from kartosql.write.cubes import extend_cube
+
+        operation = self._session.operation("extend_cube", progress, rows_per_file, repartition)
+        return extend_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
+
+    def append_to_cube(
+        self,
+        cube: Cube | str,
+        data: Any,
+        *,
+        metadata: Mapping[str, Mapping[str, Any]] | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> Report:
+        """Append rows to datasets of a cube, and return files, rows and bytes per dataset.
+
+        A row takes the place of the row with the same cell, in the same partition. ``metadata``
+        replaces single entries of the metadata of its datasets. Raises ``unknown-table``,
+        ``unknown-dataset``, ``incompatible-schema``, ``invalid-data``, ``duplicate-cells`` and
+        ``null-in-key``.
+        """
+        from kartosql.write.cubes import update_cube
+
+        operation = self._session.operation("append_to_cube", progress, rows_per_file, repartition)
+        return update_cube(operation, cube, data, metadata=metadata)
+
+    def update_cube(
+        self,
+        cube: Cube | str,
+        data: Any,
+        *,
+        remove_conditions: Any = None,
+        datasets: str | Iterable[str] | None = None,
+        metadata: Mapping[str, Mapping[str, Any]] | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> Report:
+        """Remove partitions from datasets of a cube and append rows to them, in one commit.
+
+        ``datasets`` are those that partitions are removed from, by default those in ``data``;
+        ``remove_conditions`` are as for ``remove_partitions``, except that None removes nothing.
+        Raises what ``append_to_cube`` and ``remove_partitions`` raise.
+        """
+        from kartosql.write.cubes import update_cube
+
+        operation = self._session.operation("update_cube", progress, rows_per_file, repartition)
+        removal = None if remove_conditions is None else self._removal(operation, cube, remove_conditions)
+        return update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
+
+    def remove_partitions(
+        self, cube: Cube | str, conditions: Any, datasets: str | Iterable[str] | None = None
+    ) -> Report:
+        """Remove the partitions of a cube for whose values all conditions hold, and tell how many per dataset.
+
+        ``conditions`` are as for ``query_cube``, over partition columns of the cube; without any
+        everything is removed. From each dataset goes what fits the conditions on the partition
+        columns that it has; a dataset that has none of them keeps its rows, unless ``datasets``
+        names it. Emptied datasets stay part of the cube. Raises ``unknown-table``,
+        ``unknown-dataset``, ``unknown-column`` and ``invalid-condition``.
+        """
+        from kartosql.write.cubes import remove_partitions
+
+        operation = self._session.operation("remove_partitions")
+        return remove_partitions(operation, cube, self._removal(operation, cube, conditions), datasets)
+
+    def delete_cube(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> Report:
+        """Delete datasets of a cube, by default all of them, and tell how many files per dataset.
+
+        Raises ``unknown-table`` and ``unknown-dataset``.
+        """
+        from kartosql.write.cubes import delete_cube
+
+        return delete_cube(self._session.operation("delete_cube"), cube, datasets)
+
+    def _removal(self, operation: Operation, cube: Cube | str, conditions: Any) -> Removal:
+        from kartosql.statements.removal import removal_of
+        from kartosql.write.cubes import begin, find_cube
+
+        begin(operation, cube)
+        state = find_cube(operation.snapshot, cube)
+        return removal_of(self._session, conditions, state.types, state.cube.partition_columns)
+
+    def create_dataset(
+        self,
+        uuid: str,
+        data: Any,
+        *,
+        table: str = "table",
+        partition_on: str | Iterable[str] = (),
+        index_columns: str | Iterable[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        format: str = "json",  # noqa: A002
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> dict[str, Any]:
+        """Write a plain dataset and return its files, rows and bytes.
+
+        ``data`` is Arrow data, or maps the names of several tables to them. Rows keep their
+        order inside of a partition and may repeat. ``format`` is that of the metadata document of
+        a dataset that is new, ``json`` or ``msgpack``. Raises ``dataset-exists`` without ``overwrite``,
+        ``invalid-argument``, ``invalid-data`` and ``null-in-key``.
+        """
+        from kartosql.write.datasets import create_dataset
+
+        return create_dataset(
+            self._session.operation("create_dataset", progress, rows_per_file, repartition),
+            uuid,
+            data,
+            table=table,
+            partition_on=partition_on,
+            index_columns=index_columns,
+            metadata=metadata,
+            overwrite=overwrite,
+            format=format,
+        )
+
+    def append_to_dataset(
+        self,
+        uuid: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> dict[str, Any]:
+        """Append rows to a dataset and return what was written of it.
+
+        ``uuid`` may be ``cube.dataset`` as well; rows of a cube are checked as such. Raises
+        ``unknown-table``, ``incompatible-schema``, ``invalid-data`` and ``null-in-key``.
+        """
+        from kartosql.write.datasets import append_to_dataset
+
+        operation = self._session.operation("append_to_dataset", progress, rows_per_file, repartition)
+        return append_to_dataset(operation, uuid, data, metadata=metadata)
+
+    def replace_partitions(
+        self,
+        uuid: str,
+        data: Any,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+    ) -> dict[str, Any]:
+        """Replace exactly those partitions of a dataset that occur in the data.
+
+        A dataset without partition columns is one partition. ``uuid`` may be ``cube.dataset``.
+        Raises what ``append_to_dataset`` raises; data without rows are ``invalid-data``.
+        """
+        from kartosql.write.datasets import append_to_dataset
+
+        operation = self._session.operation("replace_partitions", progress, rows_per_file, repartition)
+        return append_to_dataset(operation, uuid, data, metadata=metadata, replace_partitions=True)
+
+    def delete_from_dataset(self, uuid: str, conditions: Any) -> dict[str, Any]:
+        """Remove the partitions of a dataset for whose values all conditions hold.
+
+        ``conditions`` are as for ``query_cube``, over the partition columns of the dataset;
+        without any everything is removed. Raises ``unknown-table``, ``unknown-column`` and
+        ``invalid-condition``.
+        """
+        from kartosql.statements.removal import removal_of
+        from kartosql.write.datasets import delete_from_dataset, find_dataset
+
+        operation = self._session.operation("delete_from_dataset")
+        table = next(iter(find_dataset(operation, uuid).tables.values()))
+        removal = removal_of(self._session, conditions, table.types, table.partition_keys)
+        return delete_from_dataset(operation, uuid, removal)
+
+    def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Set metadata of a dataset, keys to values that JSON can hold; None removes a key, all others stay.
+
+        ``uuid`` is that of a plain dataset or of one of a cube, which is ``cube.dataset`` as well. Raises
+        ``unknown-table``, and ``invalid-argument`` for keys by which Kartothek and kartosql know a dataset.
+        """
+        from kartosql.write.datasets import set_metadata
+
+        return set_metadata(self._session.operation("set_metadata"), uuid, metadata)
+
+    def delete_dataset(self, uuid: str) -> dict[str, Any]:
+        """Delete a dataset; ``uuid`` may be ``cube.dataset``. Raises ``unknown-table``."""
+        from kartosql.write.datasets import delete_dataset
+
+        return delete_dataset(self._session.operation("delete_dataset"), uuid)
+
+    def create_index(self, table: str, columns: str | Iterable[str], *, spark: Any = None) -> dict[str, Any]:
+        """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
+
+        NULLs are in no index; a KartosqlWarning tells where the originals would then refuse to append to a
+        cube. With a session of Spark its executors read the files; True takes the
+        one that is active, or starts one. Raises ``unknown-table``, ``unknown-column`` and ``invalid-data``
+        for columns that cannot be indexed.
+        """
+        from kartosql.write.indices import create_index
+
+        return create_index(self._session.operation("create_index", spark=spark), table, columns)
+
+    def drop_index(self, table: str, columns: str | Iterable[str]) -> dict[str, Any]:
+        """Drop inverted indices of a dataset; raises ``unknown-table``, ``not-indexed`` and ``invalid-cube``.
+
+        The indices of the seed's dimension columns belong to a cube and stay.
+        """
+        from kartosql.write.indices import drop_index
+
+        return drop_index(self._session.operation("drop_index"), table, columns)
+
+    def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
+        """Remove files below the datasets of a cube that belong to nothing, and tell which per dataset.
+
+        A file is marked when it is seen first, and removed by a run that comes ``grace_period``
+        later: ``marked`` files wait, ``removed`` ones are gone, ``files`` lists both, and
+        ``bytes`` is the size of all. What crashed changes of several datasets left is carried
+        out or taken back. A ``dry_run`` changes nothing. Raises ``unknown-table``, and what is
+        wrong with a dataset whose metadata cannot be read, after the other datasets are done.
+        """
+        from kartosql.statements import upkeep
+
+        return upkeep.cleanup_cube(self._session, cube, dry_run=dry_run)
+
+    def garbage_collect(self, uuid: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Remove files below one dataset that belong to nothing, as ``cleanup_cube`` does for a cube."""
+        from kartosql.statements import upkeep
+
+        return upkeep.garbage_collect(self._session, uuid, dry_run=dry_run)
+
+    def compact(
+        self,
+        cube: Cube | str,
+        datasets: str | Iterable[str] | None = None,
+        *,
+        target_bytes: int = 128_000_000,
+        min_files: int = 2,
+        progress: Tell | None = None,
+        spark: Any = None,
+    ) -> dict[str, Any]:
+        """Merge small files of each partition into one of up to ``target_bytes``, and tell what came of it.
+
+        Of rows of one cell the last version stays, as queries see it; rows of plain datasets stay
+        all. Runs of less than ``min_files`` files are left alone, and so are ``skipped`` files
+        that hold a cell twice. ``cube`` is a cube, of which ``datasets`` may name some, or the
+        name of a dataset; the answer is by dataset for a cube. Each dataset is one commit. ``spark``
+        is a session whose executors do the work, or True, as for ``create_index``. Raises
+        ``unknown-table``, ``unknown-dataset``, ``concurrent-commit`` where merged files were
+        removed meanwhile, ``missing-file`` and ``corrupt-file``.
+        """
+        from kartosql.write.compact import compact
+
+        operation = self._session.operation("compact", progress, spark=spark)
+        return compact(operation, cube, datasets, target_bytes=target_bytes, min_files=min_files)
+
+    def copy_cube(
+        self,
+        cube: Cube | str,
+        target: str | os.PathLike[str] | Store | Connection,
+        *,
+        name: str | None = None,
+        datasets: Iterable[str] | Mapping[str, str] | None = None,
+        overwrite: bool = False,
+        spark: Any = None,
+    ) -> Report:
+        """Copy a cube to another store, or under another name, and tell what was written per new dataset.
+
+        ``target`` is the URL of a store, a connection or a Store; a local folder is made if need
+        be. ``name`` is the new prefix, ``datasets`` says which datasets are copied, and maps them
+        to their new names if it is a dictionary. Without the seed they join the cube that the target
+        has, of the same dimension and partition columns. All datasets become visible at once; metadata
+        and indices are copied as well. ``spark`` is as for ``compact``; the executors have to reach
+        both stores. Raises ``dataset-exists`` for what stands under the new names without
+        ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube`` where there is no seed, or the cubes
+        differ, ``invalid-data`` for columns that the cube of the target has, and ``invalid-argument`` for a copy
+        onto itself.
+        """
+        from kartosql.write.copy import copy_cube
+
+        operation = self._session.operation_at(_where(target), "copy_cube", spark)
+        return copy_cube(self._session.snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
+
+    def copy_dataset(
+        self,
+        dataset: str,
+        target: str | os.PathLike[str] | Store | Connection,
+        *,
+        name: str | None = None,
+        overwrite: bool = False,
+        spark: Any = None,
+    ) -> dict[str, Any]:
+        """Copy a dataset to another store, or under another name, and tell what was written.
+
+        ``dataset`` is a uuid or ``cube.dataset``, ``name`` the new uuid. A dataset of a cube joins the cube that the
+        target has, as by ``copy_cube``; where there is none it stands alone. Raises what ``copy_cube`` raises.
+        """
+        from kartosql.write.copy import copy_dataset
+
+        operation = self._session.operation_at(_where(target), "copy_dataset", spark)
+        return copy_dataset(self._session.snapshot(), dataset, operation, name=name, overwrite=overwrite)
+
+    def collect_stats(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> dict[str, dict[str, int]]:
+        """Return ``blobsize`` in bytes, ``files``, ``partitions`` and physical ``rows`` of a cube's datasets.
+
+        Rows that were overwritten are counted, as they still stand in the files. Raises
+        ``unknown-table``, ``unknown-dataset``, ``missing-file`` and ``corrupt-file``.
+        """
+        from kartosql.statements import upkeep
+
+        self._session.check_open()
+        return upkeep.stats(self._session, cube, datasets)
+
+    def metadata(self, table: Cube | str) -> dict[str, Any]:
+        """Return the metadata of a dataset, or those of each dataset of a cube; see also ``set_metadata``.
+
+        Raises ``unknown-table``.
+        """
+        from kartosql.statements import upkeep
+
+        self._session.check_open()
+        return upkeep.metadata(self._session, table)
+
+    def create_skipping_index(
+        self,
+        table: str,
+        *,
+        minmax: str | Iterable[str] = (),
+        valuelist: str | Iterable[str] = (),
+        bloomfilter: str | Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
+        regexvaluelist: Mapping[str, str | Iterable[str]] = MappingProxyType({}),
+        spark: Any = None,
+    ) -> dict[str, Any]:
+        """Make skipping indexes of a table: bounds, lists of values, or Bloom filters of columns for each file.
+
+        ``table`` is a uuid, ``cube.dataset``, a cube, or a folder that was attached with METADATA; members of structs
+        are named with dots. Of a cube, every dataset that has a column gets the index. Parameters of a filter are
+        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file.
+        ``regexvaluelist`` maps columns of text to one or several patterns, whose first groups are kept. Indexes
+        that the table has stay, commits of kartosql keep those of datasets up to date. Returns how many ``indexes``
+        there are, and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of
+        each dataset.
+        ``spark`` is a session whose executors read the files of a dataset, or True, as for ``create_index``.
+        Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders
+        also ``no-metadata-folder``, ``encrypted-metadata``, and what is wrong with the metadata.
+        """
+        from kartosql.statements import skipping
+        from kartosql.write.skipping import specs
+
+        self._session.check_writable()
+        indexes = specs(minmax, valuelist, bloomfilter, regexvaluelist)
+        return skipping.create_index(self._session, table, indexes, spark)
+
+    def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
+        """Bring the skipping indexes of a table up to date, after writes of other programs.
+
+        ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
+        Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
+        """
+        from kartosql.statements import skipping
+
+        return skipping.refresh_index(self._session, table, spark)
+
+    def drop_skipping_index(self, table: str) -> dict[str, Any]:
+        """Drop all skipping indexes of a table, and return how many ``files`` these were; of a cube by dataset.
+
+        Raises ``unknown-table`` and ``not-indexed``.
+        """
+        from kartosql.statements import skipping
+
+        return skipping.drop_index(self._session, table)
+
+    def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
+        """Look for what is wrong with a cube or a dataset, and return what was found.
+
+        Files that are missing or torn, schemas, partition values and indices that do not fit
+        the data, cells that a file holds twice, and commits that another program dropped are
+        found; how many rows were overwritten and files belong to nothing is told. With ``full``
+        every page of every file is read and its checksum verified. With ``repair`` what is
+        ``repairable`` is mended, and ``repaired`` then. Raises ``unknown-table``, and what
+        commits raise for a repair.
+        """
+        from kartosql.statements import upkeep
+
+        return upkeep.check(self._session, table, full=full, repair=repair)
+
+    def schema_history(self, table: str) -> Query:
+        """Return the schemas that a dataset, a cube or an attached ODF dataset had, as SHOW SCHEMA HISTORY does.
+
+        Raises ``unknown-table`` and ``broken-schema-history``.
+        """
+        from kartosql.schema_log import history_table
+
+        self._session.check_open()
+        tables = self._session.tables()
+        return Query(history_table(tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot))
+
+    def record_schema(self, table: str) -> list[dict[str, Any]]:
+        """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet.
+
+        Returns for each table its ``dataset``, ``table``, ``version``, ``block``, and whether it was
+        ``recorded``. A broken history is put aside and a new one begun. Raises ``unknown-table``,
+        and what commits raise.
+        """
+        from kartosql.statements import schemas
+
+        return schemas.record_schema(self._session, table)
+
+    def export_schema_history(self, table: str, target: str | os.PathLike[str] | Store) -> dict[str, Any]:
+        """Write the schema history of a dataset as a chain that other tools of Open Data Fabric read.
+
+        ``target`` is a folder or the URL of one, which is made if need be and has to be empty. Returns
+        ``head``, the hash of the last block, and the number of ``blocks``. Raises ``unknown-table``,
+        ``no-schema-history``, ``broken-schema-history`` and ``dataset-exists``.
+        """
+        from kartosql.statements import schemas
+
+        return schemas.export_history(self._session, table, target)
+
+    def export_odf(
+        self,
+        data: Any,
+        target: str | os.PathLike[str] | Store,
+        *,
+        primary_key: str | Iterable[str] = (),
+        event_time: str | None = None,
+    ) -> dict[str, Any]:
+        """Write rows as a new root dataset of Open Data Fabric, and return its ``id``, ``head``, ``rows``, ``bytes``.
+
+        ``data`` is anything with ``__arrow_c_stream__``, results too. ``primary_key`` names columns
+        that identify a row, ``event_time`` the column that says when it happened; without it, that
+        is the time of writing. Raises ``dataset-exists``, ``unknown-column``, ``invalid-argument``,
+        ``invalid-data``, ``null-in-key`` and ``odf-invalid-schema``.
+        """
+        from kartosql.statements import schemas
+
+        return schemas.export_odf(self._session, data, target, primary_key, event_time)
+
+
+def _where(target: Any) -> Any:
+    return target._session if isinstance(target, Connection) else target

@@ -27,7 +27,7 @@ _NO_MEMORY = re.compile(
     r"failed to allocate|allocation failure|unable to allocate|out of java heap"
 )
 _CALLED = ("__repr__", "_repr_html_", "__iter__", "__len__", "__next__", "__arrow_c_stream__", "__arrow_c_schema__")
-_ALWAYS = ("close", "interrupt", "progress")  # whatever goes on
+_ALWAYS = ("close", "interrupt", "progress", "settings")  # whatever goes on
 _C = TypeVar("_C")
 
 

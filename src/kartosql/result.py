@@ -6,7 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
 from kartosql.text import markup
 from kartosql.text.escape import escaped
+from kartosql.text.report import Report
 
 if TYPE_CHECKING:
     import pandas
@@ -100,15 +101,15 @@ class Query:
         return "\n".join(filter(None, [tables.preview(rows, PREVIEW_ROWS), self._summary(rows)]))
 
     def _repr_html_(self) -> str:
-        from kartosql.render import html
+        from kartosql.render import tables
 
         rows = self.head(PREVIEW_ROWS + 1)
         line = self._summary(rows)
-        return html.table(rows, PREVIEW_ROWS) + (f"\n<p>{markup.text(line)}</p>" if line else "")
+        return tables.table(rows, PREVIEW_ROWS) + (f"\n<p>{markup.text(line)}</p>" if line else "")
 
     def _summary(self, head: pa.Table) -> str | None:
         """Return the line on what the query took; None unless it ran to its end."""
-        from kartosql.render.summary import summary
+        from kartosql.render.tables import summary
 
         stats = self.stats
         if stats is None or (self._table is None and head.num_rows > PREVIEW_ROWS):
@@ -202,26 +203,13 @@ class Query:
         return write_file(self.reader(), path, format)
 
 
-class Content(Protocol):
-    """What a statement that inspects found out, in all its forms; ``str()`` is the text for people."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-able dictionary."""
-
-    def table(self) -> pa.Table:
-        """Return it as a table with a column per fact."""
-
-    def html(self) -> str:
-        """Return it as a piece of HTML, everything escaped and without anything from elsewhere."""
-
-
 class ReportQuery(Query):
     """The result of EXPLAIN, ADVISE, VERIFY and SHOW COVERAGE: ``content`` in one of its forms.
 
     As text, JSON and HTML it has one column; ``lines`` is what stands in it.
     """
 
-    def __init__(self, content: Content, name: str, format: str = "text", stats: dict[str, Any] | None = None) -> None:  # noqa: A002
+    def __init__(self, content: Report, name: str, format: str = "text", stats: dict[str, Any] | None = None) -> None:  # noqa: A002
         self.content = content
         self.format = format
         self.lines: list[str] | None = None
@@ -245,7 +233,7 @@ class ReportQuery(Query):
         return self.content.html()
 
 
-def _lines(content: Content, format: str) -> list[str]:  # noqa: A002
+def _lines(content: Report, format: str) -> list[str]:  # noqa: A002
     if format == "json":
         return [json.dumps(content.to_dict(), ensure_ascii=False, indent=1)]
     if format == "html":
@@ -298,7 +286,7 @@ def _python_value(scalar: pa.Scalar) -> Any:
             return scalar.as_py()
     except (OverflowError, ValueError):
         pass
-    from kartosql.render import temporal
+    from kartosql.render import values
 
-    texts = temporal.dates if pa.types.is_date(type_) else temporal.timestamps
+    texts = values.dates if pa.types.is_date(type_) else values.timestamps
     return texts(pa.array([scalar], type_))[0]

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kartosql.connection import Connection, connect
+from kartosql.engines.spark.listing import warming
 from kartosql.engines.spark.scan import Views
 from kartosql.engines.spark.session import keeping_active, quiet
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import quote
-from kartosql.engines.spark.warming import warming
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.snapshot import Snapshot

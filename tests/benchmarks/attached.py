@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import kartosql
-from kartosql.formats.odf import arrow_schema, hashes
+from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import Block, write_block
 
 FILES = 10_000
@@ -49,7 +49,7 @@ def chain_of_files(root: Path) -> None:
     events: list[dict[str, object]] = [
         {"kind": "Seed", "datasetId": bytes((0xED, 0x01)) + bytes(32), "datasetKind": "Root"},
         {"kind": "AddPushSource", "sourceName": "default", "read": {"kind": "NdJson"}, "merge": merge},
-        {"kind": "SetDataSchema", "rawArrowSchema": arrow_schema.to_bytes(pa.schema(list(types.items())))},
+        {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(pa.schema(list(types.items())))},
     ]
     prev = None
     for number in range(FILES):

@@ -23,7 +23,7 @@ from kartosql.write import files, indexing
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from kartosql.write.rows import write_rows
-from kartosql.write.spill import SpillingSorter
+from kartosql.write.sorting import SpillingSorter
 from tests.benchmarks.ratios import HEAD, Figure, in_turns, row
 
 MONTH = "l_shipmonth"

@@ -48,7 +48,7 @@ def check(folder: str, partitions: int, runs: int) -> None:
 
     from kartosql.formats.kartothek.snapshot import Snapshot
     from kartosql.store import Store
-    from kartosql.write.deltas import read_index
+    from kartosql.write.indexing import read_index
 
     store = Store(folder)
     table = Snapshot(store).dataset("t").tables["table"]

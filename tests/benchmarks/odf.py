@@ -18,7 +18,7 @@ import pyarrow as pa
 import kartosql
 from kartosql.formats.kartothek import history
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.odf import arrow_schema, hashes
+from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.chain import read_chain
 
@@ -39,7 +39,7 @@ def cpu(call: Callable[[], object]) -> float:
 
 def chain_of_data() -> dict[str, bytes]:
     """Return the files of a chain of blocks that nearly all add data."""
-    schema = arrow_schema.to_bytes(pa.schema([("offset", pa.int64())]))
+    schema = data_schema.to_bytes(pa.schema([("offset", pa.int64())]))
     files: dict[str, bytes] = {}
     prev = None
     for number in range(BLOCKS):

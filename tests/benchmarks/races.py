@@ -30,7 +30,7 @@ import kartosql
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import indexing
-from kartosql.write.deltas import read_index
+from kartosql.write.indexing import read_index
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from kartosql.write.rows import write_rows

@@ -183,7 +183,7 @@ def test_a_signal_ends_a_statement_and_leaves_no_file(cube, tmp_path, number, co
 def test_a_signal_that_the_starter_ignores_stays_ignored():
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from kartosql.cli.signals import end_on_signals; end_on_signals()\n"
+        "from kartosql.cli.command import end_on_signals; end_on_signals()\n"
         "print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)

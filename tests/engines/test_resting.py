@@ -174,7 +174,7 @@ def test_what_a_run_read_is_known_after_the_next_one_and_after_the_end(connectio
 
 def test_only_small_scans_that_are_repeated_read_without_threads_of_their_own(connection, monkeypatch):
     def threads() -> int:
-        (instance,) = connection._runtime._idle
+        (instance,) = connection._session.runtime._idle
         (row,) = instance.cursor().execute("SELECT current_setting('async_threads')").fetchall()
         return int(row[0])
 

@@ -53,7 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[instance.Instance]:
 
 
 def _idle(connection: Any) -> list[instance.Instance]:
-    return list(connection._runtime._idle)
+    return list(connection._session.runtime._idle)
 
 
 # -- what is used again ------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_a_statement_that_is_expected_alone_runs_in_the_planners_engine(connecti
     connection.expect_one_statement()
     assert connection.sql("SELECT sum(x) FROM t WHERE i = 1").rows() == [(111,)]
     assert len(made) == 1
-    assert not connection._runtime._planners
+    assert not connection._session.runtime._planners
     assert not any(_left(connection).values())
     (kept,) = _idle(connection)
     cursor = kept.cursor()
@@ -232,7 +232,7 @@ def test_a_statement_leaves_nothing_behind(connection, sql):
 def test_planning_leaves_no_variables_and_tables_of_a_statement(connection):
     for sql in ("SELECT x FROM t WHERE i = 1", "SELECT x FROM t WHERE p = 1 AND i < 3"):
         connection.sql(sql).rows()
-        (planner,) = connection._runtime._planners.values()
+        (planner,) = connection._session.runtime._planners.values()
         assert planner.rows("SELECT name FROM duckdb_variables() WHERE name LIKE 'kartosql_files%'") == []
         assert planner._data_keys == []
 
@@ -337,7 +337,7 @@ def test_results_outlive_the_connection(store, made):
     assert lazy.rows() == [(780,)]
     assert lazy.explain().files_selected == 10
     assert _idle(connection) == []
-    assert not connection._runtime._planners
+    assert not connection._session.runtime._planners
 
 
 def test_closing_waits_for_nothing_and_leaves_no_thread_and_no_folder(store, tmp_path_factory, monkeypatch):
@@ -438,7 +438,7 @@ def test_now_is_one_instant_before_and_in_the_text(connection):
     connection.sql("SELECT x FROM t").rows()
     query = connection.sql("SELECT CAST(now() AS VARCHAR) AS n, CAST(current_date AS VARCHAR) AS d FROM t WHERE x = 0")
     (source,) = query._bound.sources
-    statement = connection._runtime.statement(
+    statement = connection._session.runtime.statement(
         connection.settings, FileAccess(connection.store), [p.table for p in source.parts]
     )
     try:
@@ -510,7 +510,7 @@ def test_many_connections_keep_few_instances_and_few_threads(store):
     for _ in range(2):
         for connection in connections:
             assert connection.sql("SELECT sum(x) FROM t").rows() == [(780,)]
-    runtimes = [connection._runtime for connection in connections]
+    runtimes = [connection._session.runtime for connection in connections]
     assert sum(bool(r._idle or r._planners) for r in runtimes) == runtime.MAX_WARM
     reading = [i for r in runtimes for i in r._idle if not i._directly]
     assert 0 < len(reading) <= runtime.MAX_READING_AHEAD
@@ -520,7 +520,7 @@ def test_many_connections_keep_few_instances_and_few_threads(store):
 
 def test_the_planner_has_no_threads_that_read_ahead(connection):
     connection.sql("SELECT sum(x) FROM t WHERE i = 3").rows()
-    (planner,) = connection._runtime._planners.values()
+    (planner,) = connection._session.runtime._planners.values()
     assert planner.rows("SELECT current_setting('async_threads')") == [(0,)]
     (running,) = _idle(connection)
     assert running.cursor().execute("SELECT current_setting('async_threads')").fetchall() > [(0,)]

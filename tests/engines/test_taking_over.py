@@ -55,7 +55,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _left(connection: Any) -> Any:
-    return connection._runtime._idle[-1].resting
+    return connection._session.runtime._idle[-1].resting
 
 
 def test_a_statement_with_other_values_makes_neither_view_nor_transaction(connection, texts):
@@ -159,7 +159,7 @@ def test_a_connection_that_is_dropped_after_fresh_statements_is_freed(tmp_path):
     connection = kartosql.connect(tmp_path / "s")
     for p in (0, 1):
         connection.sql(f"SELECT v FROM t WHERE p = {p}").rows()
-    runtime = weakref.ref(connection._runtime)
+    runtime = weakref.ref(connection._session.runtime)
     del connection
     gc.collect()
     assert runtime() is None

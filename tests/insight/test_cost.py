@@ -8,7 +8,7 @@ import pytest
 
 import kartosql
 from kartosql.errors import FormatError, LimitError
-from kartosql.insight import footers
+from kartosql.insight.cost import sample
 
 
 def _cost(con, sql, **flags):
@@ -48,7 +48,7 @@ def test_nothing_is_opened_for_what_metadata_tell(con):
 
 def test_large_scans_are_measured_in_a_sample_and_say_so(con, monkeypatch):
     whole = _cost(con, "SELECT v1 FROM c")
-    monkeypatch.setattr(footers.sample, "__defaults__", (2,))
+    monkeypatch.setattr(sample, "__defaults__", (2,))
     cost = _cost(con, "SELECT v1 FROM c")
     (item,) = cost.items
     assert (item.files, item.footers, item.rows) == (4, 2, 40)

@@ -9,7 +9,7 @@ import pytest
 
 import kartosql
 from kartosql.errors import SqlError, UsageError
-from kartosql.insight.heat import MAX_COLUMNS, MAX_ROWS, shade
+from kartosql.insight.coverage import MAX_COLUMNS, MAX_ROWS, shade
 
 HOSTILE = '<script>alert(1)</script>"\x1b[31m\u202e'
 

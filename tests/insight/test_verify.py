@@ -10,8 +10,8 @@ import pytest
 import kartosql
 from kartosql.cli.main import main
 from kartosql.errors import KartosqlError
-from kartosql.insight import independent, verify
-from kartosql.insight.multisets import difference, digest
+from kartosql.insight import verify
+from kartosql.insight.verify import difference, digest
 from kartosql.sql import parse
 from kartosql.sql.undetermined import undetermined
 
@@ -203,7 +203,7 @@ def test_data_that_change_meanwhile_are_undecided(con, monkeypatch):
 
 
 def test_what_cannot_be_read_in_another_way_is_not_asked(con, monkeypatch):
-    monkeypatch.setattr(independent, "MAX_BYTES", 10)
+    monkeypatch.setattr(verify, "MAX_BYTES", 10)
     found = _verify(con, "SELECT x FROM c")
     assert found.verdict == "verified"
     assert (found.answers[2].verdict, found.answers[2].note) == ("not asked", "there is more than 1 GiB of it")

@@ -52,7 +52,7 @@ def url(tmp_path_factory) -> str:
 def connections(url) -> Iterator[tuple[Any, Any]]:
     """One connection that knows shapes, and one that parses every text by itself."""
     with kartosql.connect(url, read_only=True) as knowing, kartosql.connect(url, read_only=True) as plain:
-        plain._parse = parse
+        plain._session.parse = parse
         yield knowing, plain
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kartosql.plan.route import Choice, Work, choose, default_limit, refused
+from kartosql.routing import Choice, Work, choose, default_limit, refused
 
 
 def never(*_: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from kartosql.errors import StoreError, UsageError
 from kartosql.render import write_file
-from kartosql.render.files import SUFFIXES, format_of
+from kartosql.render.formats import SUFFIXES, format_of
 
 TABLE = pa.table({"a": [1, 2]})
 

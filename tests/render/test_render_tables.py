@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from kartosql.render import html, tables
+from kartosql.render import tables
 from kartosql.text.escape import width
 
 HOSTILE = "<script>&\"'\x1b[31m\u202e\n|"
@@ -50,15 +50,15 @@ def test_a_box_holds_hostile_text_on_one_line():
 
 
 def test_html_escapes_names_and_values():
-    text = html.table(pa.table({HOSTILE: [HOSTILE]}), 5)
+    text = tables.table(pa.table({HOSTILE: [HOSTILE]}), 5)
     assert text.count("&lt;script&gt;&amp;&quot;&#x27;\\x1b[31m\\u202e\\n|") == 2
     assert "<script" not in text
     assert "\x1b" not in text
 
 
 def test_html_tells_null_from_its_text_and_aligns_numbers():
-    text = html.table(pa.table({"s": ["NULL", None], "n": [1, 2]}), 1)
+    text = tables.table(pa.table({"s": ["NULL", None], "n": [1, 2]}), 1)
     assert "<td>NULL</td>" in text
     assert '<td style="text-align: right">1</td>' in text
     assert text.endswith("<p>(more rows)</p>")
-    assert "<td><i>NULL</i></td>" in html.table(pa.table({"s": [None]}), 5)
+    assert "<td><i>NULL</i></td>" in tables.table(pa.table({"s": [None]}), 5)

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kartosql.render import temporal
+from kartosql.render import values
 
 MAX = 2**63 - 1
 
 
 @given(st.dates())
 def test_dates_are_those_of_python(date):
-    assert temporal.dates(pa.array([date])) == [date.isoformat()]
+    assert values.dates(pa.array([date])) == [date.isoformat()]
 
 
 @given(st.datetimes())
 def test_timestamps_are_those_of_python(moment):
-    assert temporal.timestamps(pa.array([moment], pa.timestamp("us"))) == [str(moment)]
-    assert temporal.timestamps(pa.array([moment], pa.timestamp("us")), "T") == [moment.isoformat()]
+    assert values.timestamps(pa.array([moment], pa.timestamp("us"))) == [str(moment)]
+    assert values.timestamps(pa.array([moment], pa.timestamp("us")), "T") == [moment.isoformat()]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_timestamps_are_those_of_python(moment):
     ],
 )
 def test_dates_beyond_the_range_of_python(days, text):
-    assert temporal.dates(pa.array([days, None], pa.int32()).cast(pa.date32())) == [text, None]
+    assert values.dates(pa.array([days, None], pa.int32()).cast(pa.date32())) == [text, None]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_dates_beyond_the_range_of_python(days, text):
     ],
 )
 def test_timestamps_of_each_unit_and_zone(type_, value, text):
-    assert temporal.timestamps(pa.array([value, None], pa.int64()).cast(type_)) == [text, None]
+    assert values.timestamps(pa.array([value, None], pa.int64()).cast(type_)) == [text, None]
 
 
 def test_offsets_follow_the_zone_of_the_moment():
@@ -66,13 +66,13 @@ def test_offsets_follow_the_zone_of_the_moment():
     array = (
         pa.array(moments, pa.timestamp("us")).cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us", "Europe/Berlin"))
     )
-    assert temporal.timestamps(array) == ["2026-01-01 01:00:00+01:00", "2026-07-01 02:00:00+02:00"]
+    assert values.timestamps(array) == ["2026-01-01 01:00:00+01:00", "2026-07-01 02:00:00+02:00"]
 
 
 def test_the_end_of_a_day_is_a_time():
     array = pa.array([86_400_000_000, 1, None], pa.int64()).cast(pa.time64("us"))
-    assert temporal.times(array) == ["24:00:00", "00:00:00.000001", None]
-    assert temporal.times(pa.array([3661], pa.int32()).cast(pa.time32("s"))) == ["01:01:01"]
+    assert values.times(array) == ["24:00:00", "00:00:00.000001", None]
+    assert values.times(pa.array([3661], pa.int32()).cast(pa.time32("s"))) == ["01:01:01"]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_end_of_a_day_is_a_time():
     ],
 )
 def test_intervals_read_as_in_duckdb(parts, text):
-    assert temporal.intervals(pa.array([parts, None], pa.month_day_nano_interval())) == [text, None]
+    assert values.intervals(pa.array([parts, None], pa.month_day_nano_interval())) == [text, None]
 
 
 def test_durations_are_intervals_of_time():
-    assert temporal.durations(pa.array([90_061, None], pa.duration("s"))) == ["25:01:01", None]
+    assert values.durations(pa.array([90_061, None], pa.duration("s"))) == ["25:01:01", None]

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.formats.odf import arrow_schema, hashes
+from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import Block, write_block
 from kartosql.formats.odf.logical import NotCheckable, logical_hash_of
 from odf_data import SEED, TIME
@@ -67,7 +67,7 @@ class Dataset:
             names["system"]: MOMENT,
             names["event"]: MOMENT,
         }
-        raw = arrow_schema.to_bytes(pa.schema([*system.items(), *columns.items()]))
+        raw = data_schema.to_bytes(pa.schema([*system.items(), *columns.items()]))
         self.add({"kind": "SetDataSchema", "rawArrowSchema": raw})
 
     def append(

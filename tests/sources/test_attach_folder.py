@@ -327,10 +327,10 @@ def test_queries_that_were_made_outlive_what_they_read(con, tmp_path):
     gc.collect()
     assert query.rows() == [(1, 1)]
     assert other.rows() == []
-    mounts = con._mounts
+    mounts = con._session.mounts
     assert len(mounts._mounted) == 2
-    con._plans = None
-    con._runtime.forget()
+    con._session.plans = None
+    con._session.runtime.forget()
     del query, other
     gc.collect()
     assert not mounts._mounted

@@ -203,7 +203,7 @@ def test_histories_and_prompts_hold_no_credentials(leaky, tmp_path):
     pytest.importorskip("prompt_toolkit")
     from kartosql.cli.config import Profile
     from kartosql.cli.options import Options
-    from kartosql.cli.repl.history import History
+    from kartosql.cli.repl.front import History
     from kartosql.cli.repl.options import ShellOptions
     from kartosql.cli.repl.screen import Screen
     from kartosql.cli.repl.start import Behind, greeting

@@ -14,7 +14,7 @@ from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, Kartos
 from kartosql.store import Store
 from kartosql.write.compact import compact
 from kartosql.write.operation import Operation
-from kartosql.write.spill import SpillingSorter
+from kartosql.write.sorting import SpillingSorter
 
 CUBE = Cube("c", ["x", "y"], ["p"], index_columns="i")
 

@@ -78,7 +78,7 @@ def test_statements_make_show_refresh_and_drop_them(connection):
     assert name == "d"
     assert files > 0
     assert connection.store.list_below(BASE) == {}
-    assert POINTER not in connection._snapshot().dataset("d").document.metadata
+    assert POINTER not in connection._session.snapshot().dataset("d").document.metadata
     assert connection.sql("SHOW SKIPPING INDEXES FROM d").rows() == []
 
 
@@ -175,7 +175,7 @@ def test_part_files_that_vanish_are_looked_for_again(tmp_path):
         con.create_dataset("d", rows(range(400)), partition_on="p")
         con.sql("CREATE SKIPPING INDEX ON d (MINMAX(a), VALUELIST(s), BLOOMFILTER(a))")
         sql = "SELECT * FROM d WHERE a = 77 AND s = 's15'"
-        skipping = con._snapshot().dataset("d").tables["table"].skipping
+        skipping = con._session.snapshot().dataset("d").tables["table"].skipping
         assert skipping.indexed()[1] == 20
         # Another program refreshes after the metadata were opened, and before a column of them is read.
         (part,) = (tmp_path / BASE / "d").rglob("part*.parquet")

@@ -7,7 +7,7 @@ import pytest
 
 import builders
 from kartosql.write.document import read_raw
-from kartosql.write.evolve import HeadMoved, heal
+from kartosql.write.schema import HeadMoved, heal
 
 KEY = "d/table/_common_metadata"
 FIRST, SECOND = (builders.schema_bytes({"x": type_}) for type_ in (pa.int64(), pa.string()))

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.errors import SqlError, UsageError
-from kartosql.write.frames import arrow_table, storage_schema, storage_type, to_storage
+from kartosql.write.inputs import arrow_table, storage_schema, storage_type, to_storage
 
 
 def to_table(data, name):

@@ -13,7 +13,7 @@ import builders
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import ranges
+from kartosql.write import indexing
 from kartosql.write.build import write_dataset
 from kartosql.write.files import parquet_bytes
 from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of_files
@@ -235,9 +235,9 @@ def runs_of(kind, rng):
 def test_ranges_of_values_are_the_whole(kind, has_search, monkeypatch):
     # Older versions of Arrow do not search.
     if not has_search:
-        monkeypatch.delattr(ranges.pc, "search_sorted", raising=False)
-    monkeypatch.setattr(ranges, "RANGE_PAIRS", 1000)
-    monkeypatch.setattr(ranges, "RUN_PAIRS", 64)
+        monkeypatch.delattr(indexing.pc, "search_sorted", raising=False)
+    monkeypatch.setattr(indexing, "RANGE_PAIRS", 1000)
+    monkeypatch.setattr(indexing, "RUN_PAIRS", 64)
     type_, files = runs_of(kind, random.Random(7))
     arrays = [pa.array(values, type_) for values in files]
     labels = [f"f{n}" for n in range(len(files))]

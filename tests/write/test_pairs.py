@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.write.pairs import Pairs, unique_values
-from kartosql.write.spill import SpillingSorter
+from kartosql.write.sorting import SpillingSorter
 
 
 @pytest.mark.parametrize(

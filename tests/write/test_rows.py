@@ -14,7 +14,7 @@ from kartosql.write import rows as rows_module
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from kartosql.write.rows import Progress, discard, write_rows
-from kartosql.write.spill import SpillingSorter
+from kartosql.write.sorting import SpillingSorter
 
 CUBE = Layout("c++seed", "seed", ("p",), ("p", "x"), ("x", "i"), ("p", "x", "i"))
 PLAIN = Layout("d", "d", ("p",), (), ("i",), ("p",))

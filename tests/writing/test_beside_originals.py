@@ -74,7 +74,7 @@ def test_the_schema_history_is_still_there_and_marked_as_stale(connection, name)
     history = connection.sql(f"SHOW SCHEMA HISTORY FROM {name}").arrow()
     assert history["version"][0].as_py() == 1
     assert history["block"][0].as_py().startswith("f1620")
-    sealed = connection._snapshot().dataset("c++seed" if name == "c.seed" else name)
+    sealed = connection._session.snapshot().dataset("c++seed" if name == "c.seed" else name)
     from kartosql.formats.kartothek.history import history_of, is_sealed
 
     found = history_of(sealed.document)

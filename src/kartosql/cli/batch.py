@@ -75,7 +75,7 @@ def _format(options: Options, terminal: bool) -> str:
     if options.format is not None:
         return options.format
     if options.output is not None:
-        from kartosql.render.files import format_of
+        from kartosql.render.formats import format_of
 
         return format_of(options.output)
     return "box" if terminal else "csv"

@@ -21,7 +21,7 @@ AGAIN = 0.05
 def opened(path: str | None) -> Iterator[BinaryIO]:
     """Open stdout, or a file as ``render.files.replacing`` does; raises ``store-failed``."""
     if path is not None:
-        from kartosql.render.files import replacing
+        from kartosql.render.formats import replacing
 
         with replacing(path) as out:
             yield out

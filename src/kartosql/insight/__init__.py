@@ -1,5 +1,5 @@
 """What statements read and could read: EXPLAIN, ADVISE, VERIFY, SHOW COVERAGE."""
 
-from kartosql.insight.inspect import Session, inspect
+from kartosql.insight.inspect import inspect
 
-__all__ = ["Session", "inspect"]
+__all__ = ["inspect"]

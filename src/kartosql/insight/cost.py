@@ -2,18 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from kartosql.insight.footers import columns_read, sample
-from kartosql.parquet.metadata import column_bytes
+from kartosql.parquet.metadata import column_bytes, file_metadata
 from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.store import Files
 from kartosql.text import markup
 from kartosql.text.grid import grid
+from kartosql.text.report import Report, table_of
 from kartosql.text.sizes import counted, human_bytes
+
+MAX_FOOTERS = 200
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Footers and sizes in bytes of some files of a dataset; ``files`` are the positions of those that were read."""
+
+    of: int
+    files: tuple[int, ...]
+    footers: tuple[pq.FileMetaData, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no file was left out."""
+        return len(self.files) == self.of
+
+    def scaled(self, number: float) -> int:
+        """Return what a sum over the sample is for all files."""
+        return round(number * self.of / len(self.files)) if self.files else 0
+
+
+def sample(store: Files, keys: Sequence[str], files: Sequence[int], most: int = MAX_FOOTERS) -> Sample:
+    """Read the footers of ``files``, positions in ``keys``; evenly spread ones if there are more than ``most``.
+
+    Raises ``missing-file`` and ``corrupt-file``.
+    """
+    step = max(1.0, len(files) / most)
+    chosen = tuple(files[int(i * step)] for i in range(min(len(files), most)))
+    found = list(store.map(partial(file_metadata, store, with_columns=True), [keys[i] for i in chosen]))
+    return Sample(len(files), chosen, tuple(f for f, _ in found), tuple(size for _, size in found))
+
+
+def columns_read(scan: OccurrenceScan, part: PartScan) -> tuple[str, ...]:
+    """Return the columns of a dataset's files that a scan reads: those used, and the key where rows are matched."""
+    used, table = scan.occurrence.columns, part.part.table
+    columns = set(part.part.columns if used is None else used & set(part.part.columns))
+    if sum(bool(p.files) for p in scan.parts) > 1 or part.overlaid:
+        columns |= set(part.part.join_key)
+    return tuple(sorted(columns - set(table.partition_keys)))
+
 
 _HEAD = ("dataset", "files", "row groups", "rows", "bytes of files", "bytes of columns", "columns")
 
@@ -36,8 +82,8 @@ class Item:
     footers: int
 
 
-@dataclass(frozen=True)
-class Cost:
+@dataclass(frozen=True, repr=False)
+class Cost(Report):
     """What a query will read.
 
     Row groups that the engine leaves out by their statistics are counted; it reads a little more
@@ -82,8 +128,7 @@ class Cost:
     def table(self) -> pa.Table:
         """Return one row per dataset that is opened."""
         types = {"table": pa.string(), "dataset": pa.string(), "columns": pa.list_(pa.string())}
-        columns = {f.name: [getattr(i, f.name) for i in self.items] for f in fields(Item)}
-        return pa.table({name: pa.array(values, types.get(name, pa.int64())) for name, values in columns.items()})
+        return table_of(self.items, Item, types, pa.int64())
 
     def _summary(self) -> list[str]:
         files = sum(i.files for i in self.items)
@@ -123,12 +168,6 @@ class Cost:
         first, *others = (f"<p>{markup.text(line)}</p>" for line in self._summary())
         rows = [[markup.text(cell) for cell in row] for row in self._rows()]
         return markup.fragment(first, markup.table(_HEAD, rows, right=range(1, 6)), *others)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return self.html()
 
 
 def cost(store: Files, report: ScanReport, planning: dict[str, int], limit: int | None) -> Cost:

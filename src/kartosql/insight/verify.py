@@ -3,28 +3,244 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError, LimitError, StoreError
-from kartosql.insight import independent
-from kartosql.insight.inspect import Session
-from kartosql.insight.multisets import difference, digest
+from kartosql.failures import reraise
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
+from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql.statements import Verify
 from kartosql.sql.undetermined import undetermined
-from kartosql.tables.names import Tables
-from kartosql.tables.table import arrow_table
+from kartosql.store import Store
+from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
+from kartosql.text.report import Report, table_of
 from kartosql.text.sizes import human_bytes, human_seconds
 from kartosql.text.version import VERSION
+
+TOLERANCE = 1e-9  # relative, of floating point numbers that were summed in another order
+EXAMPLES = 3
+MAX_ROWS = 200_000  # up to which answers that differ are compared row by row
+
+Row = tuple[Any, ...]
+
+
+def digest(table: pa.Table) -> str:
+    """Return a number that answers with the same rows share, in whatever order they stand.
+
+    It is the sum of a hash of each row. Both zeros are one value, and all NaN.
+    """
+    total = 0
+    for row in rows(table):
+        total += int.from_bytes(hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=16).digest())
+    return f"{total % (1 << 128):032x}"
+
+
+def rows(table: pa.Table) -> Iterator[Row]:
+    """Yield the rows as Python values of which equal ones have the same repr."""
+    for batch in table.to_batches():
+        columns = [[_value(v) for v in _plain(column)] for column in batch.columns]
+        yield from zip(*columns, strict=True) if columns else iter([()] * batch.num_rows)
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [str(v) for v in column]
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float):
+        return 0.0 if value == 0 else value
+    if isinstance(value, dict):
+        return {k: _value(v) for k, v in value.items()}
+    return [_value(v) for v in value] if isinstance(value, list) else value
+
+
+def difference(given: pa.Table, wanted: pa.Table) -> str | None:
+    """Return how an answer differs from another one: a text, empty if only by rounding, or None if not at all."""
+    if given.column_names != wanted.column_names or given.schema.types != wanted.schema.types:
+        return f"columns {_columns(given)} instead of {_columns(wanted)}"
+    if given.num_rows != wanted.num_rows:
+        return f"{given.num_rows:,} rows instead of {wanted.num_rows:,}; {_examples(given, wanted)}".rstrip("; ")
+    if digest(given) == digest(wanted):
+        return None
+    if any(pa.types.is_floating(t) for t in given.schema.types) and _are_close(given, wanted):
+        return ""
+    return _examples(given, wanted) or "rows differ"
+
+
+def _columns(table: pa.Table) -> str:
+    return ", ".join(f"{f.name} {f.type}" for f in table.schema)
+
+
+def _examples(given: pa.Table, wanted: pa.Table) -> str:
+    if max(given.num_rows, wanted.num_rows) > MAX_ROWS:
+        return ""
+    mine, theirs = Counter(map(repr, rows(given))), Counter(map(repr, rows(wanted)))
+    found = [f"missing {row}" for row in list((theirs - mine).elements())[:EXAMPLES]]
+    found += [f"too much {row}" for row in list((mine - theirs).elements())[:EXAMPLES]]
+    return "; ".join(text[:200] for text in found)
+
+
+def _are_close(given: pa.Table, wanted: pa.Table) -> bool:
+    """Return whether two answers with the same number of rows differ in floating point numbers only, and little."""
+    floats = [i for i, t in enumerate(given.schema.types) if pa.types.is_floating(t)]
+
+    def key(row: Row) -> tuple[str, tuple[tuple[int, float], ...]]:
+        others = repr([v for i, v in enumerate(row) if i not in floats])
+        return others, tuple(_order(row[i]) for i in floats)
+
+    for a, b in zip(sorted(rows(given), key=key), sorted(rows(wanted), key=key), strict=True):
+        if key(a)[0] != key(b)[0]:
+            return False
+        for i in floats:
+            x, y = a[i], b[i]
+            same = x is y or (x is not None and y is not None and ((math.isnan(x) and math.isnan(y)) or x == y))
+            if not same and (x is None or y is None or not math.isclose(x, y, rel_tol=TOLERANCE, abs_tol=1e-12)):
+                return False
+    return True
+
+
+def _order(value: float | None) -> tuple[int, float]:
+    return (0, 0.0) if value is None else (1, 0.0) if math.isnan(value) else (2, value)
+
+
+FILE = "__kartosql_file"
+MARKS = ("kartosql_intent", "kartosql_unfinished", "kartosql_schema", "kartosql_absent")
+MAX_BYTES = 1 << 30
+
+Run = Callable[[str, Mapping[str, pa.Table]], pa.Table]
+
+
+class CannotRead(Exception):
+    """Something that the reader does not know; the message says what."""
+
+
+def read(store: Store, source: Table, run: Run) -> pa.Table:
+    """Return all rows of a table of a statement.
+
+    ``run`` answers a query over given tables. Raises CannotRead for what is not understood, and
+    where all files together hold more than 1 GiB.
+    """
+    if source.is_attached:
+        raise CannotRead("it stands in another store, which was attached")
+    try:
+        tables = {f"t{i}": _dataset(store, p.table.uuid, p.table.table) for i, p in enumerate(source.parts)}
+        if not tables:
+            raise CannotRead("it is no dataset")
+        return run(_query(source, tables), tables)
+    except (KeyError, ValueError, TypeError, AttributeError, OSError, pa.ArrowException) as e:
+        reraise(e)
+        raise CannotRead(f"{type(e).__name__}: {e}".splitlines()[0]) from None
+    except (StoreError, LimitError):
+        raise
+    except KartosqlError as e:
+        raise CannotRead(e.message) from None
+
+
+def _query(source: Table, tables: Mapping[str, pa.Table]) -> str:
+    """Return the query that makes the table: the last file wins by cell, then the seed is joined with all others."""
+    cube = source.cube
+    shown = ", ".join(map(quote_identifier, source.columns))
+    if cube is None:
+        return f"SELECT {shown} FROM t0"
+    keys = {}
+    for name, table in tables.items():
+        shared = [*cube.dimension_columns, *cube.partition_columns]
+        keys[name] = ", ".join(quote_identifier(c) for c in shared if c in table.column_names)
+    last = "QUALIFY rank() OVER (PARTITION BY {} ORDER BY {} DESC) = 1"
+    own = [f"(SELECT * EXCLUDE ({FILE}) FROM {n} {last.format(key, FILE)}) AS p{n}" for n, key in keys.items()]
+    joined = [f" LEFT JOIN {part} USING ({key})" for part, key in zip(own[1:], list(keys.values())[1:], strict=True)]
+    return f"SELECT {shown} FROM {own[0]}{''.join(joined)}"
+
+
+def _dataset(store: Store, uuid: str, table: str) -> pa.Table:
+    """Return all rows of one table of a dataset, with the number of the file each stands in."""
+    document = _document(store, uuid)
+    metadata = document.get("metadata", {})
+    if any(mark in metadata for mark in MARKS):
+        raise CannotRead("a change of the dataset is under way")
+    schema = pq.read_schema(pa.BufferReader(store.read(f"{uuid}/{table}/_common_metadata")))
+    if "partitions" in document:
+        keys = [entry["files"][table] for entry in document["partitions"].values() if table in entry["files"]]
+    else:
+        below = f"{uuid}/{table}/"
+        keys = [k for k in sorted(store.list_below(uuid)) if k.startswith(below) and k.endswith(".parquet")]
+    partition_keys = document.get("partition_keys")
+    if partition_keys is None:
+        partition_keys = [name for name, _ in _values(keys[0], uuid, table)] if keys else []
+    if sum(n or 0 for n in store.sizes(keys).values()) > MAX_BYTES:
+        raise CannotRead("there is more than 1 GiB of it")
+    pieces = [
+        _file(store, key, dict(_values(key, uuid, table)), schema, partition_keys, at) for at, key in enumerate(keys)
+    ]
+    if not pieces:
+        fields = [f if not pa.types.is_null(f.type) else pa.field(f.name, pa.string()) for f in schema]
+        return pa.schema([*fields, pa.field(FILE, pa.int64())]).empty_table()
+    return pa.concat_tables(pieces, promote_options="permissive")
+
+
+def _document(store: Store, uuid: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(store.read(f"{uuid}.by-dataset-metadata.json"))
+    except KeyError:
+        import msgpack
+        import zstandard
+
+        packed = store.read(f"{uuid}.by-dataset-metadata.msgpack.zstd")
+        with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+            found = msgpack.unpackb(stream.read(), raw=False, strict_map_key=False)
+    return found
+
+
+def _values(key: str, uuid: str, table: str) -> list[tuple[str, str]]:
+    """Return the partition values in the path of a file."""
+    folders = key.removeprefix(f"{uuid}/{table}/").split("/")[:-1]
+    pairs = [folder.partition("=") for folder in folders]
+    if not all(separator for _, separator, _ in pairs):
+        raise CannotRead(f"a folder is no partition value in {key!r}")
+    return [(unquote(name), unquote(value, errors="strict")) for name, _, value in pairs]
+
+
+def _file(
+    store: Store, key: str, values: Mapping[str, str], schema: pa.Schema, partition_keys: list[str], at: int
+) -> pa.Table:
+    table = pq.read_table(pa.BufferReader(store.read(key)), partitioning=None)
+    columns, names = [], []
+    for field in schema:
+        untyped = pa.types.is_null(field.type)
+        if field.name in partition_keys:
+            type_ = pa.string() if untyped else field.type
+            text = pa.array([values[field.name]])
+            if pa.types.is_boolean(type_):
+                text = pa.array([values[field.name].lower()])
+            column = pa.repeat(text.cast(type_)[0], table.num_rows)
+        else:
+            column = table.column(field.name)
+            column = column if untyped else column.cast(field.type)
+        columns.append(column)
+        names.append(field.name)
+    return pa.table([*columns, pa.array([at] * table.num_rows, pa.int64())], names=[*names, FILE])
+
 
 ATTEMPTS = 3
 # What an engine says that is not asked: it is no answer, and no fault.
@@ -50,8 +266,8 @@ class Answer:
     note: str | None = None
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Report):
     """What several answers to one query have in common.
 
     ``verdict`` is verified, different, or undecided: what differs may do so, as the query does
@@ -81,8 +297,7 @@ class Certificate:
     def table(self) -> pa.Table:
         """Return one row per answer."""
         types = {"rows": pa.int64(), "files": pa.int64(), "bytes": pa.int64(), "seconds": pa.float64()}
-        columns = {f.name: [getattr(a, f.name) for a in self.answers] for f in fields(Answer)}
-        return pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
+        return table_of(self.answers, Answer, types, pa.string())
 
     def _rows(self) -> list[list[str]]:
         return [
@@ -121,30 +336,24 @@ class Certificate:
             verdict, markup.table(("", ""), facts), markup.table(_HEAD, rows, right=(1, 3, 4, 5)), listed
         )
 
-    def __repr__(self) -> str:
-        return str(self)
 
-    def _repr_html_(self) -> str:
-        return self.html()
-
-
-def verify(session: Session, statement: Verify) -> Certificate:
+def verify(request: Request, statement: Verify) -> Certificate:
     """Answer a query with and without pruning, over files read in another way, and by Spark; compare the rows.
 
     Rows are compared as multisets. Raises what the query itself raises.
     """
     found = None
     for _ in range(ATTEMPTS):
-        found, changed = _attempt(session, statement)
+        found, changed = _attempt(request, statement)
         if not changed:
             break
     assert found is not None
     return found
 
 
-def _attempt(session: Session, statement: Verify) -> tuple[Certificate, bool]:
+def _attempt(request: Request, statement: Verify) -> tuple[Certificate, bool]:
     select = statement.query
-    query = session.query(select, on="duckdb")
+    query = request.query(select, on="duckdb")
     started = time.perf_counter()
     reference = query.arrow()
     sources = query.sources
@@ -154,16 +363,16 @@ def _attempt(session: Session, statement: Verify) -> tuple[Certificate, bool]:
     def ask(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]]) -> None:
         answers.append(_compared(by, make, reference))
 
-    ask("duckdb, all files", lambda: _run(session.query(select, on="duckdb", pruned=False)))
-    ask("duckdb, files read in another way", lambda: (_independent(session, query), None))
+    ask("duckdb, all files", lambda: _run(request.query(select, on="duckdb", pruned=False)))
+    ask("duckdb, files read in another way", lambda: (_independent(request, query), None))
     if statement.engine != "duckdb":
-        ask("spark", lambda: _run(session.query(select, on="spark")))
-    now = session.query(select, on="duckdb").sources
+        ask("spark", lambda: _run(request.query(select, on="spark")))
+    now = request.query(select, on="duckdb").sources
     changed = any(a is not b for a, b in zip(sources, now, strict=True) if a.data is None)
     verdict, because = _verdict(answers, select, changed)
     made = Certificate(
         sql=select.text,
-        store=str(session.main.url),
+        store=str(request.session.store.url),
         time=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         version=VERSION,
         tables=tuple((s.name, sum(len(p.table.files) for p in s.parts)) for s in sources),
@@ -178,29 +387,29 @@ def _run(query: SelectQuery) -> tuple[pa.Table, SelectQuery]:
     return query.arrow(), query
 
 
-def _independent(session: Session, query: SelectQuery) -> pa.Table:
+def _independent(request: Request, query: SelectQuery) -> pa.Table:
     """Answer a query over tables that were read without the library's reader."""
 
     def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         statement = parse(sql)
         assert isinstance(statement, Select)
         registered = {name: arrow_table(name, table) for name, table in tables.items()}
-        known = Tables(session.tables().snapshot, registered)
-        return SelectQuery(statement, known, session.runtime, session.settings).arrow()
+        known = Tables(request.session.tables().snapshot, registered)
+        return SelectQuery(statement, known, request.session.runtime, request.session.settings).arrow()
 
-    read: dict[int, pa.Table] = {}
+    tables: dict[int, pa.Table] = {}
     for source in query.sources:
-        if id(source) not in read:
+        if id(source) not in tables:
             given = source.data is not None
-            read[id(source)] = source.data if given else independent.read(session.main, source, run)
-    return query.answer_over([read[id(source)] for source in query.sources])
+            tables[id(source)] = source.data if given else read(request.session.store, source, run)
+    return query.answer_over([tables[id(source)] for source in query.sources])
 
 
 def _compared(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]], reference: pa.Table) -> Answer:
     started = time.perf_counter()
     try:
         table, query = make()
-    except independent.CannotRead as e:
+    except CannotRead as e:
         return Answer(by, "not asked", note=str(e))
     except KartosqlError as e:
         if e.code in STOPPED:

@@ -14,6 +14,7 @@ from kartosql.plan.scan import OccurrenceScan, PartScan, Step
 from kartosql.tables.table import Part
 from kartosql.text import markup
 from kartosql.text.grid import one_line
+from kartosql.text.report import Report, table_of
 
 MAX_FOUND = 20
 
@@ -34,8 +35,8 @@ class Verdict:
     because: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Why:
+@dataclass(frozen=True, repr=False)
+class Why(Report):
     """The verdicts on the files that a name stands for."""
 
     name: str
@@ -51,8 +52,7 @@ class Why:
     def table(self) -> pa.Table:
         """Return one row per verdict."""
         types = {"is_read": pa.bool_(), "because": pa.list_(pa.string())}
-        columns = {f.name: [getattr(v, f.name) for v in self.verdicts] for f in fields(Verdict)}
-        return pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
+        return table_of(self.verdicts, Verdict, types, pa.string())
 
     def __str__(self) -> str:
         lines = []
@@ -72,12 +72,6 @@ class Why:
             reasons = [f"it holds {v.partition}"] if v.partition else []
             pieces.append("<ul>" + "".join(f"<li>{markup.text(r)}</li>" for r in [*reasons, *v.because]) + "</ul>")
         return markup.fragment(*pieces)
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        return self.html()
 
 
 def _place(verdict: Verdict) -> str:

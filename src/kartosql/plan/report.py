@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
 from kartosql.text.grid import grid, one_line
+from kartosql.text.report import Report
 from kartosql.text.sizes import human_bytes
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class ReportLine:
     note: str | None = None
 
 
-@dataclass(frozen=True)
-class ScanReport:
+@dataclass(frozen=True, repr=False)
+class ScanReport(Report):
     """What a statement will read, and why no more.
 
     ``phases`` are the seconds that each phase of planning took.
@@ -208,9 +209,6 @@ class ScanReport:
             total += size
         return total
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def __str__(self) -> str:
         found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
         for scan in self.scan.occurrences:
@@ -248,9 +246,6 @@ class ScanReport:
         from kartosql.plan.report_html import html
 
         return html(self)
-
-    def _repr_html_(self) -> str:
-        return self.html()
 
     def summary(self, scan: OccurrenceScan) -> str:
         """Return how many files and bytes of a table occurrence are left."""

@@ -2,12 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
+from kartosql.plan.report import ScanReport, human_bytes
 from kartosql.render.values import is_number, texts
 from kartosql.text.escape import escaped, width
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a statement took. Bytes are those of data files; None is what nobody measured.
+
+    ``bytes_total`` are the bytes of all files of the tables named.
+    """
+
+    rows: int
+    seconds: float
+    plan_seconds: float | None = None
+    files_read: int | None = None
+    files_total: int | None = None
+    bytes_read: int | None = None
+    bytes_total: int | None = None
+
+    @property
+    def bytes_saved(self) -> int | None:
+        """Bytes of the tables that were not read."""
+        if self.bytes_read is None or self.bytes_total is None:
+            return None
+        return max(0, self.bytes_total - self.bytes_read)
+
+    def __str__(self) -> str:
+        parts = [f"{self.rows:,} {'row' if self.rows == 1 else 'rows'} in {self.seconds:.3f} s"]
+        if self.plan_seconds is not None:
+            read = max(0.0, self.seconds - self.plan_seconds)
+            parts[0] += f" (plan {self.plan_seconds:.3f}, read {read:.3f})"
+        if self.files_total:
+            parts.append(f"{self.files_read:,} of {self.files_total:,} {'file' if self.files_total == 1 else 'files'}")
+            if self.bytes_read is not None:
+                total = "" if self.bytes_total is None else f" of {human_bytes(self.bytes_total)}"
+                parts.append(f"{human_bytes(self.bytes_read)}{total} read")
+            if self.bytes_saved is not None:
+                parts.append(f"{human_bytes(self.bytes_saved)} saved")
+        return " · ".join(parts)
+
+
+def summary(rows: int, seconds: float, stats: Mapping[str, Any] | None, report: ScanReport | None) -> Summary:
+    """Return the account of a statement from its stats and its report, both None for one that scans nothing."""
+    if not stats or report is None:
+        return Summary(rows, seconds)
+    return Summary(
+        rows,
+        float(stats["seconds"]),
+        float(stats["plan_seconds"]),
+        stats["files_read"],
+        stats["files_total"],
+        stats.get("bytes_read"),
+        total_bytes(report),
+    )
+
+
+def total_bytes(report: ScanReport) -> int | None:
+    """Return the bytes of all files of the tables that a report is about, None if a size is not known."""
+    total = 0
+    for scan in report.scan.occurrences:
+        for part in scan.parts:
+            for key in part.part.table.files:
+                size = report.sizes.get(key)
+                if size is None:
+                    return None
+                total += size
+    return total
+
+
+def table(table: pa.Table, rows: int) -> str:
+    """Return an HTML table of at most ``rows`` rows; names and values are escaped.
+
+    NULL is shown in italics, so that it differs from the text.
+    """
+    shown = table.slice(0, rows)
+    lines = ["<table>", table_head(table.schema), "<tbody>"]
+    for batch in shown.to_batches():
+        lines += table_rows(batch)
+    lines += ["</tbody>", "</table>"]
+    if table.num_rows > rows:
+        lines.append("<p>(more rows)</p>")
+    return "\n".join(lines)
+
+
+def table_head(schema: pa.Schema) -> str:
+    """Return the head of a table: the names of its columns."""
+    cells = (f"<th{_style(field.type)}>{_text(escaped(field.name))}</th>" for field in schema)
+    return f"<thead><tr>{''.join(cells)}</tr></thead>"
+
+
+def table_rows(batch: pa.RecordBatch) -> Iterator[str]:
+    """Yield the rows of a table."""
+    styles = [_style(type_) for type_ in batch.schema.types]
+    nulls = [column.is_null().to_pylist() for column in batch.columns]
+    for row, missing in zip(zip(*batch_cells(batch), strict=True), zip(*nulls, strict=True), strict=True):
+        line = "".join(
+            f"<td{style}>{'<i>NULL</i>' if null else _text(cell)}</td>"
+            for cell, null, style in zip(row, missing, styles, strict=True)
+        )
+        yield f"<tr>{line}</tr>"
+
+
+def _style(type_: pa.DataType) -> str:
+    return ' style="text-align: right"' if is_number(type_) else ""
+
+
+def _text(text: str) -> str:
+    return html.escape(text)
+
 
 NULL = "NULL"
 PREVIEW_WIDTH = 80

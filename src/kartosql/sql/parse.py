@@ -10,8 +10,8 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.sql.guard import check_tokens, check_tree
 from kartosql.sql.shapes import constants_of
+from kartosql.sql.statement_policy import check_tokens, check_tree
 from kartosql.sql.statements import Describe, Name, Reset, Select, Set, Show, Statement
 from kartosql.sql.tokens import CONSTANTS, cleaned, number_of, parts_of, tokens_of
 from kartosql.sql.tree import parse_tree
@@ -243,7 +243,7 @@ class _Cursor:
 
             return parse_attach(self.text, self.tokens)
         if word in EXPORT_WORDS:
-            from kartosql.sql.export_parse import parse_export
+            from kartosql.sql.write_parse import parse_export
 
             return parse_export(self.text, self.tokens)
         if word in WRITE_WORDS:

@@ -30,11 +30,15 @@ from kartosql.sql.write_statements import (
     DropDataset,
     DropIndex,
     DropSkipping,
+    ExportHistory,
+    ExportOdf,
     Insert,
     Literal,
     Named,
+    RecordSchema,
     RefreshSkipping,
     SetMetadata,
+    Skip,
 )
 
 # What each first word can begin, as it is shown in hints.
@@ -346,7 +350,6 @@ class _WriteCursor(_Cursor):
         return self.on(), self.some_columns()
 
     def create_skipping(self) -> CreateSkipping:
-        from kartosql.sql.skipping_parse import skips
 
         return CreateSkipping(self.text, self.on(), skips(self))
 
@@ -401,3 +404,174 @@ def _check_condition(query: Select, text: str) -> None:
             span=span_of(inner),
             sql=text,
         )
+
+
+KINDS = {"MINMAX": (), "VALUELIST": (), "BLOOMFILTER": ("FPP", "NDV"), "REGEXVALUELIST": ("PATTERN",)}
+
+
+def skips(cursor: _WriteCursor) -> tuple[Skip, ...]:
+    """Read ``(MINMAX(a), VALUELIST(b.c), BLOOMFILTER(d) WITH (fpp = 0.01))``."""
+    cursor.expect("(")
+    found: list[Skip] = []
+    while not found or cursor.take(","):
+        kind = cursor.keyword()
+        if kind not in KINDS:
+            raise cursor.fail("Expected a kind of skipping index.", f"There are {', '.join(KINDS)}.")
+        cursor.at += 1
+        cursor.expect("(")
+        names = [cursor.named()]
+        while cursor.take(","):
+            names.append(cursor.named())
+        cursor.expect(")")
+        parameters = _parameters(cursor, kind) if cursor.phrase("WITH") else ()
+        if kind == "REGEXVALUELIST" and not parameters:
+            raise cursor.fail("Expected WITH (pattern = '...'), once or several times.")
+        found += [Skip(kind, name.parts, parameters) for name in names]
+    cursor.expect(")")
+    return tuple(found)
+
+
+def _parameters(cursor: _WriteCursor, kind: str) -> tuple[tuple[str, int | float | str], ...]:
+    cursor.expect("(")
+    found: list[tuple[str, int | float | str]] = []
+    while not found or cursor.take(","):
+        name = cursor.keyword()
+        if name not in KINDS[kind] or (name in dict(found) and name != "PATTERN"):
+            known = ", ".join(KINDS[kind]).lower() or "none"
+            raise cursor.fail(f"Expected a parameter of {kind}, each once.", f"There are: {known}.")
+        cursor.at += 1
+        cursor.expect("=")
+        found.append((name, _text(cursor) if name == "PATTERN" else cursor.number()))
+    cursor.expect(")")
+    return tuple(found)
+
+
+def _text(cursor: _WriteCursor) -> str:
+    if cursor.at >= len(cursor.tokens) or cursor.tokens[cursor.at].token_type != TokenType.STRING:
+        raise cursor.fail("Expected a pattern in single quotes.")
+    cursor.at += 1
+    return cursor.tokens[cursor.at - 1].text
+
+
+EXPORT_FORMS = {
+    "RECORD": "RECORD SCHEMA FOR t",
+    "EXPORT SCHEMA": "EXPORT SCHEMA HISTORY OF t TO 'folder or URL'",
+    "EXPORT": "EXPORT (SELECT ...) TO 'folder or URL' (TYPE odf [, PRIMARY_KEY (a, b)] [, EVENT_TIME column])",
+}
+_BRACKETS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
+
+
+def parse_export(text: str, tokens: list[Token]) -> Write:
+    """Return the statement; raises ``syntax-error`` and what a query must not do."""
+    return _ExportCursor(text, tokens).parse()
+
+
+class _ExportCursor(_Cursor):
+    """A position in the tokens of RECORD or EXPORT."""
+
+    form = "EXPORT"
+
+    def fail(self, message: str, hint: str | None = None) -> SqlError:
+        """Return the error about the current token; the hint is the form of the statement unless given."""
+        return super().fail(message, hint or EXPORT_FORMS[self.form])
+
+    def parse(self) -> Write:
+        if self.take("RECORD"):
+            self.form = "RECORD"
+            self.need("SCHEMA")
+            self.need("FOR")
+            record = RecordSchema(self.text, self.named())
+            self.end()
+            return record
+        self.need("EXPORT")
+        if self.take("SCHEMA"):
+            self.form = "EXPORT SCHEMA"
+            self.need("HISTORY")
+            self.need("OF")
+            target = self.named()
+            self.need("TO")
+            history = ExportHistory(self.text, target, self.string())
+            self.end()
+            return history
+        query = self.bracketed()
+        self.need("TO")
+        url = self.string()
+        key, event_time = self.options()
+        self.end()
+        return ExportOdf(self.text, url, key, event_time, query)
+
+    # -- pieces ------------------------------------------------------------------------------
+
+    def need(self, word: str) -> None:
+        if not self.take(word):
+            raise self.fail(f"Expected {word}.")
+
+    def named(self) -> Named:
+        return Named(*self.name())
+
+    def string(self) -> str:
+        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
+            raise self.fail("Expected a folder or URL in single quotes.")
+        self.at += 1
+        return self.tokens[self.at - 1].text
+
+    def bracketed(self) -> Select:
+        """Parse the query in brackets; every character of it stands where it stands in the statement."""
+        if self.word() != "(":
+            error = self.fail("Expected a query in brackets.")
+            if self.word() == "DATABASE":
+                error.code = "not-supported"  # DuckDB has this form
+            raise error
+        first = self.at
+        depth = 0
+        while self.at < len(self.tokens):
+            depth += _BRACKETS.get(self.tokens[self.at].token_type, 0)
+            self.at += 1
+            if depth == 0:
+                break
+        if depth or self.at == first + 2:
+            raise self.fail("Expected a query, and the bracket that ends it.")
+        start, end = self.tokens[first].end + 1, self.tokens[self.at - 1].start
+        text = "".join(c if c.isspace() else " " for c in self.text[:start]) + self.text[start:end]
+        try:
+            return _Cursor(text, tokens_of(text)).select()
+        except SqlError as e:
+            e.sql = self.text
+            raise
+
+    def options(self) -> tuple[Columns, Named | None]:
+        """Parse the options, of which TYPE odf is one."""
+        if not self.take("("):
+            raise self.fail("Expected (TYPE odf).")
+        seen: set[str] = set()
+        key: Columns = ()
+        event_time: Named | None = None
+        while not self.take(")"):
+            name = self.word()
+            if name in seen:
+                raise self.fail(f"{name} stands there twice.")
+            seen.add(name)
+            if self.take("TYPE"):
+                if not self.take("ODF"):
+                    raise self.fail("Expected the type odf.")
+            elif self.take("PRIMARY_KEY"):
+                key = self.columns()
+            elif self.take("EVENT_TIME"):
+                event_time = self.named()
+            else:
+                raise self.fail("Expected TYPE, PRIMARY_KEY or EVENT_TIME.")
+            if not self.take(",") and self.word() != ")":
+                raise self.fail("Expected , or ).")
+        if "TYPE" not in seen:
+            raise self.fail("Expected TYPE odf among the options.")
+        return key, event_time
+
+    def columns(self) -> Columns:
+        if not self.take("("):
+            return (self.named(),)
+        found = [self.named()]
+        while self.take(","):
+            found.append(self.named())
+        if not self.take(")"):
+            raise self.fail("Expected , or ).")
+        return tuple(found)

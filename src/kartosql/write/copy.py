@@ -22,8 +22,8 @@ from kartosql.write import cubes, indexing
 from kartosql.write.change import Change, partition_keys_of
 from kartosql.write.copy_files import copy_file
 from kartosql.write.datasets import cube_of, find_uuid
-from kartosql.write.deltas import read_index
 from kartosql.write.files import file_key
+from kartosql.write.indexing import read_index
 from kartosql.write.layout import Layout, columns_of
 from kartosql.write.members import check_member_name, check_name, check_together, flags, wanted_indices
 from kartosql.write.operation import Operation, report_of

@@ -19,8 +19,7 @@ from kartosql.store.keys import key_problem
 from kartosql.write import cubes, files, members
 from kartosql.write.change import CODECS, Change
 from kartosql.write.deletion import delete_datasets
-from kartosql.write.frames import invalid_data
-from kartosql.write.inputs import Rows, open_rows
+from kartosql.write.inputs import Rows, invalid_data, open_rows
 from kartosql.write.layout import Layout, checked_metadata, columns_of
 from kartosql.write.operation import Operation, check_index_keys, no_rows, report_of
 from kartosql.write.remove import Removal, same_partitions

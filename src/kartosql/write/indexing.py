@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Set
-from itertools import chain
+import os
+import uuid as uuids
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,11 +21,163 @@ from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
+from kartosql.store.keys import check_key
+from kartosql.write import files
+from kartosql.write.change import Change
 from kartosql.write.files import open_key
-from kartosql.write.pairs import one_zero, pairs_of, unique_values
-from kartosql.write.ranges import encode, ranges
+from kartosql.write.pairs import is_number, one_zero, pairs_of, unique_values
+from kartosql.write.schema import Schemas
+
+# Small enough for caches; whole numbers that are as dense are sorted by counting.
+RANGE_PAIRS = 1 << 15
+# Shorter runs are sorted all at once.
+RUN_PAIRS = 1 << 10
+
+# Values ascending, how many numbers each has, and these numbers one after the other.
+Grouped = tuple[pa.Array, pa.Array, pa.Array]
+
+
+def ranges(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
+    """Yield the pairs (``values[i]``, ``codes[i]``) in ranges of values, each pair once.
+
+    Numbers of one value stay in their order. Values that ascend are read piece by piece;
+    otherwise runs of ascending numbers are merged by several threads.
+    """
+    if not len(values):
+        return
+    if _is_ascending(values):
+        yield from _cut(values, codes)
+        return
+    if is_number(values.type):
+        yield from _merged(_one(values), _one(codes))
+        return
+    texts, numbers = encode(values)
+    ordered = texts.take(pc.sort_indices(texts))
+    ranks = pc.subtract(pc.rank(texts, "ascending", tiebreaker="first").cast(pa.int64()), 1)
+    for found, counts, some in _merged(ranks.take(numbers), _one(codes)):
+        yield ordered.take(found), counts, some
+
+
+def encode(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    """Return the different values of a column, and for each row which of them it is."""
+    # In one chunk, unless text is too long for it: each chunk would bring all values along.
+    found = pa.table([column], names=["c"]).combine_chunks()["c"].dictionary_encode().unify_dictionaries()
+    if not found.num_chunks:
+        return pa.array([], column.type), pa.array([], pa.int32())
+    return found.chunk(0).dictionary, pa.concat_arrays([chunk.indices for chunk in found.chunks])
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _is_ascending(values: pa.ChunkedArray) -> bool:
+    if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+        return False
+    count = len(values) - 1
+    return count < 1 or bool(pc.all(pc.less_equal(values.slice(0, count), values.slice(1))).as_py())
+
+
+def _cut(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
+    """Yield the groups of ascending values."""
+    start, size = 0, RANGE_PAIRS
+    while start < len(values):
+        some = _one(values.slice(start, size))
+        end = len(some)
+        if start + end < len(values):
+            # The last value may go on behind.
+            end = pc.index(pc.equal(some, some[-1]), True).as_py()
+            if not end:
+                size *= 2
+                continue
+        yield _grouped(some.slice(0, end), _one(codes.slice(start, end)))
+        start, size = start + end, RANGE_PAIRS
+
+
+def _merged(values: pa.Array, codes: pa.Array) -> Iterator[Grouped]:
+    """Yield the groups of whole numbers or times that stand in ascending runs."""
+    breaks = pc.indices_nonzero(pc.less(values.slice(1), values.slice(0, len(values) - 1))).cast(pa.int64())
+    if len(breaks) >= len(values) // RUN_PAIRS or len(values) <= RANGE_PAIRS:
+        yield _sorted([values], [codes])
+        return
+    runs = list(pairwise([0, *pc.add(breaks, 1).to_pylist(), len(values)]))
+    bounds = _bounds(values)
+    cuts = [[start, *_places(values.slice(start, end - start), bounds, start), end] for start, end in runs]
+    work = [[(cut[at], cut[at + 1]) for cut in cuts if cut[at] < cut[at + 1]] for at in range(len(bounds) + 1)]
+
+    def done(pieces: Sequence[tuple[int, int]]) -> Grouped:
+        return _sorted([values.slice(a, b - a) for a, b in pieces], [codes.slice(a, b - a) for a, b in pieces])
+
+    yield from _in_threads(done, [pieces for pieces in work if pieces])
+
+
+def _bounds(values: pa.Array) -> pa.Array:
+    """Return values that cut all into ranges of about RANGE_PAIRS."""
+    step = RANGE_PAIRS // 64
+    sample = values.take(pa.array(range(0, len(values), step), pa.int64()))
+    sample = sample.take(pc.array_sort_indices(sample))
+    return pc.unique(sample.take(pa.array(range(64, len(sample), 64), pa.int64())))
+
+
+def _places(run: pa.Array, bounds: pa.Array, start: int) -> list[int]:
+    """Return where ``bounds`` begin in a run that begins at ``start``."""
+    if hasattr(pc, "search_sorted"):
+        return [start + place for place in pc.search_sorted(run, bounds, side="left").to_pylist()]
+    numbers = run.view(pa.int64()) if pa.types.is_temporal(run.type) and run.type.bit_width == 64 else run
+    wanted = bounds.view(numbers.type).to_pylist()
+    return [start + bisect_left(range(len(run)), bound, key=lambda i: numbers[i].as_py()) for bound in wanted]
+
+
+def _in_threads(
+    work: Callable[[Sequence[tuple[int, int]]], Grouped], items: Sequence[Sequence[tuple[int, int]]]
+) -> Iterator[Grouped]:
+    workers = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers, thread_name_prefix="kartosql-index") as pool:
+        waiting: deque[Future[Grouped]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _sorted(values: Sequence[pa.Array], codes: Sequence[pa.Array]) -> Grouped:
+    some, numbers = pa.concat_arrays(values), pa.concat_arrays(codes)
+    if len(values) > 1 or len(some) > 1:
+        places = pc.array_sort_indices(some)
+        some, numbers = some.take(places), numbers.take(places)
+    return _grouped(some, numbers)
+
+
+def _grouped(values: pa.Array, codes: pa.Array) -> Grouped:
+    """Return the different values of some in order, how many codes each has, and the codes, none twice for a value."""
+    count = len(values)
+    new = pc.not_equal(values.slice(1), values.slice(0, count - 1))
+    again = pc.and_not(pc.less_equal(codes.slice(1), codes.slice(0, count - 1)), new)
+    if pc.any(again).as_py():
+        # An older index may hold a pair twice. Of the numbers of a value the first ones stay, in their order.
+        ranks = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(new.cast(pa.int64()))])
+        width = pa.scalar(pc.max(codes).as_py() + 1, pa.int64())
+        starts = _starts(new)
+        keys = pc.unique(pc.add(pc.multiply(ranks, width), codes.cast(pa.int64())))
+        ranks = pc.divide(keys, width)
+        found = values.take(starts)
+        codes = pc.subtract(keys, pc.multiply(ranks, width)).cast(pa.int32())
+        starts = _starts(pc.not_equal(ranks.slice(1), ranks.slice(0, len(ranks) - 1)))
+    else:
+        starts = _starts(new)
+        found = values.take(starts)
+    ends = pa.concat_arrays([starts.slice(1), pa.array([len(codes)], pa.int64())])
+    return found, pc.subtract(ends, starts), codes
+
+
+def _starts(new: pa.Array) -> pa.Array:
+    return pa.concat_arrays([pa.array([0], pa.int64()), pc.add(pc.indices_nonzero(new).cast(pa.int64()), 1)])
+
 
 __all__ = [
     "VALUES_PER_ROW_GROUP",
@@ -184,3 +343,134 @@ def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> p
     except (pa.ArrowException, OSError) as e:
         reraise(e, f"Cannot read {key!r}")
         raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
+
+
+# From here on an index is written without ever being in memory as a whole.
+STREAMED_PAIRS = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Work:
+    """An index as it stands in its file, the pairs that are new, and the labels that go."""
+
+    old: pa.Table | None
+    added: pa.Table
+    removed: frozenset[str]
+
+
+@dataclass(frozen=True)
+class IndexWork:
+    """What there is to do for the inverted indices of a document.
+
+    ``old`` are the indices and ``planned`` the labels that the change was planned on;
+    ``document`` is the next one, but for its indices.
+    """
+
+    store: Store
+    change: Change
+    old: dict[str, Any]
+    planned: frozenset[str]
+    anew: bool
+    schemas: Schemas
+    removed: frozenset[str]
+    document: DatasetDocument
+
+    def write(self, created: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the indices by column and the keys of those files that are new."""
+        wanted = {c: w for c, w in self.old.items() if self.change.indices.get(c, ...) is not None}
+        new = [*(self.change.pairs.items() if self.anew else ()), *self.change.indices.items()]
+        # The originals cannot read an index without a type.
+        wanted |= {c: None for c, p in new if p is not None and not pa.types.is_null(p.schema.field("value").type)}
+        columns = list(wanted)
+        work = self.store.map(lambda column: self._work(column, wanted[column]), columns)
+        made = {column: index for column, index in zip(columns, work, strict=True) if index is not None}
+        keys = {}
+        for column in made:
+            # Two commits in one microsecond must not meet.
+            name = f"{created}-{uuids.uuid4().hex}"
+            key = index_key(self.document.uuid, column, name)
+            keys[column] = check_key(key, f"{self.document.uuid}/", source=self.document.key)
+        self.store.map(lambda column: self._put(keys[column], column, made[column]), list(made))
+        return {column: keys.get(column, self.old.get(column)) for column in columns}, tuple(keys.values())
+
+    def _put(self, key: str, column: str, work: _Work) -> None:
+        schema = index_schema(work.added, column)
+        pieces = merged(work.old, work.removed, work.added, column)
+        if work.old is not None or work.added.num_rows < STREAMED_PAIRS:
+            table = pa.concat_tables([schema.empty_table(), *pieces])
+            self.store.put(key, files.parquet_bytes(table, VALUES_PER_ROW_GROUP))
+            return
+        # Row group by row group, so that an index may be larger than memory.
+        with self.store.output(key) as out:
+            files.write_parquet(files.Counted(out), schema, pieces, VALUES_PER_ROW_GROUP)
+
+    def _work(self, column: str, where: Any) -> _Work | None:
+        """Return what the index of a column is made of; None if the old file stays."""
+        given = self.change.indices.get(column)
+        if given is not None:
+            labels = self.document.labels or ()
+            pairs = _without(given, self.planned.difference(labels))
+            later = [label for label in labels if label not in self.planned]
+            return _joined(None, [pairs, *self._pairs(column, later)])
+        if where is None:
+            return _joined(None, [self.change.pairs[column]])
+        if not self.removed and not self.change.added:
+            return None
+        if not isinstance(where, str):
+            everything = self._pairs(column, self.document.labels or ())
+            return _joined(None, everything) if everything else None
+        added = self.change.pairs.get(column)
+        if added is None:
+            new = self._pairs(column, list(self.change.added))
+        else:
+            # A column without any value has no type of its own.
+            new = [] if pa.types.is_null(added.schema.field("value").type) else [added]
+        if not self.removed and not any(pairs.num_rows for pairs in new):
+            return None
+        old = read_index(self.store, where, column)
+        return _joined(old, new or [_no_pairs(old.schema.field(0).type)], self.removed)
+
+    def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
+        """Return the values of a column in the files of some labels, from each table that has it."""
+        found = []
+        wanted = set(labels)
+        for name, schema in self.schemas.known.items():
+            if column in schema.names and not pa.types.is_null(schema.field(column).type):
+                table = self.schemas.table(self.document, name)
+                here = [label for label in table.labels if label in wanted]
+                found.append(pairs_of_files(self.store, table, here, column))
+        return found
+
+
+def _joined(old: pa.Table | None, pairs: Sequence[pa.Table], removed: frozenset[str] = frozenset()) -> _Work:
+    if len(pairs) > 1:
+        # Labels may be encoded as a dictionary here and as text there.
+        plain = [pa.table({"value": p["value"], "label": p["label"].cast(pa.string())}) for p in pairs if p.num_rows]
+        pairs = [pa.concat_tables(plain)] if plain else pairs[:1]
+    return _Work(old, pairs[0], removed)
+
+
+def _without(pairs: pa.Table, labels: Set[str]) -> pa.Table:
+    if not labels:
+        return pairs
+    gone = pa.array(sorted(labels), pa.string())
+    return pairs.filter(pc.invert(pc.is_in(pairs["label"].cast(pa.string()), value_set=gone)))
+
+
+def _no_pairs(type_: pa.DataType) -> pa.Table:
+    return pa.table({"value": pa.array([], normalise(type_)), "label": pa.array([], pa.string())})
+
+
+def read_index(store: Store, key: str, column: str) -> pa.Table:
+    """Return the index of a column as it stands in its file; raises ``invalid-index``."""
+    try:
+        table = pq.ParquetFile(pa.BufferReader(store.read_metadata(key))).read()
+        if table.column_names == [column, "partition"]:
+            return table
+        reason = f"its columns are {', '.join(table.column_names)}"
+    except KeyError:
+        reason = "it is missing"
+    except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot read {key!r}")
+        reason = f"it is torn or no Parquet file: {e}"
+    raise FormatError(f"{key}: {reason}", code="invalid-index", hint="Build the index again.")

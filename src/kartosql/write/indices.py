@@ -16,8 +16,8 @@ from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.parquet.metadata import file_metadata, may_hold_null
 from kartosql.write.change import Change
 from kartosql.write.datasets import cube_of, find_dataset
-from kartosql.write.frames import invalid_data
 from kartosql.write.indexing import pairs_of_files
+from kartosql.write.inputs import invalid_data
 from kartosql.write.layout import Layout, columns_of
 from kartosql.write.operation import Operation, check_index_keys
 from kartosql.write.split import is_index_type

@@ -11,7 +11,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, is_visible
 from kartosql.formats.kartothek.schema import merge_types, normalise
-from kartosql.write.frames import invalid_data
+from kartosql.write.inputs import invalid_data
 from kartosql.write.layout import Layout, checked_metadata
 
 

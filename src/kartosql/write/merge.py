@@ -15,8 +15,7 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
 from kartosql.write.files import open_key
-from kartosql.write.frames import storage_schema, storage_type
-from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of
+from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type
 from kartosql.write.layout import Layout
 from kartosql.write.rows import Written, discard
 from kartosql.write.split import is_index_type, run_starts

@@ -24,8 +24,8 @@ from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_has
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
-from kartosql.write.evolve import nanoseconds
 from kartosql.write.inputs import guarded
+from kartosql.write.schema import nanoseconds
 
 _UTC_MS = pa.timestamp("ms", "UTC")
 _CHUNK = 4 << 20

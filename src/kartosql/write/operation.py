@@ -25,8 +25,7 @@ from kartosql.write import files, indexing
 from kartosql.write.change import Change
 from kartosql.write.commit import Committed, commit, utc_now
 from kartosql.write.document import Head
-from kartosql.write.frames import invalid_data
-from kartosql.write.inputs import Rows
+from kartosql.write.inputs import Rows, invalid_data
 from kartosql.write.layout import Layout
 from kartosql.write.prepare import GRACE
 from kartosql.write.race import Patience

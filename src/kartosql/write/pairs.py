@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.kartothek.schema import normalise
-from kartosql.write.sorting import Sorter
-from kartosql.write.spill import SortedRuns
+from kartosql.write.sorting import SortedRuns, Sorter
 from kartosql.write.split import changed
 
 KEYS = ("value", "file")

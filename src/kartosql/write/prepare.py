@@ -11,11 +11,11 @@ from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.write.change import Change, apply, partition_keys_of
-from kartosql.write.deltas import IndexWork
 from kartosql.write.document import Head, check_writable, with_marks
-from kartosql.write.evolve import Schemas, heal, read_known, replaced, widened, with_history
 from kartosql.write.identity import digest, succeed
+from kartosql.write.indexing import IndexWork
 from kartosql.write.marks import MIN_GRACE, expired, keep
+from kartosql.write.schema import Schemas, heal, read_known, replaced, widened, with_history
 
 GRACE = dt.timedelta(days=7)
 

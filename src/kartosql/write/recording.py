@@ -9,8 +9,8 @@ from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_o
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.resolve import HISTORY
 from kartosql.write.change import Change
-from kartosql.write.evolve import read_known
 from kartosql.write.operation import Operation
+from kartosql.write.schema import read_known
 
 
 def record_schema(operation: Operation, uuid: str) -> list[dict[str, Any]]:

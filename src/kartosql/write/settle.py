@@ -20,9 +20,9 @@ from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change
 from kartosql.write.document import Head, read_raw, remove, swap, touched, with_marks
-from kartosql.write.evolve import HeadMoved, heal
 from kartosql.write.prepare import prepare
 from kartosql.write.race import Patience, Race, attempts
+from kartosql.write.schema import HeadMoved, heal
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
 

@@ -278,7 +278,7 @@ def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]
 def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
     if spark is None:
         return Sources(parquet_scan(store), partial(open_footer, store))
-    from kartosql.write.spark.skipping import SparkSources
+    from kartosql.write.spark.upkeep import SparkSources
 
     return SparkSources(spark, store, uuid)
 

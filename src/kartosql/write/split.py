@@ -12,7 +12,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store.keys import key_problem
 from kartosql.write import files
-from kartosql.write.frames import invalid_data
+from kartosql.write.inputs import invalid_data
 from kartosql.write.layout import Layout
 
 

@@ -20,13 +20,12 @@ from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write.change import CODECS, Change
-from kartosql.write.commit import Clock, Committed, committed, unknown, utc_now
+from kartosql.write.commit import Attempt, Clock, Committed, Fate, committed, is_silent, unknown, utc_now
 from kartosql.write.document import Head, encode, read_raw, swap, tombstone, touched, with_marks
-from kartosql.write.evolve import HeadMoved
 from kartosql.write.identity import digest, new_id, read_identity
-from kartosql.write.outcome import Attempt, Fate, is_silent
 from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
 from kartosql.write.race import Patience, Race
+from kartosql.write.schema import HeadMoved
 from kartosql.write.settle import abort, clear_away, finish, open_head, roll_back
 
 CREATED = 32

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 
 from kartosql.cli.repl import registry
-from kartosql.cli.repl.complete import Candidate, candidates
+from kartosql.cli.repl.complete import FUNCTIONS, Candidate, candidates
 from kartosql.cli.repl.known import load
 from kartosql.cli.repl.options import OPTIONS
-from kartosql.cli.repl.words import FUNCTIONS
 from kartosql.connection import connect
 from kartosql.errors import KartosqlError
 from kartosql.settings import SETTINGS

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from kartosql.cli import output
-from kartosql.cli.repl.progress import ProgressLine, line, stopped
-from kartosql.cli.repl.running import Running
+from kartosql.cli.repl.running import ProgressLine, Running, line, stopped
 from kartosql.cli.repl.screen import Screen
 from kartosql.cli.repl.shell import Shell
 from kartosql.errors import CommitUnknown, KartosqlError

@@ -12,7 +12,7 @@ import pytest
 
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.report import human_bytes
-from kartosql.render.summary import Summary
+from kartosql.render.tables import Summary
 from kartosql.store import Store
 from kartosql.store.store import StoreCounter
 from kartosql.write.build import build_cube

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kartosql.engines.spark.portable import aggregates, expressions, functions, windows
+from kartosql.engines.spark.portable import aggregates, expressions, functions
 
 MOST = 3  # arguments
 
@@ -36,7 +36,7 @@ def aggregated(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]
 
 def windowed(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
     """Yield the functions that take a value of another row of their window."""
-    for name in windows._VALUES.values():
+    for name in aggregates._VALUES.values():
         more = ", 2" if name == "nth_value" else ""
         yield from (f"{name}({arg}{more})" for kind in asked for arg in values[kind])
 

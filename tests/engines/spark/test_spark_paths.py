@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kartosql.engines.spark.paths import Location, location
+from kartosql.engines.spark.attached import Location, location
 from kartosql.errors import StoreError
 from kartosql.store import Store
 

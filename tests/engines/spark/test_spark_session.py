@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kartosql.engines.spark import session as sessions
-from kartosql.engines.spark.warming import warming
+from kartosql.engines.spark.listing import warming
 from kartosql.errors import KartosqlError
 
 
@@ -150,7 +150,7 @@ def test_warming_leaves_the_session_alone(cold: Any) -> None:
 
 def test_a_session_is_warmed_once(cold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
-    monkeypatch.setattr("kartosql.engines.spark.warming._tried", done.append)
+    monkeypatch.setattr("kartosql.engines.spark.listing._tried", done.append)
     for _ in range(2):
         with warming(cold):
             pass
@@ -164,7 +164,7 @@ def test_what_fails_while_warming_is_told_by_who_needs_it(cold: Any, monkeypatch
         failed.append(given)
         raise ValueError
 
-    monkeypatch.setattr("kartosql.engines.spark.warming._tried", fail)
+    monkeypatch.setattr("kartosql.engines.spark.listing._tried", fail)
     with warming(cold):
         pass
     assert failed == [cold]

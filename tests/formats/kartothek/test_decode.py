@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from builders import WRITE_ID, document
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import decode
-from kartosql.formats.kartothek.decode import PlainPartitions, decode_document
-from kartosql.formats.kartothek.metadata import parse_document
+from kartosql.formats.kartothek import metadata
+from kartosql.formats.kartothek.metadata import PlainPartitions, decode_document, parse_document
 
 JSON = "u.by-dataset-metadata.json"
 ZSTD = "u.by-dataset-metadata.msgpack.zstd"
@@ -29,8 +28,8 @@ def pack(value):
 @contextmanager
 def the_long_way():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "_plain_json", lambda text: None)
-        patch.setattr(decode, "_plain_msgpack", lambda unpacker, count: None)
+        patch.setattr(metadata, "_plain_json", lambda text: None)
+        patch.setattr(metadata, "_plain_msgpack", lambda unpacker, count: None)
         yield
 
 
@@ -172,6 +171,6 @@ def test_a_bound_holds_on_both_ways(key, monkeypatch):
     made = document("u", [f"p={i}" for i in range(100)])
     data = json.dumps(made).encode() if key == JSON else pack(made)
     for limit, code in ((205, None), (202, "too-large")):  # two for each partition, and three or four
-        monkeypatch.setattr(decode, "MAX_CONTAINERS", limit)
+        monkeypatch.setattr(metadata, "MAX_CONTAINERS", limit)
         found = same_either_way(data, key)
         assert (found[0] if isinstance(found, tuple) else None) == code

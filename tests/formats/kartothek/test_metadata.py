@@ -12,7 +12,7 @@ import zstandard
 
 from builders import WRITE_ID, document
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import decode, metadata
+from kartosql.formats.kartothek import metadata
 from kartosql.formats.kartothek.metadata import parse_document
 from kartosql.store.store import MAX_METADATA_BYTES
 
@@ -363,7 +363,7 @@ def test_small_documents_take_little_memory():
 def test_the_limit_itself_is_allowed(monkeypatch):
     raw = msgpack.packb(document("u"))
     data = zstandard.ZstdCompressor(write_content_size=False).compress(raw)
-    monkeypatch.setattr(decode, "MAX_METADATA_BYTES", len(raw))
+    monkeypatch.setattr(metadata, "MAX_METADATA_BYTES", len(raw))
     assert parse_document(data, ZSTD, "u").labels == ()
-    monkeypatch.setattr(decode, "MAX_METADATA_BYTES", len(raw) - 1)
+    monkeypatch.setattr(metadata, "MAX_METADATA_BYTES", len(raw) - 1)
     refuse(data, ZSTD, "too-large")

@@ -11,9 +11,8 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.odf import hashes, layout, times
 from kartosql.formats.odf.blocks import MANIFEST_KIND, Block, read_block, write_block
 from kartosql.formats.odf.data_schema import event_schema
-from kartosql.formats.odf.plain import block_to_plain
-from kartosql.formats.odf.reader import read_root
-from kartosql.formats.odf.writer import write_root
+from kartosql.formats.odf.flatbuffers import read_root, write_root
+from kartosql.formats.odf.manifest import block_to_plain
 from odf_data import DID, SCHEMA, SEED, TIME, slice_of
 
 STRING = {"kind": "String"}
@@ -221,7 +220,7 @@ def test_tables_that_share_their_parts_do_not_explode() -> None:
 
 
 def shared_structs(levels: int, width: int) -> bytes:
-    from kartosql.formats.odf.writer import Builder
+    from kartosql.formats.odf.flatbuffers import Builder
 
     builder = Builder()
     name = builder.blob(b"a", terminated=True)

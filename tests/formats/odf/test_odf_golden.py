@@ -11,13 +11,12 @@ import pytest
 
 import golden
 from kartosql.errors import FormatError
-from kartosql.formats.odf import arrow_schema, data_schema, hashes, times
+from kartosql.formats.odf import data_schema, hashes, times
 from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.odf.evolution import compare_events
 from kartosql.formats.odf.logical import logical_hash_of
-from kartosql.formats.odf.manifest import parse_text, to_json, to_yaml
-from kartosql.formats.odf.plain import block_to_plain, event_from_plain
+from kartosql.formats.odf.manifest import block_to_plain, event_from_plain, parse_text, to_json, to_yaml
 from odf_data import reader_of
 
 
@@ -63,9 +62,9 @@ def test_texts_of_all_generations_are_read(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("arrow_schemas", "file"))
 def test_arrow_schemas_are_read_written_and_translated(case: dict[str, Any]) -> None:
     data = read_file(case["file"])
-    schema = arrow_schema.from_bytes(data)
+    schema = data_schema.from_bytes(data)
     assert fields(schema) == case["schema"]["fields"]
-    assert arrow_schema.from_bytes(arrow_schema.to_bytes(schema)).equals(schema, check_metadata=True)
+    assert data_schema.from_bytes(data_schema.to_bytes(schema)).equals(schema, check_metadata=True)
     if case.get("odf") == "not expressible":
         with pytest.raises(FormatError, match="not expressible"):
             data_schema.from_arrow(schema)

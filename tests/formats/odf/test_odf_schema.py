@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.errors import FormatError
-from kartosql.formats.odf import arrow_schema
+from kartosql.formats.odf import data_schema
 from kartosql.formats.odf.data_schema import NAIVE, event_schema, from_arrow, to_arrow
 from kartosql.formats.odf.evolution import compare_events, compare_schemas
 
@@ -44,9 +44,9 @@ RAW_ONLY: list[pa.DataType] = [
 def test_every_type_is_kept_as_bytes(type_: pa.DataType) -> None:
     field = pa.field("a", type_, metadata={"k": "v"})
     schema = pa.schema([field, pa.field("ü", type_, nullable=pa.types.is_null(type_))], metadata={"m": "ä" * 50})
-    data = arrow_schema.to_bytes(schema)
-    assert arrow_schema.from_bytes(data).equals(schema, check_metadata=True)
-    assert arrow_schema.to_bytes(arrow_schema.from_bytes(data)) == data
+    data = data_schema.to_bytes(schema)
+    assert data_schema.from_bytes(data).equals(schema, check_metadata=True)
+    assert data_schema.to_bytes(data_schema.from_bytes(data)) == data
 
 
 @pytest.mark.parametrize("type_", EVERY, ids=str)
@@ -172,7 +172,7 @@ def test_a_column_without_values_may_get_a_type_between_raw_schemas() -> None:
 
 
 def raw_form(schema: pa.Schema) -> dict[str, Any]:
-    return {"rawArrowSchema": arrow_schema.to_bytes(schema)}
+    return {"rawArrowSchema": data_schema.to_bytes(schema)}
 
 
 def logical_form(schema: pa.Schema) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def test_the_step_from_raw_to_logical_ignores_optionality_only() -> None:
     def logical(schema: pa.Schema) -> dict[str, Any]:
         return {"kind": "SetDataSchema", "schema": from_arrow(schema)}
 
-    raw = {"kind": "SetDataSchema", "rawArrowSchema": arrow_schema.to_bytes(BASE)}
+    raw = {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(BASE)}
     required = pa.schema([f.with_nullable(False) for f in BASE])
     assert compare_events(raw, logical(BASE)).verdict == "compatible"
     assert compare_events(raw, logical(required)).verdict == "compatible"

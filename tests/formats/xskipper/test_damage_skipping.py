@@ -18,7 +18,6 @@ from kartosql.formats.xskipper import (
     MetadataStore,
     Sources,
     bloom,
-    filters,
     layout_for,
     refresh,
     segment,
@@ -199,8 +198,8 @@ def test_bounds_need_both_members(part):
 
 def test_cells_that_are_no_filters_are_tried_so_often_only(part, monkeypatch):
     tried = []
-    monkeypatch.setattr(filters, "MAX_FAILURES", 2)
-    monkeypatch.setattr(filters, "Layout", lambda cell: tried.append(cell) or bloom.Layout(cell))
+    monkeypatch.setattr(bloom, "MAX_FAILURES", 2)
+    monkeypatch.setattr(bloom, "Layout", lambda cell: tried.append(cell) or bloom.Layout(cell))
     good = pq.read_table(part).column("i_bloomfilter_1").to_pylist()
     _rewritten(part, _without_bounds, {"i_bloomfilter_1": pa.array([b"a", b"b", b"c", *good[3:]], pa.binary())})
     found, problems = _selected(part.parent, "i = 99")

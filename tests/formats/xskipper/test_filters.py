@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, filters, layout_for, refresh, writer
-from kartosql.formats.xskipper.filters import Budget
+from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, bloom, layout_for, refresh, writer
+from kartosql.formats.xskipper.bloom import Budget
 from kartosql.store import Store
 
 FILES = [DataFile(f"/t/{n}", n, str(n)) for n in range(40)]
@@ -34,7 +34,7 @@ def test_answers_do_not_depend_on_what_stays_in_memory(tmp_path, monkeypatch, bu
     monkeypatch.setattr(writer, "_GROUP_BYTES", 30_000)
     layout = layout_for("/t", [IndexSpec("bloomfilter", "s", 0.02, ndv)], {"s": pa.string()})
     refresh(Store(tmp_path), "m", FILES, layout, Sources(_scan))
-    monkeypatch.setattr(filters, "_default_budget", lambda: budget)
+    monkeypatch.setattr(bloom, "_default_budget", lambda: budget)
     asked = ["3-0", "4-4", "7-299", "x", "y", "39-0"]
     expected = {}
     for value in asked:
@@ -68,7 +68,7 @@ def test_filters_in_memory_have_the_bits_of_those_in_files(cut, share):
     for start in range(cut, len(data), 8):
         if rng.random() < share or (share and start < cut + 8):
             data[min(start + rng.randrange(8), len(data) - 1)] = rng.randrange(1, 256)
-    batch = filters._Batch(memoryview(bytes(data)), list(accumulate(lengths, initial=cut)), [0, -1, 1, 0, 0, -1])
+    batch = bloom._Batch(memoryview(bytes(data)), list(accumulate(lengths, initial=cut)), [0, -1, 1, 0, 0, -1])
     packed, size = batch.packed()
     assert size <= len(data) * 5 / 4 + 64
     for number, (cell, kept, length) in enumerate(zip(batch.cells(), packed, lengths, strict=True)):

@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from kartosql.formats.xskipper import java, old
+from kartosql.formats.xskipper import java
 from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.domain import Among, ColumnType, Range, order_key
-from kartosql.formats.xskipper.old import old_bounds, old_values
+from kartosql.formats.xskipper.java import old_bounds, old_values
 
 UID = bytes(8)
 
@@ -185,6 +185,6 @@ def test_columns_of_nothing_but_null_rule_out_all_comparisons():
 
 
 def test_objects_of_too_many_bytes_are_not_read(monkeypatch):
-    monkeypatch.setattr(old, "MAX_BYTES", 100)
+    monkeypatch.setattr(java, "MAX_BYTES", 100)
     with pytest.raises(OddCells, match="more than 100 bytes"):
         old_bounds([_bounds(_text("a"), _text("b"))])

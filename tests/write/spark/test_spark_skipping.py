@@ -27,7 +27,7 @@ from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from kartosql.write.spark import job
-from kartosql.write.spark.skipping import SparkSources
+from kartosql.write.spark.upkeep import SparkSources
 from kartosql.write.spark.work import Address
 
 INDEXES: dict[str, Any] = {

@@ -2,24 +2,240 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable, Iterable
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
 from prompt_toolkit.enums import EditingMode
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, completion_is_selected, has_completions, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
-from kartosql.cli.repl.history import History, place
-from kartosql.cli.repl.keys import bindings
-from kartosql.cli.repl.looks import SafeText, SqlLexer
-from kartosql.cli.repl.menu import Menu
+from kartosql.cli.repl.screen import prompt_styles
 from kartosql.cli.repl.start import NOWHERE, Behind, greeting
-from kartosql.cli.repl.theme import prompt_styles
-from kartosql.text.escape import escaped
+from kartosql.text.escape import escaped, is_unsafe
+from kartosql.text.secrets import redacted
+
+HISTORY = "KARTOSQL_HISTORY"
+MAX_ENTRY = 20_000  # characters; what is longer was pasted, and is not kept
+MAX_FILE = 20_000_000
+
+
+def place() -> str:
+    """Return the path of the history."""
+    given = os.environ.get(HISTORY)
+    if given:
+        return os.path.abspath(os.path.expanduser(given))
+    import platformdirs
+
+    return os.path.join(platformdirs.user_state_dir("kartosql"), "history")
+
+
+class History(FileHistory):
+    """A history that stays calm: whatever its file is, the session goes on. ``tell`` hears once what is wrong."""
+
+    def __init__(self, path: str, tell: Callable[[str], None]) -> None:
+        self._tell: Callable[[str], None] | None = tell
+        self._path = path
+        super().__init__(path)
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            os.close(os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600))
+            with open(path, "rb") as file:
+                self._complain("is no text" if b"\0" in file.read(4096) else None)
+            if os.path.getsize(path) > MAX_FILE:
+                self._complain(f"has more than {MAX_FILE:,} bytes")
+        except OSError as e:
+            self._complain(f"cannot be written: {e.strerror or e}")
+
+    def _complain(self, what: str | None) -> None:
+        tell, self._tell = (self._tell, None) if what else (None, self._tell)
+        if tell is not None:
+            tell(f"warning: The history {self._path} {what}; it is kept for this session only.")
+
+    @property
+    def _works(self) -> bool:
+        return self._tell is not None
+
+    def load_history_strings(self) -> Iterable[str]:
+        """Return what the file holds, the newest first."""
+        try:
+            return list(super().load_history_strings()) if self._works else []
+        except (OSError, ValueError):
+            return []
+
+    def store_string(self, string: str) -> None:
+        """Append an entry to the file, without credentials in URLs."""
+        if self._works and len(string) <= MAX_ENTRY:
+            try:
+                super().store_string(redacted(string))
+            except (OSError, ValueError) as e:
+                self._complain(f"cannot be written: {e}")
+
+
+def bindings() -> KeyBindings:
+    """Return the bindings: Enter, Tab, and what a chosen completion adds."""
+    keys = KeyBindings()
+
+    @keys.add("enter", filter=completion_is_selected)
+    def _accept(event: KeyPressEvent) -> None:
+        accept(event.current_buffer)
+
+    @keys.add("enter", filter=~completion_is_selected & ~is_searching)
+    def _enter(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if runs(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.newline(copy_margin=True)
+
+    @keys.add("escape", "enter", filter=~is_searching)
+    def _as_it_is(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("c-o")
+    def _line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=True)
+
+    @keys.add(Keys.Any, filter=completion_is_selected & Condition(_has_suffix))
+    def _goes_on(event: KeyPressEvent) -> None:
+        accept(event.current_buffer)
+        event.current_buffer.insert_text(event.data)
+
+    @keys.add("escape", filter=has_completions, eager=True)
+    def _close(event: KeyPressEvent) -> None:
+        event.current_buffer.cancel_completion()
+
+    return keys
+
+
+def runs(text: str) -> bool:
+    """Return whether Enter runs a text: nothing, a command, or whole statements."""
+    if not text.strip():
+        return True
+    from kartosql.cli.repl.units import is_ready
+
+    return is_ready(text)
+
+
+def accept(buffer: Buffer) -> None:
+    """Take the chosen completion, and put behind the cursor what belongs to it."""
+    suffix = _suffix(buffer)
+    buffer.complete_state = None
+    if suffix:
+        buffer.insert_text(suffix, move_cursor=False)
+
+
+def _has_suffix() -> bool:
+    return bool(_suffix(get_app().current_buffer))
+
+
+def _suffix(buffer: Buffer) -> str:
+    state = buffer.complete_state
+    completion = state.current_completion if state is not None else None
+    return getattr(completion, "suffix", "")
+
+
+MOST = 20_000  # characters; longer texts were pasted, and stay without colours
+HIDDEN = "�"
+
+
+class SqlLexer(Lexer):
+    """Colours from the tokenizer of the statements."""
+
+    def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
+        """Return what gives the coloured text of a line."""
+        lines = document.lines
+        text = document.text
+        if text.lstrip()[:1] in (".", "\\") and "\n" not in text.strip():
+            return lambda number: [("class:command", lines[number])]
+        # It takes a moment to import, which comes after the prompt.
+        if len(text) > MOST or "kartosql.sql.lexemes" not in sys.modules:
+            return lambda number: [("", lines[number])]
+        styled = _styled(text)
+        return lambda number: styled[number] if number < len(styled) else []
+
+
+def _styled(text: str) -> list[StyleAndTextTuples]:
+    from kartosql.sql.lexemes import lexemes
+
+    fragments: list[tuple[str, str]] = []
+    at = 0
+    for lexeme in lexemes(text):
+        fragments.append(("", text[at : lexeme.start]))
+        fragments.append((f"class:{lexeme.kind}", text[max(at, lexeme.start) : lexeme.end]))
+        at = max(at, lexeme.end)
+    fragments.append(("", text[at:]))
+    styled: list[StyleAndTextTuples] = [[]]
+    for style, piece in fragments:
+        first, *others = piece.split("\n")
+        styled[-1].append((style, first))
+        for line in others:
+            styled.append([(style, line)])
+    return styled
+
+
+class SafeText(Processor):
+    """Shows one sign for each character that could reorder or hide text; the text itself stays."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """Return the line as it is shown."""
+        shown: StyleAndTextTuples = []
+        for style, text, *_ in transformation_input.fragments:
+            if not text.isprintable():
+                # Tabs and control characters are shown by the prompt itself.
+                text = "".join(HIDDEN if ord(c) > 0x9F and is_unsafe(c) else c for c in text)
+            shown.append((style, text))
+        return Transformation(shown)
+
+
+class Choice(Completion):
+    """A completion, and what is put behind the cursor when it is taken."""
+
+    suffix = ""
+
+
+class Menu(Completer):
+    """Completes with what is known at the moment; ``answered`` counts how often it was asked."""
+
+    def __init__(self, behind: Behind) -> None:
+        self._behind = behind
+        self.answered = 0
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Yield the completions at the cursor."""
+        self.answered += 1
+        if len(document.text) > MOST or "kartosql.cli.repl.shell" not in sys.modules:
+            return
+        shell = self._behind.ready_shell
+        if shell is None:
+            return
+        from kartosql.cli.repl.complete import candidates
+
+        for found in candidates(document.text, document.cursor_position, shell, self._behind.known):
+            if not complete_event.completion_requested and not found.unasked:
+                continue
+            choice = Choice(
+                found.text,
+                start_position=found.start - document.cursor_position,
+                display=escaped(found.shown or found.text),
+                display_meta=escaped(found.about),
+            )
+            choice.suffix = found.suffix
+            yield choice
+
 
 MENU_LINES = 8
 PAUSE = 0.05  # seconds until a completion that could not begin is tried again

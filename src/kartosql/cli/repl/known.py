@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kartosql import catalog
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
+from kartosql.statements import catalog
 from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import Table
 

@@ -14,7 +14,7 @@ from kartosql.cli.repl.screen import Screen
 from kartosql.errors import KartosqlError
 from kartosql.plan.report import ScanReport
 from kartosql.query import SelectQuery
-from kartosql.render.summary import Summary, summary
+from kartosql.render.tables import Summary, summary
 from kartosql.render.terminal import Look, box, vertical
 from kartosql.result import Query
 

@@ -2,21 +2,149 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 import pyarrow as pa
 
 from kartosql.cli.output import interruptible
-from kartosql.cli.repl.progress import ProgressLine, stopped
 from kartosql.cli.repl.results import Result, account, gather
 from kartosql.cli.repl.screen import Bytes, Screen
-from kartosql.cli.repl.target import File
-from kartosql.errors import KartosqlError
+from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.plan.report import human_bytes
 from kartosql.query import SelectQuery
-from kartosql.render.formats import write_stream
+from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
 from kartosql.result import Progress, Query
+
+
+@dataclass(frozen=True)
+class File:
+    """A file for results: replaced by one result, or with results appended to each other."""
+
+    path: str
+    format: str
+    appends: bool
+
+    def write(self, query: Query) -> int:
+        """Write a result and return the number of rows; raises ``store-failed``."""
+        if not self.appends:
+            with replacing(self.path) as out:
+                return write_stream(query.reader(), self.format, out)
+        try:
+            with open(self.path, "ab") as out:
+                return write_stream(query.reader(), self.format, out, header=out.tell() == 0)
+        except OSError as e:
+            raise StoreError(f"Cannot write {self.path!r}: {e.strerror or e}") from None
+
+
+class Target:
+    """The files of ``.once`` and ``.output``."""
+
+    def __init__(self) -> None:
+        self._once: File | None = None
+        self._all: File | None = None
+
+    def once(self, path: str) -> None:
+        """Send the next result to a file; raises ``invalid-argument`` for a suffix that names no format."""
+        path = os.path.expanduser(path)
+        self._once = File(path, format_of(path), False)
+
+    def every(self, path: str | None) -> None:
+        """Send all results from now on to a file, which is begun anew; None is the screen."""
+        if path is None:
+            self._all = None
+            return
+        path = os.path.expanduser(path)
+        format_ = format_of(path)
+        if format_ in BINARY_FORMATS or format_ == "json":
+            raise UsageError(
+                f"A {format_} file holds one result.", hint="Use .once FILE, or a .csv, .tsv or .jsonl file."
+            )
+        try:
+            with open(path, "wb"):
+                pass
+        except OSError as e:
+            raise StoreError(f"Cannot write {path!r}: {e.strerror or e}") from None
+        self._all = File(path, format_, True)
+
+    @property
+    def path(self) -> str | None:
+        """The file of ``.output``."""
+        return self._all.path if self._all is not None else None
+
+    def take(self) -> File | None:
+        """Return the file for the result that comes, None for the screen."""
+        found, self._once = self._once or self._all, None
+        return found
+
+
+BAR = 20
+LEAST = 0.02  # below this share nobody can tell how long it takes
+
+
+class ProgressLine:
+    """Writes the progress of one statement over itself."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._started = time.perf_counter()
+        self._reading: float | None = None
+        self.share = 0.0
+        self.last: Progress | None = None
+
+    def note(self, progress: Progress | None) -> None:
+        """Remember how far it is; the share only grows, as a statement may have several stages."""
+        if progress is not None:
+            self.last = progress
+            self.share = max(self.share, progress.fraction or 0.0)
+
+    def show(self, progress: Progress | None) -> None:
+        """Write the line anew."""
+        self.note(progress)
+        now = time.perf_counter()
+        if progress is not None and progress.phase == "read" and self._reading is None:
+            self._reading = now
+        since = 0.0 if self._reading is None else now - self._reading
+        self._screen.status(line(progress, now - self._started, since, self.share))
+
+
+def stopped(progress: Progress | None, seconds: float, share: float) -> str:
+    """Return what is told of a statement that was cancelled: how much of its files the engine had read."""
+    text = f"Cancelled after {seconds:.1f} s"
+    if progress is None:
+        return text
+    if progress.phase == "plan":
+        return f"{text}, while it was planned; no data file was read"
+    if progress.fraction is None:
+        return f"{text}, at the beginning{_totals(progress)}"
+    return f"{text}, at {100 * share:.0f} %{_totals(progress)}"
+
+
+def _totals(progress: Progress) -> str:
+    if progress.files is None:
+        return ""
+    size = f", {human_bytes(progress.bytes)}" if progress.bytes is not None else ""
+    return f" of {progress.files:,} {'file' if progress.files == 1 else 'files'}{size}"
+
+
+def line(progress: Progress | None, seconds: float, reading: float, share: float) -> str:
+    """Return the text: totals are those of the plan, share and speed what the engine says it has done."""
+    if progress is None or progress.phase == "plan":
+        return f"planning … {seconds:.1f} s · Ctrl-C cancels"
+    if progress.fraction is not None:
+        full = round(BAR * share)
+        parts = [f"{'█' * full}{'░' * (BAR - full)} {100 * share:.0f} %{_totals(progress)}"]
+    else:
+        parts = [f"reading … {seconds:.1f} s{_totals(progress)}"]
+    if progress.fraction is not None and share >= LEAST and reading > 0.2:
+        if progress.bytes:
+            parts.append(f"{human_bytes(int(share * progress.bytes / reading))}/s")
+        parts.append(f"{reading / share - reading:.0f} s left")
+    return " · ".join(parts)
+
 
 PROGRESS_AFTER = 0.3  # seconds
 

@@ -12,9 +12,8 @@ from typing import Any
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.results import Result, footer, look_of, table_lines
-from kartosql.cli.repl.running import Cancelled, Running
+from kartosql.cli.repl.running import Cancelled, Running, Target
 from kartosql.cli.repl.screen import Screen
-from kartosql.cli.repl.target import Target
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.cli.repl.values import Values
 from kartosql.cli.report import BEHIND, described, is_debugging

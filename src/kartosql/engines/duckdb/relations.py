@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.changelog import record_names, state
 from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
-from kartosql.engines.duckdb.widen import converted
 from kartosql.engines.joining import SEED, Codes, joins_of
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
@@ -22,6 +21,31 @@ from kartosql.tables.table import Changelog, FileTable, Table
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
+
+
+def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
+    """Return the SQL for a value of type ``given`` as one of a type to which it widens."""
+    if given.equals(wanted):
+        return value
+    t = pa.types
+    if t.is_struct(given) and t.is_struct(wanted):
+        members = []
+        known = {f.name: f.type for f in given}
+        for field in wanted:
+            if field.name in known:
+                member = converted(
+                    f"struct_extract({value}, {literal(field.name)})", known[field.name], field.type, depth
+                )
+            else:
+                member = f"CAST(NULL AS {sql_type(field.type)})"
+            members.append(f"{quote(field.name)} := {member}")
+        return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(members)}) END"
+    if t.is_list(given) and t.is_list(wanted):
+        name = f"kartosql_item_{depth}"
+        item = converted(name, given.value_type, wanted.value_type, depth + 1)
+        return f"list_transform({value}, lambda {name}: {item})"
+    return f"CAST({value} AS {sql_type(wanted)})"
+
 
 MAX_LISTED = 256  # files whose partition values stand in a list
 MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones

@@ -16,7 +16,6 @@ from kartosql import stopping
 from kartosql.engines.duckdb import FileAccess, Statement
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.spark.attached import Places
-from kartosql.engines.spark.errors import translate as error_of
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.scan import Views, check_types, stored_columns
 from kartosql.engines.spark.session import (
@@ -27,6 +26,7 @@ from kartosql.engines.spark.session import (
     refuse_connect,
     session,
 )
+from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span

@@ -11,9 +11,8 @@ import pyarrow as pa
 from kartosql.engines.duckdb.changelog import record_names
 from kartosql.engines.joining import SEED, Codes, joins_of
 from kartosql.engines.spark.attached import check_compared, state
-from kartosql.engines.spark.files import FILE, FileQueries
+from kartosql.engines.spark.files import FILE, ROW, FileQueries
 from kartosql.engines.spark.listing import moved
-from kartosql.engines.spark.rows import ROW
 from kartosql.engines.spark.session import isolated, refuse_connect
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import is_supported, quote, spark_type, stored_type

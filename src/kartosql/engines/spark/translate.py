@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kartosql.engines.spark.portable.aggregates import Aggregates
+from kartosql.engines.spark.portable.aggregates import Aggregates, Windows
 from kartosql.engines.spark.portable.casts import cast
 from kartosql.engines.spark.portable.constants import Constants, Fold, Node
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Column, Expressions
-from kartosql.engines.spark.portable.joins import Joins, Marked
-from kartosql.engines.spark.portable.relations import Builder, Relation
+from kartosql.engines.spark.portable.joins import Builder, Joins, Marked, Relation
 from kartosql.engines.spark.portable.types import BIGINT, Type, identifier, read_type
-from kartosql.engines.spark.portable.windows import Windows
 from kartosql.errors import NotPortable, Span
 
 View = tuple[str, str]  # schema and name of a table in DuckDB

@@ -23,7 +23,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.naming import HISTORY
 from kartosql.formats.kartothek.schema import checked_schema
-from kartosql.formats.odf import arrow_schema, hashes
+from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import VERSION, Block, read_block, write_block
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TableHistory:
         block = read_block(blocks[-1], f"{self.where}, block {self.head}")
         if block.event.get("rawArrowSchema") is None:
             raise _broken(self.where, "the last block holds no raw schema")
-        return checked_schema(arrow_schema.from_bytes(block.event["rawArrowSchema"], self.where), self.where)
+        return checked_schema(data_schema.from_bytes(block.event["rawArrowSchema"], self.where), self.where)
 
     @cached_property
     def chain(self) -> Chain:
@@ -182,7 +182,7 @@ def _text(tables: Mapping[str, TableHistory], seal: str | None) -> str:
 def _extended(old: TableHistory | None, name: str, schema: pa.Schema, moment: int) -> TableHistory:
     if old is not None and old.newest.equals(schema):
         return old
-    event = {"kind": "SetDataSchema", "rawArrowSchema": arrow_schema.to_bytes(schema)}
+    event = {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(schema)}
     chunks: tuple[str, ...] = ()
     if old is None:
         from kartosql.formats.odf.keys import new_dataset_id  # only the first write of a dataset needs it

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of
+from kartosql.formats.xskipper.bloom import MAX_VALUES, Filters
 from kartosql.formats.xskipper.cells import OddCells, Vanished, everything, nothing
 from kartosql.formats.xskipper.domain import Among, ColumnType, Test, as_tests
-from kartosql.formats.xskipper.filters import MAX_VALUES, Filters
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, PATTERN, REGEX, VALUE_LIST, Index
 from kartosql.formats.xskipper.segment import Segment

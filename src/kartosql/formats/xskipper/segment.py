@@ -15,8 +15,8 @@ from kartosql.failures import reraise
 from kartosql.formats.xskipper import crypto
 from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, Vanished, bounds_of, single_values, values_of
 from kartosql.formats.xskipper.domain import ColumnType
+from kartosql.formats.xskipper.java import old_bounds, old_values
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.old import old_bounds, old_values
 from kartosql.formats.xskipper.schema import BLOOM, FileSchema, Index, read_schema
 from kartosql.store import Store
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow.compute as pc
 
 from kartosql.errors import FormatError
+from kartosql.formats.xskipper.bloom import Budget, Filters
 from kartosql.formats.xskipper.clauses import KINDS, Clauses, Session
 from kartosql.formats.xskipper.crypto import Keys, checked_keys
-from kartosql.formats.xskipper.filters import Budget, Filters
 from kartosql.formats.xskipper.naming import object_id
 from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment

@@ -8,8 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.write.frames import invalid_data, storage_schema, without_index
-from kartosql.write.inputs import Rows
+from kartosql.write.inputs import Rows, invalid_data, storage_schema, without_index
 
 _TYPES = {
     "StringType": pa.string(),

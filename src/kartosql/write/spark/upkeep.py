@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -13,14 +13,18 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.xskipper import DataFile
+from kartosql.formats.xskipper import Layout as FileLayout
+from kartosql.formats.xskipper.collect import partition_values
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.store import Store
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge, Run
 from kartosql.write.operation import Operation
 from kartosql.write.rows import Written
 from kartosql.write.spark.job import Job, address_of
-from kartosql.write.spark.sides import collected
-from kartosql.write.spark.work import CopyFiles, MergeFiles, ReadValues
+from kartosql.write.spark.sides import collected, pieces
+from kartosql.write.spark.work import CollectMetadata, CopyFiles, MergeFiles, ReadValues
 
 # How much of the id of a job stands at the beginning of the ids of what its tasks write.
 _PREFIX = 16
@@ -113,3 +117,44 @@ def _discard(store: Store, prefixes: Sequence[str], is_ours: Callable[[str], boo
         with contextlib.suppress(Exception):
             ids = {key: naming.write_id(key) for key in store.list_below(prefix)}
             store.delete([key for key, id_ in ids.items() if id_ is not None and is_ours(id_)])
+
+
+# What the driver takes of metadata at once.
+PIECE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class SparkSources:
+    """How the executors of a session collect the metadata of files of the dataset ``uuid`` in ``store``."""
+
+    session: Any
+    store: Store
+    uuid: str
+
+    def rows(self, files: Sequence[DataFile], layout: FileLayout) -> Generator[pa.Table]:
+        """Yield metadata rows of files, see ``Collecting``; nothing is yielded before all files were read.
+
+        Raises ``store-unreachable``, ``spark-job-failed``, and what the store raises.
+        """
+        if not files:
+            return
+        by_id = {file.id: file for file in files}
+        with Job(self.session, self.store, self.uuid) as job:
+            # The driver knows the values of partition columns; JSON has no dates.
+            plain = replace(layout, partitions={})
+            items = [[file.path, file.modified_ms, file.key] for file in files]
+            answers = job.run(job.spread(items), CollectMetadata(job.address, job.token, plain))
+            for answer in answers:
+                for rows in pieces(self.store, answer["metadata"], PIECE_BYTES):
+                    indexed = [by_id[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]
+                    yield _with_partitions(rows, indexed, layout)
+
+
+def _with_partitions(rows: pa.Table, files: Sequence[DataFile], layout: FileLayout) -> pa.Table:
+    arrays = []
+    for field in layout.arrow_schema:
+        if field.name.startswith(VIRTUAL) and (name := field.name.removeprefix(VIRTUAL)) in layout.partitions:
+            arrays.append(pa.chunked_array([partition_values(files, name, field.type)], field.type))
+        else:
+            arrays.append(rows.column(field.name))
+    return pa.Table.from_arrays(arrays, schema=layout.arrow_schema)

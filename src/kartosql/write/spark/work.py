@@ -13,7 +13,7 @@ from kartosql.store import Store
 from kartosql.text.secrets import redacted
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge
-from kartosql.write.spill import SpillingSorter
+from kartosql.write.sorting import SpillingSorter
 
 if TYPE_CHECKING:
     from kartosql.formats.xskipper import Layout as SkippingLayout

@@ -8,8 +8,8 @@ from kartosql import __version__
 from kartosql.cli import config
 from kartosql.cli.repl import options as shell_options
 from kartosql.cli.repl.registry import COMMANDS, GROUPS, arguments, command, find
+from kartosql.cli.repl.screen import chosen
 from kartosql.cli.repl.shell import Shell
-from kartosql.cli.repl.theme import chosen
 from kartosql.errors import StoreError, UsageError
 from kartosql.settings import SETTINGS
 from kartosql.tables.names import quote_if_needed

@@ -99,4 +99,4 @@ def names() -> frozenset[str]:
 
 @cache
 def _load() -> None:
-    from kartosql.engines.spark.portable import nested, numeric, temporal, textual  # noqa: F401
+    from kartosql.engines.spark.portable import numeric, temporal, textual  # noqa: F401

@@ -13,7 +13,7 @@ from kartosql.formats.kartothek.schema import normalise
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.write.convert import converted
-from kartosql.write.frames import check_origin
+from kartosql.write.inputs import check_origin
 
 
 @dataclass(frozen=True)

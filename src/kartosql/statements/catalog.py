@@ -1,4 +1,4 @@
-"""The answers of SHOW and DESCRIBE, as Arrow tables."""
+"""SHOW, DESCRIBE, SET and RESET."""
 
 from __future__ import annotations
 
@@ -10,17 +10,102 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError
+from kartosql.errors import KartosqlError, SqlError
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.resolve import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.settings import SETTINGS, Settings
+from kartosql.result import Query
+from kartosql.session import Request, Session
+from kartosql.settings import SETTINGS, Settings, find
+from kartosql.sql import Describe, Reset, Set, Show, Statement
 from kartosql.store import Files
 from kartosql.tables.names import Tables, quote_if_needed
 from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
 
 _STRINGS = pa.list_(pa.string())
+
+
+def answer(request: Request, statement: Statement) -> Query:
+    """Answer SHOW or DESCRIBE."""
+    session = request.session
+    if isinstance(statement, Describe) and statement.query is not None:
+        return Query(describe_schema(request.query(statement.query).schema))
+    request.refuse_parameters()
+    tables_now = session.tables()
+    if isinstance(statement, Show):
+        return Query(_show(session, statement, tables_now))
+    assert isinstance(statement, Describe)
+    assert statement.target is not None
+    source = tables_now.find(statement.target, statement.span, statement.text)
+    if statement.version is None and statement.as_of is None:
+        return Query(describe(source))
+    from kartosql.schema_log import schema_at
+
+    return Query(describe_schema(schema_at(source, tables_now.snapshot, statement.version, statement.as_of)))
+
+
+def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
+    what, text = statement.what, statement.text
+    listed = () if session.attached is None else session.attached.tables()
+    if what == "settings":
+        return settings(session.settings, list(SETTINGS))
+    if what == "cubes":
+        return cubes(known.snapshot)
+    if what == "tables":
+        return tables(known, listed)
+    if what == "attached":
+        return attached([] if session.attached is None else session.attached.entries.values())
+    if what == "datasets" and statement.target is None:
+        return datasets(known.snapshot, _attached_tables(known, listed))
+    assert statement.target is not None
+    source = known.find(statement.target, statement.span, text)
+    if what == "schema history":
+        from kartosql.schema_log import history_table
+
+        return history_table(source, known.snapshot)
+    if source.data is not None:
+        raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
+    show = {
+        "datasets": members,
+        "partitions": partitions,
+        "indexes": indexes,
+        "skipping": skipping,
+        "files": files,
+        "stats": stats,
+        "metadata": metadata,
+    }[what]
+    return show(source, session.mounts)
+
+
+def _attached_tables(
+    known: Tables, listed: Iterable[tuple[tuple[str, ...], str]]
+) -> list[tuple[str, Table | KartosqlError]]:
+    """Return the tables that are attached with what is wrong with them, but for those of attached stores."""
+    found: list[tuple[str, Table | KartosqlError]] = []
+    for name, _ in listed:
+        if len(name) == 1:
+            try:
+                found.append((name[0], known.find(name)))
+            except KartosqlError as e:
+                found.append((name[0], e))
+    return found
+
+
+def set_or_reset(request: Request, statement: Set | Reset) -> Query:
+    """Set a setting, or give it back the value that the owner gave it; on a read-only connection only narrower."""
+    request.refuse_parameters()
+    session, name = request.session, statement.name
+    value = statement.value if isinstance(statement, Set) else None
+    if not find(name).in_sql:
+        raise SqlError(f"The setting {name!r} is given to connect() only.", code="not-allowed", sql=statement.text)
+    if value is None:
+        session.settings.reset(name)
+    elif session.read_only and not session.is_of_owner:
+        session.settings.narrow(name, value)
+    else:
+        session.settings.set(name, value)
+    return Query(settings(session.settings, [name]))
 
 
 def _table(rows: Iterable[Sequence[Any]], /, **columns: pa.DataType) -> pa.Table:
@@ -91,25 +176,6 @@ def attached(entries: Iterable[Any]) -> pa.Table:
         options = redacted(", ".join(f"{name.upper()} {value!r}" for name, value in sorted(shown)))
         rows.append((entry.name, entry.type, redacted(entry.url), options or None))
     return _table(rows, name=pa.string(), type=pa.string(), url=pa.string(), options=pa.string())
-
-
-def checks(found: Iterable[Any]) -> pa.Table:
-    """Return what VERIFY of a dataset checked: block, kind, name, check, result, note."""
-    rows = [(c.number, c.kind, c.name, c.check, c.result, c.note) for c in found]
-    return _table(
-        rows,
-        block=pa.int64(),
-        kind=pa.string(),
-        name=pa.string(),
-        check=pa.string(),
-        result=pa.string(),
-        note=pa.string(),
-    )
-
-
-def detached(name: str, done: bool) -> pa.Table:
-    """Return what DETACH did: name, detached."""
-    return _table([(name, done)], name=pa.string(), detached=pa.bool_())
 
 
 def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, Table | KartosqlError]] = ()) -> pa.Table:

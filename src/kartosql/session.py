@@ -1,0 +1,230 @@
+"""A session: what all statements and calls of one connection share."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb import Runtime
+from kartosql.errors import SqlError, UsageError
+from kartosql.failures import reraise
+from kartosql.formats.kartothek.cache import MetadataCache
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.bind import Parameters
+from kartosql.plan.cache import PlanCache
+from kartosql.query import SelectQuery
+from kartosql.settings import Settings
+from kartosql.sql import Select, parse
+from kartosql.sql.shapes import ParsedTexts
+from kartosql.store import Mounts, Store
+from kartosql.tables.names import Tables
+from kartosql.tables.table import Table, arrow_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kartosql.sources.registry import Attachments
+    from kartosql.write.operation import Operation
+    from kartosql.write.rows import Progress
+
+    Tell = Callable[[Progress], None]
+
+Repartition = bool | Literal["range"]
+
+
+class Session:
+    """A store, settings, what is registered or attached, and what is kept: metadata, plans, engines.
+
+    ``is_of_owner`` tells whether who writes the statements may do what who opened the connection may.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        read_only: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.read_only = read_only
+        self.is_of_owner = False
+        self.registered: dict[str, Table] = {}
+        self.mounts = Mounts(store)
+        self.runtime = Runtime(self.mounts)
+        self.attached: Attachments | None = None  # made when something is attached
+        self.parse = ParsedTexts(parse).parse
+        self._storage_options = storage_options
+        self.metadata = MetadataCache()
+        self.plans = PlanCache()
+        self._closed = False
+
+    def close(self) -> None:
+        """Stop what other threads are doing, and free the engines."""
+        self._closed = True
+        self.runtime.close()
+        if self.runtime.works.is_of_this_process:
+            self.registered.clear()
+            if self.attached is not None:
+                self.attached.close()
+
+    def check_open(self) -> None:
+        """Raise ``connection-closed`` after ``close``."""
+        if self._closed:
+            raise UsageError("The connection is closed.", code="connection-closed")
+
+    def snapshot(self) -> Snapshot:
+        """Return what the store holds now; documents that did not change are not parsed again."""
+        return Snapshot(self.store, self.metadata)
+
+    def tables(self) -> Tables:
+        """Return what names mean now: what stands in the store, what is attached, and registered data."""
+        return Tables(self.snapshot(), self.registered, None if self.attached is None else self.attached.now())
+
+    @property
+    def attachments(self) -> Attachments:
+        """What is attached, to add to it."""
+        if self.attached is None:
+            from kartosql.sources.registry import Attachments
+            from kartosql.sources.source import Access
+
+            access = Access(self.store, self._storage_options, self.settings)
+            self.attached = Attachments(self.mounts, self.runtime, access)
+        return self.attached
+
+    def register(self, name: str, data: Any) -> None:
+        """Make Arrow data a table of this session; see Connection.register."""
+        self.check_open()
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise UsageError(f"{name!r} is no table name.")
+        try:
+            table = data if isinstance(data, pa.Table) else pa.table(data)
+        except (TypeError, ValueError, pa.ArrowException) as e:
+            reraise(e)
+            raise UsageError(
+                f"{type(data).__name__} cannot be registered: {e}",
+                hint="Hand over a table with __arrow_c_stream__: pyarrow, pandas, polars, a kartosql result.",
+            ) from None
+        if self.attached is not None and name in self.attached.now():
+            raise UsageError(f"{name!r} is attached.", code="name-taken", hint="Choose another name, or detach it.")
+        if len(set(table.column_names)) < table.num_columns:
+            raise UsageError(f"{name!r} has a column name twice.")
+        self.registered[name] = arrow_table(name, table)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    @property
+    def grace(self) -> dt.timedelta:
+        """How long files that belong to nothing stay."""
+        return dt.timedelta(seconds=self.settings["grace_period"])
+
+    def operation(
+        self,
+        name: str,
+        progress: Tell | None = None,
+        rows_per_file: int | None = None,
+        repartition: Repartition = True,
+        spark: Any = None,
+    ) -> Operation:
+        """Begin a write, the ``name`` of which other writers will read if they lose against it."""
+        from kartosql.write.operation import Operation
+        from kartosql.write.sorting import SpillingSorter
+
+        self.check_writable()
+        return Operation(
+            self.store,
+            name,
+            cache=self.metadata,
+            memory=self.settings["write_memory"],
+            sorter=SpillingSorter(self.settings["temp_directory"]),
+            single_writer=self.settings["single_writer"],
+            progress=progress,
+            grace=self.grace,
+            rows_per_file=rows_per_file,
+            repartition=repartition,
+            spark=spark_session(spark),
+        )
+
+    def operation_at(self, target: Any, name: str, spark: Any = None) -> Operation:
+        """Begin a write to another store, given as a URL, a Store or the session of another connection."""
+        from kartosql.write.operation import Operation
+
+        self.check_open()
+        if isinstance(target, Session):
+            return target.operation(name, spark=spark)
+        store = target if isinstance(target, Store) else Store(target, create=True)
+        return Operation(store, name, single_writer=self.settings["single_writer"], spark=spark_session(spark))
+
+    def check_writable(self) -> None:
+        """Raise ``read-only`` on a connection that may not write."""
+        self.check_open()
+        if self.read_only:
+            raise UsageError("The connection is read-only.", code="read-only")
+
+    def store_to_keep(self, *, only_looks: bool) -> Store:
+        """Return the store to look after, which on a connection that may not write can be looked at only."""
+        if only_looks:
+            self.check_open()
+        else:
+            self.check_writable()
+        self.store.single_writer = self.store.single_writer or self.settings["single_writer"]
+        return self.store
+
+
+@dataclass(frozen=True)
+class Request:
+    """A statement as it is asked over a session: its parameters, the engine if one is named, and what parsing took."""
+
+    session: Session
+    parameters: Parameters = None
+    engine: str | None = None
+    parse_seconds: float = 0.0
+
+    @property
+    def settings(self) -> Settings:
+        """A copy of the settings, for this statement alone."""
+        found = self.session.settings.copy()
+        if self.engine is not None:
+            found.set("engine", self.engine)
+        return found
+
+    def query(self, select: Select, *, on: str | None = None, pruned: bool = True, traced: bool = False) -> SelectQuery:
+        """Return the query of a SELECT ``on`` an engine, over a snapshot of its own.
+
+        ``pruned=False`` reads all files, ``traced`` keeps what each step of the plan left.
+        """
+        asked = self if on is None else Request(self.session, engine=on)
+        return SelectQuery(
+            select,
+            self.session.tables(),
+            self.session.runtime,
+            asked.settings,
+            self.parameters,
+            plans=self.session.plans,
+            parse_seconds=self.parse_seconds,
+            pruned=pruned,
+            traced=traced,
+        )
+
+    def refuse_parameters(self, sql: str | None = None) -> None:
+        """Raise ``invalid-parameters`` if there are any."""
+        if self.parameters:
+            raise SqlError("This statement takes no parameters.", code="invalid-parameters", sql=sql)
+
+
+def spark_session(spark: Any) -> Any:
+    """Return the session that an argument ``spark`` means: itself, for True the active or a new one, else None."""
+    if spark is None or spark is False:
+        return None
+    if spark is True:
+        from kartosql.engines.spark.session import session
+
+        return session()
+    if not hasattr(spark, "createDataFrame"):
+        raise UsageError(f"spark: {type(spark).__name__} is no SparkSession.", hint="Pass a session, or True.")
+    return spark

@@ -1,0 +1,31 @@
+"""Statements that are no SELECT: one handler for each, over a session; calls of a connection stand beside them."""
+
+from __future__ import annotations
+
+from kartosql.result import Query
+from kartosql.session import Request
+from kartosql.sql import Attach, Detach, Inspect, Reset, Set, Statement
+from kartosql.sql.statements import VerifyData, Write
+
+
+def run(request: Request, statement: Statement) -> Query:
+    """Run a statement, and return what it answers or did; what it does not need is not imported."""
+    if isinstance(statement, Inspect):
+        from kartosql.insight import inspect
+
+        return inspect(request, statement)
+    if isinstance(statement, Write):
+        from kartosql.statements.write import write
+
+        return write(request, statement)
+    if isinstance(statement, Attach | Detach | VerifyData):
+        from kartosql.statements.attach import attach
+
+        return attach(request, statement)
+    from kartosql.statements import catalog
+
+    return (
+        catalog.set_or_reset(request, statement)
+        if isinstance(statement, Set | Reset)
+        else catalog.answer(request, statement)
+    )
