@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Measured, Planner, Runtime, Statement, table_names
+from kartosql.engines.base import EngineStatement, RunStats
+from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Planner, Runtime, Statement, table_names
 from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
@@ -31,9 +32,7 @@ from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
 
 if TYPE_CHECKING:
-    from kartosql.engines.spark.engine import Nothing, SparkStatement
-
-    Running = Statement | SparkStatement
+    pass
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
@@ -72,10 +71,10 @@ class SelectQuery(Query):
         self._phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
         self._report: ScanReport | None = None
         self._schema: pa.Schema | None = None
-        self._running: Planner | Running | None = None
+        self._running: Planner | EngineStatement | None = None
         self._reading: ScanReport | None = None  # what the run that goes on reads
         self._kept = False  # whether the scan is one that was kept
-        self._measured: Measured | Nothing | None = None
+        self._measured: RunStats | None = None
         # Of a remote store, whose bytes DuckDB finds in memory: what was fetched counts.
         self._fetched: dict[str, int | None] = {}
         self._work: Work | None = None  # what goes on
@@ -122,18 +121,17 @@ class SelectQuery(Query):
     @property
     def report(self) -> ScanReport:
         """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
-        if self._report is None:
+        while self._report is None:
             files = FileAccess(self._store)
             try:
                 # Who asks for a report before the run wants to know about each step.
                 report = self._plan(files, traced=True)
                 if self._settings["engine"] == "spark":
                     self._check_spark(report, files)
+                self._report = report
             except KartosqlError as e:
-                if self._may_work_otherwise(e):
-                    return self.report
-                raise
-            self._report = report
+                if not self._may_work_otherwise(e):
+                    raise
         self._add_totals(self._report)
         return self._report
 
@@ -191,7 +189,7 @@ class SelectQuery(Query):
 
     # -- planning and running ------------------------------------------------------------------
 
-    def _plan(self, files: FileAccess, statement: Running | None = None, *, traced: bool = False) -> ScanReport:
+    def _plan(self, files: FileAccess, statement: EngineStatement | None = None, *, traced: bool = False) -> ScanReport:
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
         freeze = statement.clock if statement is not None else None
         traced = traced or self._traced
@@ -264,18 +262,23 @@ class SelectQuery(Query):
         self._work = work = self._runtime.works.begin()
         try:
             with work:
-                return self._run(work)
+                while True:
+                    try:
+                        return self._run(work)
+                    except KartosqlError as e:
+                        if not self._may_work_otherwise(e):
+                            raise
         except BaseException:
             work.end()
             raise
 
     def _run(self, work: Work) -> pa.RecordBatchReader:
-        """Run the query; ``work`` goes on until the stream ends."""
+        """Run the query once, in the way that is known to be open; ``work`` goes on until the stream ends."""
         started = time.perf_counter()
         self._reading = None
         files = FileAccess(self._store)
         # Begun before planning, as now() has to be the same in both.
-        statement: Running | None = self._start(files) if may_tell_time(self._bound.select.text) else None
+        statement: EngineStatement | None = self._start(files) if may_tell_time(self._bound.select.text) else None
         try:
             report = self._plan(files, statement)
             self._check_budget(report)
@@ -290,11 +293,6 @@ class SelectQuery(Query):
             if report.engine == "spark":
                 # All rows come at once, and whether Spark has them is known before any is passed on.
                 batches = begun(batches)
-        except KartosqlError as e:
-            self._end(statement)
-            if self._may_work_otherwise(e):
-                return self._run(work)
-            raise
         except BaseException:
             self._end(statement)
             raise
@@ -364,7 +362,9 @@ class SelectQuery(Query):
         finally:
             statement.close()
 
-    def _start(self, files: FileAccess, report: ScanReport | None = None, former: Running | None = None) -> Running:
+    def _start(
+        self, files: FileAccess, report: ScanReport | None = None, former: EngineStatement | None = None
+    ) -> EngineStatement:
         """Return a statement over the files of a report, or over files that are still to be chosen.
 
         ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
@@ -385,7 +385,7 @@ class SelectQuery(Query):
         tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
         return self._runtime.statement(self._settings, files, tables, report.selected, report.scan)
 
-    def _end(self, statement: Running | None) -> None:
+    def _end(self, statement: EngineStatement | None) -> None:
         self._running = None
         if statement is not None:
             statement.close()
@@ -393,7 +393,7 @@ class SelectQuery(Query):
     def _finish(
         self,
         batches: Iterator[pa.RecordBatch],
-        statement: Running,
+        statement: EngineStatement,
         report: ScanReport,
         started: float,
         planned: float,

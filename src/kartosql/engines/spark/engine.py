@@ -68,7 +68,7 @@ class Nothing:
 
 
 class SparkStatement:
-    """A statement that DuckDB binds and Spark runs; used as ``engines.duckdb.Statement`` is.
+    """A statement that DuckDB binds and Spark runs; see ``engines.base``.
 
     ``statement`` is a statement of DuckDB without files, which lives as long as this one: it
     holds the clock. A Spark session is taken, or started, when views are made.
@@ -95,6 +95,10 @@ class SparkStatement:
     def clock(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for in this statement."""
         return self._statement.clock(function)
+
+    def describe(self, query: BoundQuery) -> pa.Schema:
+        """Return the Arrow schema of the output, as DuckDB tells it."""
+        return self._statement.describe(query)
 
     def prepare(self, query: BoundQuery, scan: Scan) -> None:
         """Translate the statement and create its views; raises ``not-portable`` before a session is started."""
