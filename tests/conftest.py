@@ -67,7 +67,6 @@ def _signals() -> None:
 @pytest.fixture
 def no_collection() -> Iterator[None]:
     """Let no garbage be collected: finalizers, such as those of py4j, fail at the depth where parsers end."""
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

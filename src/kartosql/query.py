@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -30,9 +30,6 @@ from kartosql.sql.tree import span_of
 from kartosql.stopping import Work
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
-
-if TYPE_CHECKING:
-    pass
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200

@@ -129,7 +129,7 @@ def test_errors_of_values_show_no_java(both):
 
 def test_a_timeout_stops_the_jobs(spark, url):
     with kartosql.connect(url, engine="spark", timeout=5) as con:
-        con.register("t", pa.table({"x": list(range(20_000))}))
+        con.register("t", pa.table({"x": list(range(3_000))}))
         with pytest.raises(LimitError) as caught:
             con.sql("SELECT count(*) FROM t a, t b, t c WHERE (a.x * b.x + c.x) % 7 = 3").rows()
         assert caught.value.code == "timeout"
