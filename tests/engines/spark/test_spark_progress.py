@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.usefixtures("spark")
 def test_progress_is_told_while_spark_runs(tmp_path):
-    rows = range(8 * 60)
+    rows = range(8 * 40)
     data = pa.table({"x": rows, "p": [i % 8 for i in rows], "v": rows})
     build_cube(Store(str(tmp_path)), Cube("c", "x", "p"), data)
     con = kartosql.connect(str(tmp_path), engine="spark")

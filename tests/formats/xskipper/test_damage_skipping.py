@@ -197,9 +197,9 @@ def test_bounds_need_both_members(part):
 
 
 def test_cells_that_are_no_filters_are_tried_so_often_only(part, monkeypatch):
-    tried = []
+    tried, layout = [], bloom.Layout
     monkeypatch.setattr(bloom, "MAX_FAILURES", 2)
-    monkeypatch.setattr(bloom, "Layout", lambda cell: tried.append(cell) or bloom.Layout(cell))
+    monkeypatch.setattr(bloom, "Layout", lambda cell: tried.append(cell) or layout(cell))
     good = pq.read_table(part).column("i_bloomfilter_1").to_pylist()
     _rewritten(part, _without_bounds, {"i_bloomfilter_1": pa.array([b"a", b"b", b"c", *good[3:]], pa.binary())})
     found, problems = _selected(part.parent, "i = 99")
