@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -356,3 +358,14 @@ def _tables_by_schema(keys: Sequence[str]) -> list[str]:
 
 def _warn_left_out(what: str, error: KartosqlError) -> None:
     warnings.warn(f"{what} is left out: {error.message}", KartosqlWarning, stacklevel=4)
+
+
+def _release() -> None:
+    """Take new locks in a fork: until Python 3.12 cached properties have some, which threads of the parent may hold."""
+    for found in vars(Snapshot).values():
+        if isinstance(found, cached_property) and hasattr(found, "lock"):
+            found.lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release)
