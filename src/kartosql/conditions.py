@@ -17,7 +17,6 @@ import pyarrow as pa
 from kartosql.errors import UsageError, quoted, text_of
 
 _SQL_OPS = {"==": "=", "=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _TEXT = re.compile(r"\s*\(?\s*([^\s!<>=()]+)\s*(==|!=|<=|>=|=|<|>)\s*([^)=]+?)\s*\)?\s*")
 _TRUTH = {"1": True, "t": True, "y": True, "true": True, "yes": True}
 _FALSE = {"0": False, "f": False, "n": False, "false": False, "no": False}
