@@ -534,7 +534,9 @@ def test_a_reader_meets_whole_sets_while_others_refresh(parquet):
             while not stop.is_set():
                 # Something old goes and something new comes, so part files are replaced.
                 (parquet.data / "p=9").mkdir(exist_ok=True)
-                pq.write_table(rows(10 * number), parquet.data / "p=9" / "z.parquet")
+                # By another name first: a file that is half written is none that can be read.
+                pq.write_table(rows(10 * number), parquet.data / "p=9" / ".z")
+                (parquet.data / "p=9" / ".z").replace(parquet.data / "p=9" / "z.parquet")
                 con.refresh_skipping_index("t")
                 number += 1
 
