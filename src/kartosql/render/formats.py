@@ -20,6 +20,7 @@ from kartosql.render.values import json_names, jsons, texts
 from kartosql.text.escape import escaped_csv, escaped_json
 
 ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
+LARGE, LARGEST = 50_000, 1 << 22  # how many values are written at once by Arrow's kernels
 _HERE = "<!-- rows -->"
 _QUOTED = {",": re.compile(r'[",\r\n]'), "\t": re.compile(r'["\t\r\n]')}
 
@@ -81,6 +82,26 @@ def _by_batch(
     return rows
 
 
+def _encoded(
+    reader: pa.RecordBatchReader,
+    terminal: bool,
+    by_column: Callable[[pa.RecordBatch], memoryview],
+    by_value: Callable[[pa.RecordBatch], str],
+) -> Iterator[tuple[int, memoryview]]:
+    """Yield the rows and the text of each batch, by Arrow's kernels where their import pays."""
+    for whole in reader:
+        step = max(1, LARGEST // max(1, whole.num_columns))
+        for first in range(0, whole.num_rows, step):
+            batch = whole.slice(first, step)
+            text = None
+            if not terminal and batch.num_rows * batch.num_columns >= LARGE:
+                with contextlib.suppress(
+                    pa.ArrowInvalid, pa.ArrowCapacityError
+                ):  # more text than offsets of 32 bits can tell
+                    text = by_column(batch)
+            yield batch.num_rows, memoryview(by_value(batch).encode()) if text is None else text
+
+
 def _separated(separator: str) -> Writer:
     """Return the writer of RFC 4180 records with line feeds; NULL is empty, the empty text is ``""``."""
     special = _QUOTED[separator]
@@ -90,44 +111,57 @@ def _separated(separator: str) -> Writer:
             return ""
         return '"' + text.replace('"', '""') + '"' if not text or special.search(text) else text
 
+    def by_column(batch: pa.RecordBatch) -> memoryview:
+        from kartosql.render.columnar import csv_rows
+
+        return csv_rows(batch, separator)
+
     def write(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
         safe: Callable[[str], str] = escaped_csv if terminal else str
         if header:
             _write_lines(out, [separator.join(cell(safe(name)) for name in reader.schema.names)])
 
-        def lines(batch: pa.RecordBatch, first: int) -> Iterator[str]:
+        def by_value(batch: pa.RecordBatch) -> str:
             columns = [[cell(t if t is None else safe(t)) for t in texts(column)] for column in batch.columns]
-            return (separator.join(row) for row in zip(*columns, strict=True))
+            # A NULL in a single column is a line of its own, though empty.
+            return "".join(separator.join(row) + "\n" for row in zip(*columns, strict=True))
 
         rows = 0
-        for batch in reader:
-            rows += batch.num_rows
-            if batch.num_rows:
-                # Not _write_lines: a NULL in a single column is a line of its own, though empty.
-                out.write("".join(line + "\n" for line in lines(batch, rows)).encode())
+        for count, text in _encoded(reader, terminal, by_column, by_value):
+            out.write(text)
+            rows += count
         return rows
 
     return write
 
 
-def _objects(batch: pa.RecordBatch, terminal: bool) -> Iterator[str]:
-    struct = pa.StructArray.from_arrays(batch.columns, names=json_names(batch.schema.names))
-    found = jsons(struct)
-    return (escaped_json(text) if terminal else text for text in found)
-
-
 def _jsonl(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
-    return _by_batch(reader, out, lambda batch, first: _objects(batch, terminal))
+    return _objects(reader, out, terminal, "", "\n")
 
 
 def _json(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
     out.write(b"[")
-    rows = 0
-    for batch in reader:
-        if batch.num_rows:
-            out.write((",\n" if rows else "\n").encode() + ",\n".join(_objects(batch, terminal)).encode())
-            rows += batch.num_rows
+    rows = _objects(reader, out, terminal, ",\n", "")
     out.write(b"\n]\n" if rows else b"]\n")
+    return rows
+
+
+def _objects(reader: pa.RecordBatchReader, out: BinaryIO, terminal: bool, before: str, after: str) -> int:
+    """Write rows as objects, a text before and after each, of that before the first no comma."""
+
+    def by_column(batch: pa.RecordBatch) -> memoryview:
+        from kartosql.render.columnar import json_rows
+
+        return json_rows(batch, before, after)
+
+    def by_value(batch: pa.RecordBatch) -> str:
+        found = jsons(pa.StructArray.from_arrays(batch.columns, names=json_names(batch.schema.names)))
+        return "".join(f"{before}{escaped_json(text) if terminal else text}{after}" for text in found)
+
+    rows = 0
+    for count, text in _encoded(reader, terminal, by_column, by_value):
+        out.write(text if rows else text[before.count(",") :])
+        rows += count
     return rows
 
 

@@ -143,7 +143,7 @@ def _split(value: int, by: int) -> tuple[int, int]:
 
 Texts = list[str | None]
 
-_JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
+JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 
 
 def texts(array: pa.Array) -> Texts:
@@ -152,9 +152,9 @@ def texts(array: pa.Array) -> Texts:
     Numbers have all their digits (floats as few as tell them apart), binary data is
     ``\x01\xFE``, lists, structs and maps are compact JSON.
     """
-    array = _plain(array)
+    array = plain(array)
     type_ = array.type
-    if _is_binary(type_):
+    if is_binary(type_):
         return _each(array, lambda v: "".join(f"\\x{byte:02X}" for byte in v))
     if t.is_timestamp(type_):
         return timestamps(array)
@@ -170,7 +170,7 @@ def jsons(array: pa.Array) -> list[str]:
     Integers and decimals are written with all their digits, NaN and the infinities as the
     texts "NaN", "Infinity" and "-Infinity", binary data as hexadecimal text.
     """
-    array = _plain(array)
+    array = plain(array)
     type_ = array.type
     if t.is_map(type_):
         return _map_jsons(array)
@@ -182,15 +182,20 @@ def jsons(array: pa.Array) -> list[str]:
         return _list_jsons(array)
     if t.is_timestamp(type_):
         found = timestamps(array, "T")
-    elif _is_binary(type_):
+    elif is_binary(type_):
         found = _each(array, bytes.hex)
     else:
         found = _scalars(array)
     if t.is_floating(type_):
-        return ["null" if v is None else _JSON_FLOATS.get(v, v) for v in found]
+        return ["null" if v is None else JSON_FLOATS.get(v, v) for v in found]
     if t.is_boolean(type_) or is_number(type_):
         return ["null" if v is None else v for v in found]
-    return ["null" if v is None else json.dumps(v, ensure_ascii=False) for v in found]
+    return list(map(json_string, found))
+
+
+def json_string(text: str | None) -> str:
+    """Return a text as JSON, None as ``null``."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def is_number(type_: pa.DataType) -> bool:
@@ -215,7 +220,8 @@ def json_names(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _is_binary(type_: pa.DataType) -> bool:
+def is_binary(type_: pa.DataType) -> bool:
+    """Return whether values of a type are bytes."""
     kinds = (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view)
     return any(kind(type_) for kind in kinds)
 
@@ -224,8 +230,8 @@ def _each(array: pa.Array, text: Callable[[Any], str]) -> Texts:
     return [None if v is None else text(v) for v in array.to_pylist()]
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    """Return an array of the values themselves for dictionaries, run-ends and extension types."""
+def plain(array: pa.Array) -> pa.Array:
+    """Return the values themselves of dictionaries, run-ends and extension types."""
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
             if array.type.extension_name == "arrow.uuid":
@@ -280,7 +286,7 @@ def _list_jsons(array: pa.Array) -> list[str]:
 
 def _struct_jsons(array: pa.Array) -> list[str]:
     names = json_names(f.name for f in array.type)
-    heads = [json.dumps(name, ensure_ascii=False) + ":" for name in names]
+    heads = [json_string(name) + ":" for name in names]
     columns = [jsons(array.field(i)) for i in range(array.type.num_fields)]
     rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
     found = ["{" + ",".join(map(str.__add__, heads, row)) + "}" for row in rows]
@@ -295,7 +301,7 @@ def _map_jsons(array: pa.Array) -> list[str]:
     count = offsets[-1] - first
     keys = texts(array.keys.slice(first, count))
     values = jsons(array.items.slice(first, count))
-    pairs = [f"{json.dumps(k, ensure_ascii=False)}:{v}" for k, v in zip(keys, values, strict=True)]
+    pairs = [f"{json_string(k)}:{v}" for k, v in zip(keys, values, strict=True)]
     return [
         "{" + ",".join(pairs[start - first : end - first]) + "}" if is_valid else "null"
         for is_valid, start, end in zip(valid, offsets[:-1], offsets[1:], strict=True)
