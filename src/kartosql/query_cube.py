@@ -19,12 +19,12 @@ from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
-from kartosql.plan import conditions as plan
 from kartosql.plan.bind import Parameters, bind
 from kartosql.plan.prune import reader_of
 from kartosql.plan.report import ScanReport
-from kartosql.predicate.tree import Comparison, Constant, Group, In, Predicate
-from kartosql.predicate.values import as_type
+from kartosql.predicate.tree import Comparison, Constant, Group, In, Opaque, Predicate
+from kartosql.predicate.tree import Condition as Planned
+from kartosql.predicate.values import Value, as_type
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.settings import Settings
@@ -251,25 +251,30 @@ def conditions_of(
             raise _no_condition("this WHERE, which the parsers read differently")
         read = reader.read(found.this)
         collated = planner.evaluator.has_collation()
-    whole = read.items if isinstance(read, plan.Group) and read.op == "AND" else (read,)
+    whole = read.items if isinstance(read, Group) and read.op == "AND" else (read,)
     real = bound.walked.scopes[0].sources[0].real
     types = {name: type_ for name, type_ in source.columns.items() if not (collated and pa.types.is_string(type_))}
     conditions = [c for part in whole for c in _conditions(part.text, _exactly(part), types, real)]
     return Conjunction(tuple(check_types(conditions, source.columns)))
 
 
-def _exactly(condition: plan.Condition) -> Predicate | None:
+def _exactly(condition: Planned) -> Predicate | None:
     """Return a predicate that is TRUE for the very same rows, None if there is none."""
-    if isinstance(condition, plan.Atom):
+    if isinstance(condition, Opaque):
         return condition.says()
-    if not isinstance(condition, plan.Group):
+    if not isinstance(condition, Group):
         return None
     # An OR of values that one column may have is a list of them.
     said = [_exactly(item) for item in condition.items]
     listed = [p for p in said if (isinstance(p, In) and not p.negated) or (isinstance(p, Comparison) and p.op == "=")]
-    if condition.op == "AND" or len(listed) < len(said) or len({p.path for p in listed}) > 1:
+    constants = [v for p in listed for v in _constants(p)]
+    if condition.op == "AND" or len(listed) < len(said) or len({p.path for p in listed}) > 1 or None in constants:
         return None
-    return In(listed[0].path, tuple(v for p in listed for v in (p.values if isinstance(p, In) else (p.value,))))
+    return In(listed[0].path, tuple(v for v in constants if v is not None))
+
+
+def _constants(leaf: Comparison | In) -> tuple[Value | None, ...]:
+    return (leaf.value,) if isinstance(leaf, Comparison) else leaf.values or (None,)
 
 
 def _conditions(
@@ -285,8 +290,8 @@ def _conditions(
     if not isinstance(predicate, Comparison | In) or len(predicate.path) > 1:
         raise _no_condition(text)
     column = real(predicate.path[0][1])
-    constants = predicate.values if isinstance(predicate, In) else (predicate.value,)
-    values = [as_type(v, types[column]) if column in types else None for v in constants]
+    constants = _constants(predicate)
+    values = [as_type(v, types[column]) if v is not None and column in types else None for v in constants]
     if any(is_null(v) for v in values):
         raise _no_condition(text)
     if isinstance(predicate, Comparison):

@@ -19,7 +19,11 @@ from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.parquet import cache
+from kartosql.predicate.tree import Comparison
+from kartosql.predicate.values import Value
 from kartosql.store import Store
+
+SEVEN = Comparison(("x",), "=", Value("integer", 7))
 
 
 class Checker:
@@ -170,11 +174,11 @@ def test_statistics_are_read_when_a_second_statement_that_asked_opens_the_files(
     footers, table, kept = checker.footers, checker.table, checker.planner.evaluator.statistics
     assert checker.check({"x": "BIGINT"})
     assert checker.check({"x": "BIGINT"}) == []
-    assert kept(table, "x", "(v = 7)", {}) is None
+    assert kept(table, "x", SEVEN, {}) is None
     assert checker.check({"x": "BIGINT"}) == []
-    assert kept(table, "x", "(v = 7)", {}) is None
+    assert kept(table, "x", SEVEN, {}) is None
     assert len(checker.check({"x": "BIGINT"})) == 1
-    assert kept(table, "x", "(v = 7)", {}) == {6, 7}
+    assert kept(table, "x", SEVEN, {}) == {6, 7}
     assert checker.check({"x": "BIGINT"}) == []
     assert footers.statistics(table, "x", "BIGINT") is not None
 
@@ -183,28 +187,28 @@ def test_files_that_were_not_opened_are_kept(make):
     checker = make([_x(n) for n in range(80)])
     kept = checker.planner.evaluator.statistics
     for _ in range(2):
-        kept(checker.table, "x", "(v = 7)", {})
+        kept(checker.table, "x", SEVEN, {})
         checker.check({"x": "BIGINT"}, checker.table.files[:40])
-    assert kept(checker.table, "x", "(v = 7)", {}) == {7, *range(40, 80)}
-    kept(checker.table, "x", "(v = 7)", {})
+    assert kept(checker.table, "x", SEVEN, {}) == {7, *range(40, 80)}
+    kept(checker.table, "x", SEVEN, {})
     checker.check({"x": "BIGINT"})
-    assert kept(checker.table, "x", "(v = 7)", {}) == {7}
+    assert kept(checker.table, "x", SEVEN, {}) == {7}
 
 
 def test_statistics_are_forgotten_with_their_table(make, local):
     checker = make([_x(n) for n in range(40)])
     for _ in range(2):
-        checker.planner.evaluator.statistics(checker.table, "x", "(v = 7)", {})
+        checker.planner.evaluator.statistics(checker.table, "x", SEVEN, {})
         checker.check({"x": "BIGINT"})
     again = Snapshot(local).dataset("d").tables["table"]
-    assert checker.planner.evaluator.statistics(again, "x", "(v = 7)", {}) is None
-    assert checker.planner.evaluator.statistics(checker.table, "x", "(v = 7)", {}) == {7}
+    assert checker.planner.evaluator.statistics(again, "x", SEVEN, {}) is None
+    assert checker.planner.evaluator.statistics(checker.table, "x", SEVEN, {}) == {7}
 
 
 def test_nothing_is_read_for_few_files(make):
     checker = make([_x(n) for n in range(module.MIN_FILES - 1)])
     for _ in range(3):
-        assert checker.planner.evaluator.statistics(checker.table, "x", "(v = 7)", {}) is None
+        assert checker.planner.evaluator.statistics(checker.table, "x", SEVEN, {}) is None
         checker.check({"x": "BIGINT"})
     assert checker.check({"x": "BIGINT"}) == []
 
@@ -224,8 +228,8 @@ def test_a_collation_of_the_session_keeps_all_files(make):
     table = checker.table
     object.__setattr__(table, "schema", pa.schema([("x", pa.string())]))
     for _ in range(2):
-        kept(table, "x", "(v = 'A7')", {})
+        kept(table, "x", Comparison(("x",), "=", Value("string", "A7")), {})
         checker.check({"x": "VARCHAR"})
-    assert kept(table, "x", "(v = 'A7')", {}) == frozenset()
+    assert kept(table, "x", Comparison(("x",), "=", Value("string", "A7")), {}) == frozenset()
     checker.planner.instance.settings["default_collation"] = "nocase"
-    assert kept(table, "x", "(v = 'A7')", {}) is None
+    assert kept(table, "x", Comparison(("x",), "=", Value("string", "A7")), {}) is None

@@ -15,11 +15,14 @@ from kartosql.engines.duckdb import lookups as module
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.lookups import compared
 from kartosql.engines.duckdb.planner import Planner
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.cells import Found
+from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
+from trees import tree_of
 
 FILES = 60
 VALUES = 3_000
@@ -72,6 +75,7 @@ class Indexed:
             "i",
             predicate,
             {},
+            says=tree_of(self.planner.evaluator, predicate),
             with_keys="k0" in predicate,
             never_null=True,
             never_nan=True,
@@ -346,3 +350,43 @@ def test_text_that_is_none_is_left_to_duckdb(make, local):
     one.planner.evaluator._structures.hold(one.table, one.index)
     assert one.index.held is None
     assert one.find("(v = 'b')").files >= {1}
+
+
+@pytest.mark.parametrize(
+    ("predicate", "type_", "found"),
+    [
+        ("v < 5", pa.int64(), ("<", 5)),
+        ("v <= -5", pa.int8(), ("<=", -5)),
+        ("5 < v", pa.int64(), (">", 5)),
+        ("NOT v < 5", pa.uint64(), (">=", 5)),
+        ("v <> 5", pa.int64(), ("<>", 5)),
+        ("-7 = v", pa.int64(), ("=", -7)),
+        ("v = 007", pa.int64(), ("=", 7)),
+        ("v = 7::INTEGER", pa.int64(), ("=", 7)),
+        ("v = 999999999999999999", pa.int64(), ("=", 999999999999999999)),
+        ("v = 9999999999999999999", pa.int64(), ("", None)),
+        ("v < 5", pa.float64(), ("", None)),
+        ("v < 5", pa.string(), ("", None)),
+        ("v < 5.5", pa.int64(), ("", None)),
+        ("v = 7.0", pa.int64(), ("", None)),
+        ("v < 'a'", pa.int64(), ("", None)),
+        ("v = '7'", pa.int64(), ("", None)),
+        ("v < NULL", pa.int64(), ("", None)),
+        ("v + 1 < 5", pa.int64(), ("", None)),
+        ("v < 5 AND v < 6", pa.int64(), ("", None)),
+        ("v = 1 OR v = 2", pa.int64(), ("", None)),
+        ("5 < 6", pa.int64(), ("", None)),
+        ("v < w", pa.int64(), ("", None)),
+        ("v.x < 5", pa.int64(), ("", None)),
+        ("v = 7 + 1", pa.int64(), ("", None)),
+        ("v < 'a'", pa.string(), ("<", "a")),
+        ("'a' < v", pa.string(), (">", "a")),
+        ("v = '7 a'", pa.string(), ("=", "7 a")),
+        ("v = ''", pa.string(), ("=", "")),
+        ("v LIKE 'ab'", pa.string(), ("=", "ab")),
+        ("v LIKE 'ab%'", pa.string(), ("", None)),
+        ("v = -'7'", pa.string(), ("", None)),
+    ],
+)
+def test_comparisons_that_are_answered_without_the_engine(predicate, type_, found):
+    assert compared(predicate_of(predicate), type_) == found

@@ -21,6 +21,7 @@ from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from trees import tree_of
 
 NAN, INF = float("nan"), float("inf")
 DAY = dt.date(2020, 3, 27)
@@ -59,7 +60,8 @@ class Files:
         self.footers.check(self.planner, self.table, keys, self.planner.set_files("kartosql_test", keys), self.declared)
 
     def kept(self, predicate: str, parameters: dict[str, Any]) -> frozenset[int] | None:
-        return self.planner.evaluator.statistics(self.table, "x", predicate, parameters)
+        evaluator = self.planner.evaluator
+        return evaluator.statistics(self.table, "x", tree_of(evaluator, predicate, parameters), parameters)
 
     def matching(self, predicate: str, parameters: dict[str, Any]) -> set[int]:
         rows = self.planner.rows(f"SELECT DISTINCT file FROM all_rows WHERE {predicate}", parameters)
@@ -101,7 +103,7 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], list[str]]] = {
     "float64": (
         pa.float64(),
         [-INF, -1e300, *[i / 10 for i in range(-20, 0)], -0.0, 0.0, *[i / 10 for i in range(1, 20)], 1e16, INF],
-        ["'{}'", "'{}'::DOUBLE", "0.1", "1", "'nan'", "0.3::FLOAT", "1.5::DECIMAL(9,3)"],
+        ["'{}'", "'{}'::DOUBLE", "0.1", "0.1::DECIMAL(38,30)", "1", "'nan'", "0.3::FLOAT", "1.5::DECIMAL(9,3)"],
     ),
     "float32": (
         pa.float32(),
@@ -121,13 +123,13 @@ TYPES: dict[str, tuple[pa.DataType, list[Any], list[str]]] = {
     "timestamp": (
         pa.timestamp("us"),
         _moments(),
-        ["'{}'", "TIMESTAMP '{}'", "DATE '2020-03-29'", "TIMESTAMPTZ '{}+00'", "'{}'::TIMESTAMP_S"],
+        ["'{}'", "TIMESTAMP '{}'", "DATE '2020-03-29'", "TIMESTAMPTZ '{}+00'", "TIMESTAMPTZ '{}'", "'{}'::TIMESTAMP_S"],
     ),
     "timestamp_ms": (pa.timestamp("ms"), [m.replace(microsecond=0) for m in _moments()], ["'{}'", "TIMESTAMP '{}'"]),
     "timestamptz": (
         pa.timestamp("us", "UTC"),
         _moments(),
-        ["'{}+00'", "TIMESTAMPTZ '{}+00'", "TIMESTAMP '{}'", "DATE '2020-03-29'", "'{}'"],
+        ["'{}+00'", "TIMESTAMPTZ '{}+00'", "TIMESTAMPTZ '{}'", "TIMESTAMP '{}'", "DATE '2020-03-29'", "'{}'"],
     ),
     "time": (pa.time64("us"), [dt.time(h, 30) for h in range(24)], ["'{}'", "TIME '{}'"]),
     "string": (pa.string(), TEXTS, ["'{}'", "'{}'::VARCHAR", "upper('{}')", "5"]),
@@ -219,14 +221,15 @@ def test_bounds_say_nothing_where_a_cast_changes_the_order(make):
     moments = pa.array([dt.datetime(2020, 3, 29, 2, 30), dt.datetime(2020, 3, 29, 3)], pa.timestamp("us"))
     files = make(moments.type, [moments] * FILES)
     files.planner.run("SET TimeZone = 'Europe/Berlin'")
-    predicate = "(v = TIMESTAMPTZ '2020-03-29 01:30:00+00')"
-    assert files.matching(predicate, {}) == set(range(FILES))
-    assert files.kept(predicate, {}) in (None, files.table.all_files)
+    for predicate in ("(v = TIMESTAMPTZ '2020-03-29 01:30:00+00')", "(v = TIMESTAMPTZ '2020-03-29 03:30:00')"):
+        assert files.matching(predicate, {}) == set(range(FILES))
+        assert files.kept(predicate, {}) in (None, files.table.all_files)
 
 
-def test_a_text_takes_the_type_that_several_constants_have_in_common(make):
+@pytest.mark.parametrize("end", ["1e17::DOUBLE", "1e17::DOUBLE + 1"])
+def test_a_text_takes_the_type_that_several_constants_have_in_common(make, end):
     # Both numbers are one as DOUBLE, which the second constant makes of all.
     files = make(pa.int64(), [pa.array([2**53], pa.int64())] * FILES)
-    predicate = f"(v BETWEEN '{2**53 + 1}' AND 1e17::DOUBLE)"
+    predicate = f"(v BETWEEN '{2**53 + 1}' AND {end})"
     assert files.matching(predicate, {}) == set(range(FILES))
     assert files.kept(predicate, {}) in (None, files.table.all_files)

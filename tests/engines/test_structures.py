@@ -18,6 +18,7 @@ from kartosql.engines.duckdb.planner import Planner
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
+from trees import tree_of
 
 NAN = float("nan")
 Values = list[list[Any]]
@@ -61,8 +62,10 @@ def make(local: Store) -> Callable[..., DatasetTable]:
 
 
 def _index(planner: Planner, table: DatasetTable, predicate: str, parameters: Any = None) -> set[int]:
-    options = {"with_keys": "k0" in predicate, "never_null": True, "never_nan": True}
-    return set(planner.evaluator.index(table, "i", predicate, parameters or {}, among=table.all_files, **options).files)
+    evaluator, given = planner.evaluator, parameters or {}
+    options = {"with_keys": "k0" in predicate, "never_null": True, "never_nan": True, "among": table.all_files}
+    says = tree_of(evaluator, predicate, given)
+    return set(evaluator.index(table, "i", predicate, given, says=says, **options).files)
 
 
 def _tables(planner: Planner) -> set[str]:

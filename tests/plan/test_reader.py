@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,17 +12,17 @@ import pytest
 
 import kartosql
 import kartosql.query
-from kartosql.plan.conditions import Atom, Group, Opaque
 from kartosql.plan.prune import prune
 from kartosql.plan.skips import in_metadata_terms
 from kartosql.predicate.from_sql import predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, In, group
+from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Group, In, Opaque, group, mapped, renamed
 from kartosql.predicate.values import Value
 from kartosql.store import Store
 from kartosql.write.build import write_dataset
 
 LISTED = ", ".join(map(str, range(-50, 150)))
 TEXTS = ", ".join(f"'it''s {n}'" for n in range(120))
+COLUMNS = {"i", "d", "s", "b", "day", "at", "r", "p"}
 ONE, TWO = Value("integer", 1), Value("integer", 2)
 PREDICATES = (
     "i = 1",
@@ -45,6 +46,7 @@ PREDICATES = (
     "b IS TRUE AND b IS NOT FALSE",
     "i IS NOT DISTINCT FROM 1",
     "i IS DISTINCT FROM 1",
+    "i < 1 + 1 OR day > DATE '2020-01-01' - 7",
     "s LIKE 'a_b%' OR s LIKE 'ab'",
     "s NOT LIKE 'a%'",
     "NOT s LIKE 'a%'",
@@ -93,15 +95,23 @@ def conditions(connection: Any, sql: str, parameters: Any = None) -> list[Any]:
 
 
 def said(condition: Any) -> Any:
-    return in_metadata_terms(condition, 0, {"i", "d", "s", "b", "day", "at", "r", "p"})
+    return told(in_metadata_terms(condition, 0, COLUMNS))
 
 
 def in_text(condition: Any) -> Any:
     """Return what the text of a condition says when it is read on its own."""
     if isinstance(condition, Group):
         return group(condition.op, [in_text(item) for item in condition.items])
-    atom = condition.members if isinstance(condition, Opaque) else condition
-    return predicate_of(atom.render(lambda ref: ref[1]), dialects=("duckdb",)) if isinstance(atom, Atom) else UNKNOWN
+    if condition.pieces is None:
+        return UNKNOWN
+    read = predicate_of(condition.render(lambda ref: ref[1]), dialects=("duckdb",))
+    says = renamed(read, lambda path: ((0, path[0]), *path[1:]))
+    return in_metadata_terms(Opaque(says=lambda: says), 0, COLUMNS)
+
+
+def told(predicate: Any) -> Any:
+    """Return a predicate with the constants of its long lists."""
+    return mapped(predicate, lambda leaf: replace(leaf, listed=leaf.values) if isinstance(leaf, In) else leaf)
 
 
 def test_what_an_atom_says(connection):
@@ -161,4 +171,20 @@ def test_what_the_parsers_read_differently_is_no_tree(connection):
 
 
 def test_a_condition_that_never_holds_says_so():
-    assert said(Atom(("FALSE",), negated=False, text="", says=lambda: Constant(False))) == Constant(False)
+    assert said(Opaque("", ("FALSE",), says=lambda: Constant(False))) == Constant(False)
+
+
+def test_what_only_the_engine_can_evaluate_is_its_text(connection):
+    for text, value in (("1 + $n", "1 + $kartosql_p_n"), ("length('abc')", "length('abc')"), ("(2 * 3)", "(2 * 3)")):
+        (found,) = conditions(connection, f"SELECT * FROM t WHERE i < {text}", {"n": 1} if "$" in text else None)
+        assert found.says() == Comparison(((0, "i"),), "<", Value("sql", value))
+        assert said(found) == UNKNOWN
+    (between,) = conditions(connection, "SELECT * FROM t WHERE i BETWEEN 1 AND 1 + 1")
+    assert [leaf.value for leaf in between.says().items] == [Value("sql", "1"), Value("sql", "1 + 1")]
+
+
+def test_a_long_list_is_its_text_until_somebody_needs_its_constants(connection):
+    (found,) = conditions(connection, f"SELECT * FROM t WHERE i IN ({LISTED})")
+    assert isinstance(found.says(), In)
+    assert found.says().listed.text == LISTED
+    assert [v.value for v in found.says().values] == list(range(-50, 150))

@@ -9,7 +9,7 @@ import sqlglot
 
 from kartosql.errors import SqlError
 from kartosql.predicate.from_sql import Meaning, predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Extracted, Group, In, NotNull, Prefix
+from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Extracted, Group, In, IsNull, Prefix
 from kartosql.predicate.values import Value
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
@@ -46,8 +46,12 @@ ONE, TWO = Value("integer", 1), Value("integer", 2)
         ("x NOT IN (1, 2)", In(X, (ONE, TWO), True)),
         ("x IN (NULL)", Constant(False)),
         ("x = NULL", Constant(False)),
-        ("x IS NOT NULL", NotNull(X)),
-        ("NOT x IS NULL", NotNull(X)),
+        ("x IS NOT NULL", IsNull(X, True)),
+        ("NOT x IS NULL", IsNull(X, True)),
+        ("x IS NULL", IsNull(X)),
+        ("NOT x IS NOT NULL", IsNull(X)),
+        ("x IS DISTINCT FROM 1", Group("OR", (IsNull(X), Comparison(X, "<>", ONE)))),
+        ("NOT x IS NOT DISTINCT FROM 1", Group("OR", (IsNull(X), Comparison(X, "<>", ONE)))),
         ("x", Comparison(X, "=", Value("boolean", True))),
         ("NOT x", Comparison(X, "=", Value("boolean", False))),
         ("x IS FALSE", Comparison(X, "=", Value("boolean", False))),
@@ -82,12 +86,9 @@ def test_predicates_are_understood(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "x IS NULL",
-        "NOT x IS NOT NULL",
         "x IS NOT TRUE",
         "NOT (x IS TRUE)",
-        "x IS DISTINCT FROM 1",
-        "NOT x IS NOT DISTINCT FROM 1",
+        "x IS DISTINCT FROM NULL",
         "x IS NOT DISTINCT FROM NULL",
         "x NOT IN (1, NULL)",
         "x NOT LIKE 'a%'",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -64,3 +65,6 @@ def test_parameters_are_constants_of_their_types():
     assert value_of(True) == Value("boolean", True)
     assert value_of("a") == Value("text", "a")
     assert value_of([1]) is None
+    assert value_of("\ud800") is None
+    assert value_of(pd.Timestamp("2020-01-01")) is None
+    assert value_of(pd.NaT) is None

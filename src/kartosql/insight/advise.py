@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kartosql.engines.duckdb.bounds import Bounded, bounded
+from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.xskipper import Index
@@ -23,11 +25,10 @@ from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
 from kartosql.formats.xskipper.writer import value_type
 from kartosql.insight.cost import Sample, columns_read, sample
 from kartosql.parquet.metadata import column_bytes, extremes, group_bytes, may_hold_null
-from kartosql.plan.conditions import Atom, Condition, is_evaluable
 from kartosql.plan.report import ScanReport
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.skips import column_types, in_metadata_terms
-from kartosql.predicate.tree import Comparison, In, Leaf, Prefix
+from kartosql.predicate.tree import Comparison, Condition, In, Leaf, Opaque, Prefix, is_evaluable
 from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
@@ -101,10 +102,10 @@ class Measure:
         source = arrow_table("measured", pa.table(row))
         return self._count("measured", condition, {"measured": source}) > 0
 
-    def in_range(self, found: Sample, table: FileTable, column: str, predicate: str) -> list[bool] | None:
-        """Return for each file of a sample whether a predicate over ``low`` and ``high`` holds for its extremes.
+    def in_range(self, found: Sample, table: FileTable, column: str, asked: Bounded) -> list[bool] | None:
+        """Return for each file of a sample whether what is asked of bounds may hold for its own.
 
-        None, if a file does not tell its extremes.
+        None, if a file does not tell them, or they prove nothing.
         """
         bounds = []
         for footer in found.footers:
@@ -114,8 +115,14 @@ class Measure:
                 return None
             bounds.append((min(g[0] for g in known), max(g[1] for g in known)))
         type_ = table.types[column]
+        typed = [f"typeof({t}) AS t{at}" for at, t in enumerate(t for t in asked.typed if t is not None)]
+        types = self._ask("SELECT ", ", ".join(typed), {}).rows()[0] if typed else ()
+        predicate = asked.over(sql_type(type_), types)
+        if predicate is None:
+            return None
         low, high = (pa.array([b[i] for b in bounds], type_) for i in (0, 1))
-        rows = pa.table({"n": pa.array(range(len(bounds)), pa.int64()), "low": low, "high": high})
+        told = {"has_values": pa.repeat(True, len(bounds)), "nulls": pa.repeat(-1, len(bounds))}
+        rows = pa.table({"n": pa.array(range(len(bounds)), pa.int64()), "low": low, "high": high, **told})
         answer = self._ask("SELECT n FROM measured WHERE ", predicate, {"measured": arrow_table("measured", rows)})
         kept = {n for (n,) in answer.rows()}
         return [n in kept for n in range(len(bounds))]
@@ -455,9 +462,9 @@ def order(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[
 
 def compares(condition: Condition) -> bool:
     """Return whether a condition compares a column with values."""
-    if not isinstance(condition, Atom) or condition.negated:
+    if not isinstance(condition, Opaque) or condition.negated:
         return False
-    column, then, *_ = *(p for p in condition.pieces if p != ""), None, None
+    column, then, *_ = *(p for p in condition.pieces or () if p != ""), None, None
     return isinstance(column, tuple) and isinstance(then, str) and _COMPARISON.match(then) is not None
 
 
@@ -468,8 +475,6 @@ def _with_rows(found: Matches) -> Iterator[tuple[Any, int]]:
 MAX_LIST = 1_000  # values of a file that a list may hold; of more a filter is made
 FPP = 0.01
 FILTER_SHARE = 0.1  # of the bytes of a file that its filter may have
-# Of plain constants only, so that the AND is that of BETWEEN.
-_BETWEEN = re.compile(r"BETWEEN\s+([^\s()]+|DATE '[^']*')\s+AND\s+([^\s()]+|DATE '[^']*')", re.IGNORECASE)
 
 
 def skipping_indices(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
@@ -491,11 +496,11 @@ def skipping_indices(request: Request, scan: OccurrenceScan, measure: Measure) -
 def _by_bounds(
     request: Request, scan: OccurrenceScan, part: PartScan, condition: Condition, column: str, measure: Measure
 ) -> Advice | None:
-    within = _within(condition)
-    if within is None or _has(part, MINMAX, column):
+    asked = bounded(condition.says()) if isinstance(condition, Opaque) and compares(condition) else None
+    if asked is None or _has(part, MINMAX, column):
         return None
     found = sample(request.session.mounts, part.part.table.files, part.files)
-    left = measure.in_range(found, part.part.table, column, within)
+    left = measure.in_range(found, part.part.table, column, asked)
     missing = [size for size, kept in zip(found.sizes, left or (), strict=False) if not kept]
     saved = found.scaled(len(missing))
     if saved < max(1, LEAST_SHARE * len(part.files)):
@@ -584,7 +589,7 @@ def _leaf(
 def _looked_for(leaf: Leaf) -> float:
     """Return how many values a filter is asked for, infinity where it cannot be asked."""
     if isinstance(leaf, In) and not leaf.negated:
-        return len(leaf.values)
+        return len(leaf.values or ())
     return 1 if isinstance(leaf, Comparison) and leaf.op == "=" else float("inf")
 
 
@@ -602,23 +607,6 @@ def _has(part: PartScan, kind: str, column: str) -> bool:
         with contextlib.suppress(KartosqlError):
             indexes = skipping.indexed()[0]
     return any(i.name == kind and i.path == (column.lower(),) for i in indexes)
-
-
-def _within(condition: Condition) -> str | None:
-    """Return a comparison with constants as what it asks of the bounds ``low`` and ``high``, None for others."""
-    if not compares(condition):
-        return None
-    assert isinstance(condition, Atom)
-    text = Atom(tuple("" if isinstance(p, tuple) else p for p in condition.pieces), negated=False, text="").render(str)
-    text = text[1:-1].strip()
-    for operator, bound in (("<=", "low"), (">=", "high"), ("<>", None), ("<", "low"), (">", "high")):
-        if text.startswith(operator):
-            return None if bound is None else f"{bound} {text}"
-    if text.startswith("="):
-        value = text.lstrip("=")
-        return f"low <= ({value}) AND high >= ({value})"
-    between = _BETWEEN.fullmatch(text)
-    return f"high >= ({between[1]}) AND low <= ({between[2]})" if between else None
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kartosql.plan.conditions import Parameter, Pieces
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.occurrences import ColumnRef, Relation, Source
+from kartosql.plan.occurrences import Relation, Source
 from kartosql.plan.reader import ConditionReader
+from kartosql.predicate.tree import ColumnRef, Parameter, Pieces
 
 _INTEGER = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")
 # Types whose equal values no function can tell apart: not floats (0.0 = -0.0), intervals, nested types.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import Condition, is_evaluable, parameters_for
 from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.overlay import Overlays
 from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.plan.transfer import Draft, Transfer
+from kartosql.predicate.tree import Condition, is_evaluable, parameters_for
 from kartosql.tables.table import Changelog, Overlay, Part
 
 

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kartosql.plan.cells import Cells, Files, Found
-from kartosql.plan.conditions import (
-    Atom,
+from kartosql.plan.occurrences import Occurrence
+from kartosql.plan.scan import Alternative, OccurrenceScan
+from kartosql.predicate.tree import (
+    ColumnRef,
     Condition,
     Group,
+    Opaque,
     Pieces,
-    conjunction,
+    Predicate,
     is_evaluable,
+    joined,
     parameters_for,
+    said,
     substitute,
 )
-from kartosql.plan.occurrences import ColumnRef, Occurrence
-from kartosql.plan.scan import Alternative, OccurrenceScan
 from kartosql.tables.table import FileTable
 
 MAX_PROBES = 16  # files that may be looked into while planning
@@ -67,6 +70,9 @@ class Evaluator(Protocol):
         ``composed`` is the same predicate with each atom in parentheses, joined as ``outline`` says. None, unless both
         are parsed to the same tree; none of them, if it is of another outline.
         """
+
+    def is_same(self, predicate: str, other: str) -> bool:
+        """Return whether the engine's parser makes the same of two predicates."""
 
     def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate without columns may be TRUE."""
@@ -131,6 +137,7 @@ class Evaluator(Protocol):
         predicate: str,
         parameters: Mapping[str, Any],
         *,
+        says: Predicate,
         with_keys: bool,
         never_null: bool,
         never_nan: bool,
@@ -139,13 +146,16 @@ class Evaluator(Protocol):
         """Return the files with a value of ``column`` for which a predicate may be TRUE.
 
         The predicate names the column ``v`` and, if ``with_keys``, the i-th partition key
-        ``k<i>``. NULL and NaN are in no index; they count as possible in every file unless
-        ``never_null`` and ``never_nan`` rule them out. Only files ``among`` the given ones
-        matter, and all files are returned if looking for them does not pay.
+        ``k<i>``; ``says`` is what is known of it as a tree. NULL and NaN are in no index; they
+        count as possible in every file unless ``never_null`` and ``never_nan`` rule them out.
+        Only files ``among`` the given ones matter, and all files are returned if looking for
+        them does not pay.
         """
 
-    def statistics(self, table: FileTable, column: str, predicate: str, parameters: Mapping[str, Any]) -> Files | None:
-        """Return the files in which a predicate over ``column``, named ``v``, may be TRUE, or None.
+    def statistics(
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any]
+    ) -> Files | None:
+        """Return the files in which a predicate over ``column`` may be TRUE, or None.
 
         Only what is remembered of the footers of files is used, no file is opened for it.
         """
@@ -186,7 +196,7 @@ class FileFilter:
         self._never_null = never_null
         self._never_nan = never_nan
         self._keys = {name: i for i, name in enumerate(table.partition_keys)}
-        self._statistics: dict[Atom, Files | None] = {}
+        self._statistics: dict[Opaque, Files | None] = {}
         self._among = table.all_files
         self._notes: list[str] = []
         self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
@@ -235,7 +245,7 @@ class FileFilter:
             return self._evaluate(condition, indexed)
         if not self._can_prune(condition, statistics=statistics):
             return None
-        if isinstance(condition, Atom):
+        if isinstance(condition, Opaque):
             found = self._by_statistics(condition)
             if found is not None:
                 self._answers.append((ROW_GROUPS, found))
@@ -268,7 +278,7 @@ class FileFilter:
         """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
         if self.structures(condition) is not None:
             return True
-        if isinstance(condition, Atom):
+        if isinstance(condition, Opaque):
             return statistics and self._by_statistics(condition) is not None
         if not isinstance(condition, Group):
             return False
@@ -276,13 +286,13 @@ class FileFilter:
         found = [self._can_prune(item, statistics=statistics) for item in condition.items]
         return all(found) if condition.op == "OR" else any(found)
 
-    def _by_statistics(self, atom: Atom) -> Files | None:
+    def _by_statistics(self, atom: Opaque) -> Files | None:
         """Return the files in which a comparison of one column may be TRUE by the statistics of row groups."""
         if atom not in self._statistics:
             self._statistics[atom] = self._asked_for_statistics(atom)
         return self._statistics[atom]
 
-    def _asked_for_statistics(self, atom: Atom) -> Files | None:
+    def _asked_for_statistics(self, atom: Opaque) -> Files | None:
         if len(atom.columns) != 1:
             return None
         ((occurrence_id, column),) = atom.columns
@@ -291,7 +301,7 @@ class FileFilter:
         if column not in self._table.types:
             return None
         parameters = parameters_for(atom, self._parameters)
-        return self._evaluator.statistics(self._table, column, atom.render(lambda _: "v"), parameters)
+        return self._evaluator.statistics(self._table, column, atom.says(), parameters)
 
     def groups(self, items: list[Condition]) -> list[tuple[Condition, frozenset[str] | None]]:
         """Join those of ``items`` that are evaluated together; partition keys come first.
@@ -306,8 +316,7 @@ class FileFilter:
                 alone.append((item, None))
             else:
                 together.setdefault(indexed, []).append(item)
-        joined = [(conjunction(group), indexed) for indexed, group in together.items() if group]
-        return [*joined, *alone]
+        return [*((joined("AND", group), indexed) for indexed, group in together.items() if group), *alone]
 
     def _evaluate(self, condition: Condition, indexed: frozenset[str]) -> Files:
         parameters = parameters_for(condition, self._parameters)
@@ -324,6 +333,7 @@ class FileFilter:
             column,
             predicate,
             parameters,
+            says=said(condition),
             with_keys=any(name in self._keys for _, name in condition.columns),
             never_null=column in self._never_null,
             never_nan=self._never_nan,

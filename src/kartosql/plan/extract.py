@@ -14,13 +14,13 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.plan.columns import ColumnTypes
-from kartosql.plan.conditions import Condition, Lookup, Opaque, Pieces, disjunction, substitute
 from kartosql.plan.evaluate import Evaluator, rejects_null
 from kartosql.plan.joins import Conjunct, Joins, Pair, is_positional
-from kartosql.plan.occurrences import ColumnRef, Merged, Relation, Scope, Source
+from kartosql.plan.occurrences import Merged, Relation, Scope, Source
 from kartosql.plan.passing import Passage
 from kartosql.plan.reader import ConditionReader, conjuncts
 from kartosql.plan.scopes import Walked
+from kartosql.predicate.tree import ColumnRef, Condition, Lookup, Opaque, Pieces, disjunction, is_opaque, substitute
 from kartosql.sql.tree import span_of
 
 MAX_CONDITIONS = 64  # on one source; what is carried over many equal columns multiplies
@@ -97,7 +97,7 @@ class Extractor:
 
     def _moved(self, conditions: list[Condition], meaning: Callable[[ColumnRef], Pieces | None]) -> list[Condition]:
         moved = (substitute(c, meaning) for c in conditions)
-        return [c for c in moved if not isinstance(c, Opaque)]
+        return [c for c in moved if not is_opaque(c)]
 
     def _note(self, relation: Relation, reason: str) -> None:
         for branch in relation.branches or ():
@@ -179,7 +179,7 @@ class Extractor:
                 substitute(c.condition, lambda ref: (ref,) if ref in keys else None)
                 for c in self._conjuncts(having.this)
             )
-            local.final += [Conjunct(c) for c in kept if not isinstance(c, Opaque)]
+            local.final += [Conjunct(c) for c in kept if not is_opaque(c)]
         for at, source in enumerate(scope.sources):
             on = source.join.args.get("on") if source.join is not None and not source.nested else None
             found = self._conjuncts(on) if on is not None else []

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from kartosql.plan.conditions import Condition
-from kartosql.plan.occurrences import ColumnRef, Source
+from kartosql.plan.occurrences import Source
+from kartosql.predicate.tree import ColumnRef, Condition
 
 
 @dataclass(frozen=True)

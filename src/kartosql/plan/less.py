@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from kartosql.errors import Span
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import is_evaluable, parameters_for
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Scan, Step
 from kartosql.plan.shapes import Head, Shapes, Summary
+from kartosql.predicate.tree import is_evaluable, parameters_for
 from kartosql.tables.table import Changelog
 
 FIRST_FILES = 4  # whose row counts are read at once for a LIMIT; then four times as many, and so on

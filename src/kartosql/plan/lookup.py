@@ -12,11 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import Atom, Condition, Lookup, Opaque, Parameter, conjunction, is_evaluable, substitute
 from kartosql.plan.evaluate import Evaluator, Held
-from kartosql.plan.occurrences import ColumnRef, Occurrence
+from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
-from kartosql.predicate.tree import Constant
+from kartosql.predicate.tree import (
+    ColumnRef,
+    Condition,
+    Constant,
+    Lookup,
+    Opaque,
+    Parameter,
+    is_evaluable,
+    joined,
+    substitute,
+)
 
 MAX_VALUES = 100_000
 MIN_FILES = 8  # fewer are read as fast as values are looked up
@@ -81,12 +90,12 @@ class LookupPlanner:
         count = values.count if isinstance(values, Held) else len(values)
         text = f"{lookup.column[1]} is one of {count:,} values of {source.name[-1]}.{of[1]}"
         if not count:
-            return Atom(("FALSE",), negated=False, text=text, says=lambda: Constant(False))
+            return Opaque(text, ("FALSE",), says=lambda: Constant(False))
         if isinstance(values, Held):
-            return Atom((lookup.column, f" IN ({values.query})"), negated=False, text=text)
+            return Opaque(text, (lookup.column, f" IN ({values.query})"))
         name = f"kartosql_values_{len(self._parameters)}"
         self._parameters[name] = values
-        return Atom((lookup.column, " IN (SELECT unnest(", Parameter(name), "))"), negated=False, text=text)
+        return Opaque(text, (lookup.column, " IN (SELECT unnest(", Parameter(name), "))"))
 
     def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | Held | None:
         """Return the values of a column in the rows that satisfy what is known of them; None if there are too many."""
@@ -95,13 +104,13 @@ class LookupPlanner:
         found = (
             substitute(c, lambda ref: (ref,) if ref[0] == source.id else None) for c in self._conditions[source.id]
         )
-        known: list[Condition] = [c for c in found if not isinstance(c, Opaque) and is_evaluable(c)]
+        known = [c for c in found if is_evaluable(c)]
         own = {**self._query.parameters, **self._parameters}
         if scan is not None:
             # Also of rows that are overwritten: the values may come back to this source as a condition, and must
             # not leave out the file that overwrites a row of one that is kept.
             scan = replace(scan, parts=tuple(replace(p, overlaid=frozenset()) for p in scan.parts))
-        return self._evaluator.values(source, scan, column, conjunction(known) if known else None, own, MAX_VALUES)
+        return self._evaluator.values(source, scan, column, joined("AND", known) if known else None, own, MAX_VALUES)
 
     def _pays(self, source: OccurrenceScan, target: OccurrenceScan) -> bool:
         return self._bytes(source) <= MAX_SHARE * self._bytes(target)

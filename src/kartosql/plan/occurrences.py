@@ -12,7 +12,6 @@ from kartosql.errors import Span
 from kartosql.tables.table import Table
 
 Columns = Mapping[str, str]
-ColumnRef = tuple[int, str]  # id of a source, query or merged column; column name, or position as text
 
 # Occurrences are numbered from 0, whatever else columns may belong to from here.
 _ids = count(1 << 20)

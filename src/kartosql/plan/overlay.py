@@ -7,9 +7,9 @@ from itertools import combinations
 from typing import Any
 
 from kartosql.plan.cells import Cells, Files, Rows, is_exact
-from kartosql.plan.conditions import Condition, conjunction, parameters_for
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.writes import writes_of
+from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.table import Overlay, Part
 
 Pairs = set[tuple[int, int]]  # (earlier, later) file
@@ -86,7 +86,7 @@ class Overlays:
                 pairs |= {(e, f) for f in late for e in early if e < f and self._writes.differ(e, f)}
         pairs = self._sharing(pairs, groups)
         if pairs and conditions:
-            pairs = self._by_rows(pairs, conjunction(list(conditions)), parameters)
+            pairs = self._by_rows(pairs, joined("AND", list(conditions)), parameters)
         return frozenset(hiding).union(f for _, f in pairs)
 
     # -- which files may hold the same cells -----------------------------------------------------

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from kartosql.plan.columns import ColumnTypes
-from kartosql.plan.conditions import Pieces
-from kartosql.plan.occurrences import ColumnRef, Output, Relation, Scope
+from kartosql.plan.occurrences import Output, Relation, Scope
 from kartosql.plan.reader import ConditionReader
+from kartosql.predicate.tree import ColumnRef, Pieces
 from kartosql.sql.tokens import number_of
 
 Meaning = Callable[[ColumnRef], Pieces | None]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.conditions import Condition, is_evaluable
 from kartosql.plan.datasets import OccurrencePruner
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.extract import Extractor
@@ -16,6 +15,7 @@ from kartosql.plan.phases import PhaseClock
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import OccurrenceScan, Scan
 from kartosql.plan.shapes import Shapes
+from kartosql.predicate.tree import Condition, is_evaluable
 
 
 def prune(

@@ -10,11 +10,21 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.plan.conditions import MAX_PIECES, Atom, Condition, Group, Opaque, Parameter, Pieces
 from kartosql.plan.evaluate import Evaluator, Outline, ParsedAtom
-from kartosql.plan.occurrences import Bound, ColumnRef, Member
+from kartosql.plan.occurrences import Bound, Member
 from kartosql.predicate.from_sql import Meaning, parsed, predicate_of
-from kartosql.predicate.tree import UNKNOWN, Path, Predicate
+from kartosql.predicate.tree import (
+    MAX_PIECES,
+    UNKNOWN,
+    ColumnRef,
+    Condition,
+    Opaque,
+    Parameter,
+    Path,
+    Pieces,
+    Predicate,
+    joined,
+)
 from kartosql.predicate.values import Value, value_of
 from kartosql.sql.shapes import constant_of
 from kartosql.sql.tokens import tokens_of
@@ -49,6 +59,7 @@ _OPERATORS: dict[Any, tuple[str, ...]] = {
     exp.GT: ("COMPARE_GREATERTHAN",),
     exp.GTE: ("COMPARE_GREATERTHANOREQUALTO",),
     exp.NullSafeEQ: ("COMPARE_NOT_DISTINCT_FROM",),
+    exp.NullSafeNEQ: ("COMPARE_DISTINCT_FROM",),
     exp.Between: ("COMPARE_BETWEEN",),
     (exp.Not, exp.Between): ("NOT COMPARE_BETWEEN",),
     exp.In: ("COMPARE_IN",),
@@ -96,7 +107,7 @@ class ConditionReader:
         self._evaluator = evaluator
         self._freeze = freeze
         self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
-        self._nodes = Meaning(self._path, self._value, self._literal, self._behind)
+        self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql)
 
     def agrees(self, node: exp.Expression) -> bool:
         """Return whether the engine's parser sees the same AND, OR and NOT in a predicate, and note its atoms."""
@@ -169,11 +180,7 @@ class ConditionReader:
             return self.read(node.this, not negated)
         if isinstance(node, (exp.And, exp.Or)):
             op = "AND" if isinstance(node, exp.And) != negated else "OR"
-            items: list[Condition] = []
-            for side in operands(node):
-                item = self.read(side, negated)
-                items.extend(item.items if isinstance(item, Group) and item.op == op else (item,))
-            return Group(op, tuple(items))
+            return joined(op, [self.read(side, negated) for side in operands(node)])
         return self._atom(node, negated)
 
     def _atom(self, node: exp.Expression, negated: bool) -> Condition:
@@ -183,12 +190,9 @@ class ConditionReader:
         says = cache(lambda: self._says(node, negated))
         pieces = self.pieces(node)
         if pieces is not None:
-            return Atom(pieces, negated, shown, says)
+            return Opaque(shown, pieces, negated, says=says)
         found = self.pieces(node, members=True)
-        if found is None:
-            return Opaque(shown)
-        atom = Atom(found, negated, shown, says)
-        return Opaque(shown, atom.columns, atom)
+        return Opaque(shown) if found is None else Opaque(shown, found, negated, is_of_members=True, says=says)
 
     # -- atoms as trees ------------------------------------------------------------------------
 
@@ -238,6 +242,18 @@ class ConditionReader:
                 return node
         literal = self._freeze(function) if function is not None else None
         return node if literal is None else parsed(literal, ("duckdb",))[0]
+
+    def _sql(self, node: exp.Expression) -> str | None:
+        """Return a constant operand of an atom as text, None unless it is one for the engine's parser, too."""
+        parent = node.parent
+        atom, own = span_of(parent) if isinstance(parent, exp.Expression) else None, span_of(node)
+        pieces = None if atom is None or own is None or node.find(exp.Query) else self.pieces(node)
+        if atom is None or own is None or pieces is None or any(isinstance(p, tuple) for p in pieces):
+            return None
+        before, operand, after = map(self.slice, ((atom[0], own[0]), own, (own[1], atom[1])))
+        if not self._evaluator.is_same(f"{before}{operand}{after}", f"{before}({operand}\n){after}"):
+            return None
+        return "".join(p if isinstance(p, str) else f"${p.name}" for p in pieces if not isinstance(p, tuple))
 
     # -- atoms as text -------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kartosql.errors import Span
-from kartosql.plan.conditions import Condition
 from kartosql.plan.occurrences import Occurrence
+from kartosql.predicate.tree import Condition
 from kartosql.tables.table import Part
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.plan.conditions import Condition
 from kartosql.plan.occurrences import Scope, Source
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scopes import Walked
+from kartosql.predicate.tree import Condition
 from kartosql.sql.tokens import number_of
 from kartosql.sql.tree import span_of
 

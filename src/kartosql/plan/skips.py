@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
 from kartosql.formats.xskipper.domain import ColumnType
-from kartosql.plan.conditions import Atom, Condition, Group, Opaque
-from kartosql.predicate.tree import UNKNOWN, Path, Predicate, group, renamed
+from kartosql.predicate.tree import UNKNOWN, Comparison, Condition, IsNull, Leaf, Path, Predicate, mapped, said
 
 _SIMPLE = (
     (pa.types.is_signed_integer, "integer"),
@@ -55,15 +55,13 @@ def _column_type(type_: pa.DataType) -> ColumnType | None:
 
 def in_metadata_terms(condition: Condition, occurrence: int, columns: Collection[str]) -> Predicate:
     """Return what a condition says about some columns of one table occurrence; of the rest nothing is known."""
-    if isinstance(condition, Group):
-        return group(condition.op, [in_metadata_terms(i, occurrence, columns) for i in condition.items])
-    if isinstance(condition, Opaque) and condition.members is not None:
-        condition = condition.members
-    if not isinstance(condition, Atom):
-        return UNKNOWN
 
-    def path(known: Path) -> Path | None:
-        (of, column), *members = known
-        return (column.lower(), *members) if of == occurrence and column in columns else None
+    def leaf(known: Leaf) -> Predicate:
+        (of, column), *members = known.path
+        if of != occurrence or column not in columns:
+            return UNKNOWN
+        is_evaluated = isinstance(known, Comparison) and known.value.kind == "sql"
+        is_null = isinstance(known, IsNull) and not known.negated
+        return UNKNOWN if is_evaluated or is_null else replace(known, path=(column.lower(), *members))
 
-    return renamed(condition.says(), path)
+    return mapped(said(condition), leaf)

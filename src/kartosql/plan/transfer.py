@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kartosql.plan.cells import Cells, Files, Rows, is_exact
-from kartosql.plan.conditions import Condition, conjunction, parameters_for
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.scan import Alternative, Step
+from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.table import Part
 
 ROUNDS = 2
@@ -155,7 +155,7 @@ class Transfer:
         """Return the rows of a dataset that its own conditions leave."""
         if not source.own:
             return Rows({column: "x0"}, "TRUE", {})
-        condition = conjunction(list(source.own))
+        condition = joined("AND", list(source.own))
         # Names of their own: those of columns may differ only in case.
         columns = dict.fromkeys([column, *(name for _, name in sorted(condition.columns))])
         names = {name: f"x{i}" for i, name in enumerate(columns)}

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from kartosql.plan.conditions import Atom
 from kartosql.plan.evaluate import Evaluator, FileFilter
 from kartosql.plan.occurrences import Occurrence, Unknown
 from kartosql.plan.scopes import Walked
+from kartosql.predicate.tree import Opaque
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.In, exp.Between)
 
@@ -39,7 +39,7 @@ def with_known_value(unknown: Unknown, walked: Walked, occurrences: dict[int, Oc
     if bound is None or source is None or occurrence is None:
         return ""
     column, text = source.real(bound.column), quoted(unknown.name)
-    condition = Atom(((occurrence.id, column), f" = {text}"), negated=False, text="")
+    condition = Opaque("", ((occurrence.id, column), f" = {text}"))
     for part in occurrence.source.parts:
         if column not in (*part.table.partition_keys, *part.table.indices):
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import sqlglot
@@ -23,7 +23,8 @@ from kartosql.predicate.tree import (
     Constant,
     Extracted,
     In,
-    NotNull,
+    IsNull,
+    LongList,
     Path,
     Predicate,
     Prefix,
@@ -44,6 +45,7 @@ _CLOCKS = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPNTZ)
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _MAX_HUGE = 1 << 127
+_EXACT = Context(prec=80)
 _CONVERSIONS = ("date", "timestamp", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 
 
@@ -62,12 +64,16 @@ def name_of(node: exp.Column) -> Path | None:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What stands behind the nodes of a tree: columns, values of parameters, texts of literals, aliased expressions."""
+    """What stands behind the nodes of a tree: columns, values of parameters, texts of literals, aliased expressions.
+
+    ``sql`` returns a constant expression as the engine evaluates it, None for everything else.
+    """
 
     column: Callable[[exp.Column], Path | None] = name_of
     parameter: Callable[[exp.Expression], Value | None] = _nothing
     literal: Callable[[exp.Literal], str] = lambda node: str(node.name)
     behind: Callable[[Any], Any] = _itself
+    sql: Callable[[exp.Expression], str | None] = _nothing
 
 
 def predicate_of(
@@ -175,6 +181,8 @@ class _Translator:
             return self.listed(node, negated)
         if isinstance(node, exp.Is):
             return self.tested(node, negated)
+        if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+            return self.distinct(node, isinstance(node, exp.NullSafeEQ) == negated)
         path = self._columns(node)
         if path is not None:
             return Comparison(path, "=", Value("boolean", not negated))
@@ -186,22 +194,25 @@ class _Translator:
         if self._columns(left) is None and not isinstance(left, exp.RegexpExtract):
             left, op, right = right, _FLIPPED[op], left
         value = self.value(right)
-        if value is None:
-            return UNKNOWN
         if isinstance(value, _Null):
             return Constant(False)
-        if isinstance(left, exp.RegexpExtract) and op == "=":
-            return _extracted(left, [value], self._columns(left.this))
+        if isinstance(left, exp.RegexpExtract):
+            return UNKNOWN if value is None or op != "=" else _extracted(left, [value], self._columns(left.this))
         path = self._columns(left)
-        return UNKNOWN if path is None else Comparison(path, op, value)
+        value = value or (None if path is None else self.evaluated(right))
+        return UNKNOWN if path is None or value is None else Comparison(path, op, value)
 
     def between(self, node: exp.Between, negated: bool) -> Predicate:
         path = self._columns(node.this)
         ends = [self.value(node.args.get(k)) for k in ("low", "high")]
         if any(isinstance(e, _Null) for e in ends):
             return UNKNOWN if negated else Constant(False)
-        # DuckDB compares in the type that both ends and the column have in common.
-        known = _unified([e for e in ends if isinstance(e, Value)]) or []
+        if path is not None and None in ends:
+            ends = [self.evaluated(node.args[k]) for k in ("low", "high")]
+        known = [e for e in ends if isinstance(e, Value)]
+        if all(e.kind != "sql" for e in known):
+            # DuckDB compares in the type that both ends and the column have in common.
+            known = _unified(known) or []
         if path is None or len(known) < len(ends):
             return UNKNOWN
         word, ops = ("OR", ("<", ">")) if negated else ("AND", (">=", "<="))
@@ -210,8 +221,13 @@ class _Translator:
     def listed(self, node: exp.In, negated: bool) -> Predicate:
         if any(node.args.get(k) for k in ("query", "unnest", "field")):
             return UNKNOWN
+        path = self._columns(node.this)
         held = len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Var)
-        values = _listed(node.expressions[0].name) if held else [self.value(n) for n in node.expressions]
+        if held and path is not None:
+            return In(path, LongList(node.expressions[0].name, _constants), negated)
+        values: list[Any] = [self.value(n) for n in node.expressions]
+        if held:
+            values = list(_constants(node.expressions[0].name) or (None,))
         if None in values or not values:
             return UNKNOWN
         known = [v for v in values if isinstance(v, Value)]
@@ -224,7 +240,6 @@ class _Translator:
         known = unified
         if isinstance(node.this, exp.RegexpExtract):
             return UNKNOWN if negated else _extracted(node.this, known, self._columns(node.this.this))
-        path = self._columns(node.this)
         if path is None:
             return UNKNOWN
         return In(path, tuple(known), negated) if known else Constant(False)
@@ -235,16 +250,23 @@ class _Translator:
         if path is None:
             return UNKNOWN
         if isinstance(node.expression, exp.Null):
-            return NotNull(path) if negated else UNKNOWN
+            return IsNull(path, negated)
         if isinstance(node.expression, exp.Boolean) and not negated:
             return Comparison(path, "=", Value("boolean", bool(node.expression.this)))
         return UNKNOWN
 
+    def distinct(self, node: exp.NullSafeEQ | exp.NullSafeNEQ, differs: bool) -> Predicate:
+        """Return what IS [NOT] DISTINCT FROM says."""
+        found = self.compared(node.this, "<>" if differs else "=", node.expression)
+        if isinstance(found, Constant):
+            return UNKNOWN
+        # What only the engine can evaluate may be NULL.
+        if isinstance(found, Comparison) and (differs or found.value.kind == "sql"):
+            return group("OR", [IsNull(found.path), found])
+        return found
+
     def matched(self, node: Any) -> Predicate:
-        """Return what LIKE, starts_with and the null-safe comparison say."""
-        if isinstance(node, exp.NullSafeEQ):
-            found = self.compared(node.this, "=", node.expression)
-            return UNKNOWN if isinstance(found, Constant) else found
+        """Return what LIKE and starts_with say."""
         if isinstance(node, exp.Like | exp.StartsWith) and not node.args.get("escape"):
             path, pattern = self._columns(node.this), self.value(node.expression)
             if path is None or not isinstance(pattern, Value) or pattern.kind not in ("string", "text"):
@@ -259,6 +281,11 @@ class _Translator:
         return UNKNOWN
 
     # -- constants -------------------------------------------------------------------------
+
+    def evaluated(self, node: Any) -> Value | None:
+        """Return a constant expression as the engine's to evaluate, None for everything else."""
+        sql = self._meaning.sql(node)
+        return None if sql is None else Value("sql", sql)
 
     def value(self, node: Any) -> Value | _Null | None:
         """Return the constant that an expression is, None for everything else."""
@@ -335,16 +362,17 @@ def _negative(value: Any) -> Value | None:
     return None
 
 
-def _listed(text: str) -> list[Any]:
-    """Return the constants of a long list that the parser held together."""
-    found: list[Any] = []
+def _constants(text: str) -> tuple[Value, ...] | None:
+    """Return the constants of a long list that the parser held together, None where engines may differ."""
+    found: list[Value | None] = []
     for item in constants_in(text):
         if item.startswith("'"):
             found.append(_text(item[1:-1].replace("''", "'")))
         else:
             number = _number(item.lstrip("+-"))
             found.append(_negative(number) if item.startswith("-") else number)
-    return found
+    known = _unified([v for v in found if v is not None])
+    return None if known is None or None in found else tuple(known)
 
 
 def _text(text: str) -> Value | None:
@@ -403,6 +431,8 @@ def _floating(value: Value, *, narrow: bool) -> Value | None:
         exact = not narrow or number != number
     elif value.kind in _SIGNED and not isinstance(raw, str | bytes):
         digits = len(raw.as_tuple().digits) if isinstance(raw, Decimal) else len(str(raw))
+        if isinstance(raw, Decimal) and not -22 <= raw.as_tuple().exponent <= 0:  # type: ignore[operator]
+            return None  # the power of ten that it is divided by is no exact number
         try:
             number = float(raw)
         except OverflowError:
@@ -430,15 +460,17 @@ def _decimal(value: Value, to: exp.DataType) -> Value | None:
     exponent = number.as_tuple().exponent
     precision, scale = map(int, sizes)
     fits = isinstance(exponent, int) and -exponent <= scale and number.copy_abs() < 10 ** (precision - scale)
-    return Value("decimal", number) if fits else None
+    # Its scale decides how it is compared with floating-point numbers.
+    return Value("decimal", number.quantize(Decimal(1).scaleb(-scale), context=_EXACT)) if fits else None
 
 
 def _moment(value: Value, target: str) -> Value | None:
     """Return a constant as a time on the clock of the session, or as an instant."""
     raw = value.value
+    clock = "zoned" if target == "zoned" else "timestamp"
     if value.kind == "date" and isinstance(raw, int):
-        return Value("timestamp", raw * 86_400_000_000)
-    if value.kind in ("timestamp", "shifted", "instant"):
+        return Value(clock, raw * 86_400_000_000)
+    if value.kind in ("timestamp", "shifted", "zoned", "instant"):
         return value if value.kind == target else None
     found = moment_of(str(raw)) if value.kind == "string" else None
     if found is None:
@@ -447,7 +479,7 @@ def _moment(value: Value, target: str) -> Value | None:
     if target == "timestamp":
         # DuckDB takes the offset away and reads the rest as the time of a clock, Spark as an instant.
         return Value("shifted" if is_utc else "timestamp", micros)
-    return Value("instant" if is_utc else "timestamp", micros)
+    return Value("instant" if is_utc else clock, micros)
 
 
 def _extracted(node: exp.RegexpExtract, values: list[Value], path: Path | None) -> Predicate:

@@ -1,17 +1,22 @@
-"""Predicates over columns, as far as an index can tell something about them.
+"""Predicates as trees of AND and OR, whatever they were read from.
 
-They say TRUE or not: NOT is gone, NULL counts as not. A predicate may hold for more rows than the
-text it was read from, never for fewer; ``Unknown`` may hold for each.
+NOT is gone: De Morgan's laws hold in three-valued logic, and leaves have their negations. A
+leaf is the text that an engine evaluates, and says what is known of it as a tree of typed
+leaves. These say TRUE or not, NULL counts as not. They may hold for more rows than the text,
+never for fewer; of what nothing is known may hold for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any, Generic, TypeVar
 
 from kartosql.predicate.values import Value
 
+Item = TypeVar("Item")
+ColumnRef = tuple[int, str]  # id of a source, query or merged column; column name, or position as text
 # A column, as its reader names it, and the members of structs below it, in lower case.
 Path = tuple[Any, ...]
 
@@ -26,12 +31,30 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class LongList:
+    """The text of many constants, which are read when somebody needs them."""
+
+    text: str
+    read: Callable[[str], tuple[Value, ...] | None] = field(compare=False, repr=False)
+
+    @cached_property
+    def values(self) -> tuple[Value, ...] | None:
+        """The constants, None if it is not certain how they are compared."""
+        return self.read(self.text)
+
+
+@dataclass(frozen=True)
 class In:
     """A column that is one of some constants or, negated, a value that is none of them."""
 
     path: Path
-    values: tuple[Value, ...]
+    listed: tuple[Value, ...] | LongList
     negated: bool = False
+
+    @property
+    def values(self) -> tuple[Value, ...] | None:
+        """The constants, None if it is not certain how they are compared."""
+        return self.listed.values if isinstance(self.listed, LongList) else self.listed
 
 
 @dataclass(frozen=True)
@@ -43,10 +66,11 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class NotNull:
-    """A column that is not NULL."""
+class IsNull:
+    """A column that is NULL or, negated, has a value."""
 
     path: Path
+    negated: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,31 +90,113 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """A predicate of which nothing is known."""
+class Parameter:
+    """A parameter of the statement, under the name it is handed over with."""
+
+    name: str
+
+
+Pieces = tuple["str | ColumnRef | Parameter", ...]
+
+
+def _unknown() -> Predicate:
+    return UNKNOWN
 
 
 @dataclass(frozen=True)
-class Group:
-    """AND or OR of some predicates."""
+class Opaque:
+    """A predicate as the user wrote it, cut at its columns and parameters; without ``pieces`` nothing is known of it.
+
+    ``says`` returns what it says as a tree, whose paths begin with a ColumnRef; it is made when it is asked for.
+    Predicates over members of structs are not evaluated while planning, but data-skipping metadata know these.
+    """
+
+    text: str = ""
+    pieces: Pieces | None = None
+    negated: bool = False
+    is_of_members: bool = False
+    says: Callable[[], Predicate] = field(default=_unknown, compare=False, repr=False)
+
+    @property
+    def columns(self) -> frozenset[ColumnRef]:
+        """The columns it refers to."""
+        return frozenset(p for p in self.pieces or () if isinstance(p, tuple))
+
+    def render(self, column: Callable[[ColumnRef], str]) -> str:
+        """Return it as SQL, with ``column`` naming each column reference."""
+        assert self.pieces is not None, self.text
+        body = "".join(
+            p if isinstance(p, str) else f"${p.name}" if isinstance(p, Parameter) else column(p) for p in self.pieces
+        )
+        return f"(NOT ({body}))" if self.negated else f"({body})"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The condition that a column has a value which a column of another source also has.
+
+    It is not evaluated by itself; where the other source is small, its values are looked up.
+    """
+
+    column: ColumnRef
+    of: ColumnRef
+    text: str
+
+    @property
+    def columns(self) -> frozenset[ColumnRef]:
+        """The column that is restricted."""
+        return frozenset({self.column})
+
+    def render(self, column: Callable[[ColumnRef], str]) -> str:
+        """Never called: lookups are not evaluated as they stand."""
+        raise AssertionError(self.text)
+
+
+@dataclass(frozen=True)
+class Group(Generic[Item]):
+    """AND or OR of at least two predicates."""
 
     op: str
-    items: tuple[Predicate, ...]
+    items: tuple[Item, ...]
+
+    @property
+    def columns(self: Group[Condition]) -> frozenset[ColumnRef]:
+        """The columns that occur below."""
+        return frozenset().union(*(i.columns for i in self.items))
+
+    @property
+    def text(self: Group[Condition]) -> str:
+        """The condition for people."""
+        return f" {self.op} ".join(f"({i.text})" if isinstance(i, Group) else i.text for i in self.items)
+
+    def render(self: Group[Condition], column: Callable[[ColumnRef], str]) -> str:
+        """Return the condition as SQL."""
+        return "(" + f" {self.op} ".join(i.render(column) for i in self.items) + ")"
 
 
-Leaf = Comparison | In | Prefix | NotNull | Extracted
-Predicate = Leaf | Constant | Unknown | Group
-UNKNOWN = Unknown()
+Leaf = Comparison | In | Prefix | IsNull | Extracted
+Predicate = Leaf | Constant | Opaque | Group["Predicate"]
+Condition = Opaque | Lookup | Group["Condition"]  # of a statement; its leaves are texts
+UNKNOWN = Opaque()
+# Beyond, a predicate is not carried further: expressions put into each other multiply.
+MAX_PIECES = 1_000
+
+
+def joined(op: str, items: Sequence[Item]) -> Item | Group[Item]:
+    """Return AND or OR of at least one predicate, in one group with those below that are the same."""
+    flat = _flat(op, items)
+    return flat[0] if len(flat) == 1 else Group(op, tuple(flat))
+
+
+def _flat(op: str, items: Sequence[Any]) -> list[Any]:
+    return [part for item in items for part in (item.items if isinstance(item, Group) and item.op == op else (item,))]
 
 
 def group(op: str, items: list[Predicate]) -> Predicate:
     """Return AND or OR of some predicates, without those that change nothing."""
-    flat: list[Predicate] = []
-    kept: list[Predicate]
-    for item in items:
-        flat.extend(item.items if isinstance(item, Group) and item.op == op else (item,))
+    flat: list[Predicate] = _flat(op, items)
     if op == "AND":
-        kept = [i for i in flat if not isinstance(i, Unknown) and i != Constant(True)]
+        kept = [i for i in flat if i not in (UNKNOWN, Constant(True))]
         if Constant(False) in kept:
             return Constant(False)
         if not kept:
@@ -103,14 +209,14 @@ def group(op: str, items: list[Predicate]) -> Predicate:
             return Constant(False)
         if UNKNOWN in kept:
             return UNKNOWN
-    return kept[0] if len(kept) == 1 else Group(op, tuple(kept))
+    return joined(op, kept)
 
 
 def mapped(predicate: Predicate, leaf: Callable[[Leaf], Predicate]) -> Predicate:
     """Return a predicate with something else in place of each of its leaves."""
     if isinstance(predicate, Group):
         return group(predicate.op, [mapped(item, leaf) for item in predicate.items])
-    return predicate if isinstance(predicate, Constant | Unknown) else leaf(predicate)
+    return predicate if isinstance(predicate, Constant | Opaque) else leaf(predicate)
 
 
 def renamed(predicate: Predicate, path: Callable[[Path], Path | None]) -> Predicate:
@@ -121,3 +227,97 @@ def renamed(predicate: Predicate, path: Callable[[Path], Path | None]) -> Predic
         return UNKNOWN if found is None else replace(one, path=found)
 
     return mapped(predicate, leaf)
+
+
+def may_hold_for_null(predicate: Predicate) -> bool:
+    """Return whether a predicate may be TRUE where all its columns are NULL."""
+    if isinstance(predicate, Group):
+        found = map(may_hold_for_null, predicate.items)
+        return all(found) if predicate.op == "AND" else any(found)
+    if isinstance(predicate, IsNull):
+        return not predicate.negated
+    return predicate in (UNKNOWN, Constant(True))
+
+
+# -- conditions of statements ------------------------------------------------------------------------
+
+
+def said(condition: Condition) -> Predicate:
+    """Return what a condition says, of which a comparison alone is all that the condition says."""
+    if isinstance(condition, Group):
+        return Group(condition.op, tuple(map(said, condition.items)))
+    return condition.says() if isinstance(condition, Opaque) else UNKNOWN
+
+
+def is_evaluable(condition: Condition) -> bool:
+    """Return whether an engine can evaluate each part of a condition while planning."""
+    if isinstance(condition, Group):
+        return all(is_evaluable(i) for i in condition.items)
+    return isinstance(condition, Opaque) and condition.pieces is not None and not condition.is_of_members
+
+
+def is_opaque(condition: Condition) -> bool:
+    """Return whether a condition is a single predicate that cannot be evaluated."""
+    return isinstance(condition, Opaque) and not is_evaluable(condition)
+
+
+def disjunction(alternatives: Sequence[Sequence[Condition]]) -> Condition | None:
+    """Return the OR of several conjunctions, or None if one of them is empty."""
+    if not alternatives or not all(alternatives):
+        return None
+    return joined("OR", list(dict.fromkeys(joined("AND", a) for a in alternatives)))
+
+
+def parameters_for(condition: Condition, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the statement's parameters that occur in ``condition``."""
+    return {name: parameters[name] for name in _parameter_names(condition)}
+
+
+def _parameter_names(condition: Condition) -> Iterator[str]:
+    if isinstance(condition, Group):
+        for item in condition.items:
+            yield from _parameter_names(item)
+    elif isinstance(condition, Opaque):
+        yield from (p.name for p in condition.pieces or () if isinstance(p, Parameter))
+
+
+def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None]) -> Condition:
+    """Return a condition that holds wherever ``condition`` does, with other pieces for its columns.
+
+    Predicates over columns for which there are none become opaque, as they may be true.
+    """
+    if isinstance(condition, Group):
+        items = [substitute(i, pieces) for i in condition.items]
+        known = [i for i in items if not is_opaque(i)]
+        if not known or (condition.op == "OR" and len(known) < len(items)):
+            return Opaque(condition.text)
+        return known[0] if len(known) == 1 else Group(condition.op, tuple(known))
+    if isinstance(condition, Lookup):
+        found = pieces(condition.column)
+        if found is None or len(found) != 1 or not isinstance(found[0], tuple):
+            return Opaque(condition.text)
+        return replace(condition, column=found[0])
+    if condition.pieces is None:
+        return condition
+    new: list[str | ColumnRef | Parameter] = []
+    for piece in condition.pieces:
+        found = pieces(piece) if isinstance(piece, tuple) else (piece,)
+        if found is None:
+            return Opaque(condition.text)
+        new.extend(found)
+        if len(new) > MAX_PIECES:
+            return Opaque(condition.text)
+    if condition.is_of_members and len(new) != len(condition.pieces):
+        return Opaque(condition.text)
+    says = condition.says
+    return replace(condition, pieces=tuple(new), says=cache(lambda: renamed(says(), _moved(pieces))))
+
+
+def _moved(pieces: Callable[[ColumnRef], Pieces | None]) -> Callable[[Path], Path | None]:
+    """Return what becomes of paths when columns are substituted: they end where a column becomes an expression."""
+
+    def path(known: Path) -> Path | None:
+        found = pieces(known[0]) or ()
+        return (found[0], *known[1:]) if len(found) == 1 and isinstance(found[0], tuple) else None
+
+    return path

@@ -11,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.text.escape import is_unicode
+
 _DAY = 86_400_000_000
 _EPOCH = dt.datetime(1970, 1, 1)
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
@@ -24,7 +26,8 @@ class Value:
     ``integer`` (int), ``decimal`` (Decimal), ``double`` and ``float`` (float), ``string`` (a bare
     literal, str), ``text`` (of the type VARCHAR, str), ``binary`` (bytes), ``boolean`` (bool), ``date``
     (days since 1970), ``timestamp`` (microseconds since 1970 on the clock of the session), ``shifted`` (the same,
-    after an offset was taken away), ``instant`` (microseconds since 1970, UTC).
+    after an offset was taken away), ``zoned`` (the same, compared as an instant), ``instant`` (microseconds since
+    1970, UTC). ``sql`` is the text of a constant expression that only the engine can evaluate (str).
     """
 
     kind: str
@@ -33,27 +36,19 @@ class Value:
 
 def value_of(value: Any) -> Value | None:
     """Return the value of a parameter as the engine takes it, None for types that are not certain."""
-    if isinstance(value, dt.datetime):
+    if type(value) is dt.datetime:  # those of pandas have nanoseconds
         utc = dt.timezone.utc
         since = (value if value.tzinfo is not None else value.replace(tzinfo=utc)) - dt.datetime(1970, 1, 1, tzinfo=utc)
         kind = "timestamp" if value.tzinfo is None else "instant"
         return Value(kind, since // dt.timedelta(microseconds=1))
-    if isinstance(value, dt.date):
+    if type(value) is dt.date:
         return Value("date", value.toordinal() - dt.date(1970, 1, 1).toordinal())
-    for type_, kind in _KINDS:
-        if type(value) is type_:
-            return Value(kind, value)
-    return None
+    if type(value) not in _KINDS or (isinstance(value, str) and not is_unicode(value)):
+        return None
+    return Value(_KINDS[type(value)], value)
 
 
-_KINDS = (
-    (bool, "boolean"),
-    (int, "integer"),
-    (float, "double"),
-    (Decimal, "decimal"),
-    (str, "text"),
-    (bytes, "binary"),
-)
+_KINDS = {bool: "boolean", int: "integer", float: "double", Decimal: "decimal", str: "text", bytes: "binary"}
 
 
 def to_float32(number: float) -> float | None:

@@ -16,7 +16,7 @@ from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import ATTEMPTS, File
-from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Path, Predicate, Prefix, Unknown, mapped
+from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Path, Predicate, Prefix, mapped
 from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
@@ -192,7 +192,7 @@ class FolderSkipping:
         try:
             for _ in range(ATTEMPTS):
                 known = condition if self._is_certain else mapped(condition, _certain_in_text)
-                if isinstance(known, Unknown):
+                if known == UNKNOWN:
                     return []
                 found = self._store.select_files([known], self._files, Session(zone, types, INDEX_KINDS))
                 if not self._store.has_gaps or (newer := self._metadata.now()) is None:
@@ -214,8 +214,8 @@ def _certain_in_text(leaf: Leaf) -> Predicate:
         return leaf if _PLAIN_TEXT.fullmatch(leaf.prefix) else UNKNOWN
     if isinstance(leaf, Comparison | In):
         values = (leaf.value,) if isinstance(leaf, Comparison) else leaf.values
-        texts = [str(v.value) for v in values if v.kind in ("string", "text")]
-        return leaf if all(map(_PLAIN_TEXT.fullmatch, texts)) else UNKNOWN
+        texts = [str(v.value) for v in values or () if v.kind in ("string", "text")]
+        return leaf if values is not None and all(map(_PLAIN_TEXT.fullmatch, texts)) else UNKNOWN
     return leaf
 
 

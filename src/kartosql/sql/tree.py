@@ -40,6 +40,10 @@ class SpanParser(DuckDBParser):
         start = self._curr
         return self._noted(start, super()._parse_equality(*args, **kwargs))
 
+    def _parse_bitwise(self) -> Any:
+        start = self._curr
+        return self._noted(start, super()._parse_bitwise())
+
     def _parse_placeholder(self) -> Any:
         start = self._curr
         return self._noted(start, super()._parse_placeholder())

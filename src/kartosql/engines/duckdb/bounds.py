@@ -1,4 +1,4 @@
-"""What a comparison tells about files of which the bounds of a column are known.
+"""What a predicate tells about files of which the bounds of a column are known.
 
 A file with values from ``low`` to ``high`` may hold a row for which ``x < e`` is TRUE if
 ``low < e`` is, and so on. The comparison stays DuckDB's: the bounds take the column's place,
@@ -8,31 +8,15 @@ in a way that keeps their order; everything else is not answered.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from kartosql.engines.duckdb.types import literal
+from kartosql.engines.duckdb.types import literal, sql_of
+from kartosql.predicate.tree import Comparison, Group, In, IsNull, LongList, Predicate, Prefix
 
-COLUMN = "v"  # what predicates call the column
 MAX_LISTED = 32  # longer lists are compared as a whole
 _MAX_LIST = 1_000
-
-_OPERATORS = {
-    "COMPARE_EQUAL": "=",
-    "COMPARE_NOT_DISTINCT_FROM": "=",
-    "COMPARE_NOTEQUAL": "<>",
-    "COMPARE_DISTINCT_FROM": "<>",
-    "COMPARE_LESSTHAN": "<",
-    "COMPARE_GREATERTHAN": ">",
-    "COMPARE_LESSTHANOREQUALTO": "<=",
-    "COMPARE_GREATERTHANOREQUALTO": ">=",
-}
-_FLIPPED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_CONSTANT = frozenset({"CAST", "CONSTANT", "FUNCTION", "PARAMETER", "TYPE"})
-_PREFIX = re.compile(r"([^%_\\]+)%")
+_MAX_TEXT = 5_000  # of a list
 
 _INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
 _NUMBERS = _INTEGERS | {"HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL"}
@@ -41,28 +25,25 @@ _MOMENTS = {"DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"}
 
 @dataclass(frozen=True)
 class Bounded:
-    """A comparison of the column with constants, as a condition over ``low`` and ``high``.
+    """A predicate as a condition over what is known of a file: ``low``, ``high``, ``has_values`` and ``nulls``.
 
-    ``template`` has a place ``{i}`` for each of the ``constants``, and ``{type}`` for the type
-    of the column. ``typed`` are expressions whose types decide whether the condition holds good,
-    None for string literals, which take the column's type.
+    ``condition`` returns it for a column of some type. ``typed`` are constants whose types decide
+    whether it holds good, None for string literals, which take the column's type.
     """
 
-    template: str
-    constants: tuple[str, ...] = ()
+    condition: Callable[[str], str]
     typed: tuple[str | None, ...] = ()
-    only: str | None = None  # the one type of the column for which it holds good
 
     def over(self, type_: str, types: Sequence[str]) -> str | None:
         """Return the condition for a column of ``type_``, ``typed`` being of ``types``; None if it proves nothing."""
-        if self.only not in (None, type_) or not all(_keeps_order(type_, t) for t in types):
+        if not all(_keeps_order(type_, t) for t in types):
             return None
         # DuckDB compares with several constants in one type that they have in common.
         if types and None in self.typed:
             return None
         if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):
             return None
-        return self.template.format(*(f"({c})" for c in self.constants), type=type_)
+        return self.condition(type_)
 
 
 def _keeps_order(type_: str, other: str) -> bool:
@@ -76,104 +57,56 @@ def _keeps_order(type_: str, other: str) -> bool:
     return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS
 
 
-def bounded(tree: Any, text: Callable[[list[Any]], str]) -> Bounded | None:
-    """Return what DuckDB's parse of a predicate over ``v`` says about bounds, or None.
-
-    ``text`` returns expressions as SQL, with commas between them.
-    """
-    negated = False
-    while tree["type"] == "OPERATOR_NOT":
-        tree, negated = tree["children"][0], not negated
-    kind = tree["class"]
-    if _is_column(tree):
-        return Bounded("NOT low" if negated else "high", only="BOOLEAN")
-    if kind == "COMPARISON":
-        return _comparison(tree, negated, text)
-    if kind == "BETWEEN" and _is_column(tree["input"]):
-        template = "(low < {0} OR high > {1})" if negated else "(high >= {0} AND low <= {1})"
-        return _made(template, [tree["lower"], tree["upper"]], text)
-    if kind == "OPERATOR" and _is_column(tree["children"][0]):
-        if tree["type"] == "COMPARE_IN" and not negated:
-            return _in_list(tree["children"][1:], text)
-        if tree["type"] in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
-            return Bounded(str((tree["type"] == "OPERATOR_IS_NOT_NULL") != negated))
-    if kind == "FUNCTION" and not negated:
-        return _prefix(tree)
-    return None
-
-
-def _is_column(node: Any) -> bool:
-    return bool(node.get("class") == "COLUMN_REF" and node["column_names"] == [COLUMN])
-
-
-def _is_constant(node: Any) -> bool:
-    """Return whether an expression refers to no column; that it is pure is known."""
-    if isinstance(node, list):
-        return all(map(_is_constant, node))
-    if not isinstance(node, dict):
-        return True
-    if node.get("class", "CONSTANT") not in _CONSTANT:
-        return False
-    return all(map(_is_constant, node.values()))
-
-
-def _is_text(node: Any) -> bool:
-    return bool(node["class"] == "CONSTANT" and node["literal"]["kind"] == "STRING")
-
-
-def _made(template: str, constants: list[Any], text: Callable[[list[Any]], str]) -> Bounded | None:
-    if not _is_constant(constants):
-        return None
-    texts = tuple(text([c]) for c in constants)
-    return Bounded(template, texts, tuple(None if _is_text(c) else t for c, t in zip(constants, texts, strict=True)))
-
-
-def _comparison(tree: Any, negated: bool, text: Callable[[list[Any]], str]) -> Bounded | None:
-    operator = _OPERATORS.get(tree["type"])
-    column, constant = tree["left"], tree["right"]
-    if operator is None:
-        return None
-    if not _is_column(column):
-        column, constant, operator = constant, column, _FLIPPED.get(operator, operator)
-    if not _is_column(column):
-        return None
-    if negated:
-        operator = _NEGATED[operator]
-    if operator == "=":
-        template = "(low <= {0} AND {0} <= high)"
-    elif operator == "<>":
-        template = "(low <> {0} OR high <> {0})"
-    else:
-        template = f"({'low' if operator.startswith('<') else 'high'} {operator} {{0}})"
-    return _made(template, [constant], text)
-
-
-def _in_list(items: list[Any], text: Callable[[list[Any]], str]) -> Bounded | None:
-    if not 0 < len(items) <= _MAX_LIST or any(i["class"] != "CONSTANT" for i in items):
-        return None
-    if len({i["literal"]["kind"] for i in items}) > 1:
-        return None
-    values = f"list_value({text(items)})"
-    listed = "CAST({0} AS {type}[])" if _is_text(items[0]) else "{0}"
-    if len(items) <= MAX_LISTED:
-        template = f"(len(list_filter({listed}, lambda e: low <= e AND e <= high)) > 0)"
-    else:
-        template = f"(low <= list_max({listed}) AND high >= list_min({listed}))"
-    return Bounded(template, (values,), (None if _is_text(items[0]) else f"{values}[1]",))
-
-
-def _prefix(tree: Any) -> Bounded | None:
-    """Return what LIKE 'prefix%' and starts_with(v, 'prefix') say."""
-    name, values = tree["function_name"].lower(), [a["expression"] for a in tree["arguments"]]
-    if name not in ("~~", "starts_with", "prefix", "^@") or len(values) != 2:
-        return None
-    if not (_is_column(values[0]) and _is_text(values[1])):
-        return None
-    prefix = values[1]["literal"]["text"]
-    if name == "~~":
-        match = _PREFIX.fullmatch(prefix)
-        if match is None:
+def bounded(predicate: Predicate) -> Bounded | None:
+    """Return what a predicate over one column says about what is known of files, None if it says nothing."""
+    if isinstance(predicate, Group):
+        parts = [bounded(item) for item in predicate.items]
+        known = [p for p in parts if p is not None]
+        if not known or (predicate.op == "OR" and len(known) < len(parts)):
             return None
-        prefix = match[1]
-    template = f"(left(low, {len(prefix)}) <= {{0}} AND left(high, {len(prefix)}) >= {{0}})"
-    return Bounded(template, (literal(prefix),), only="VARCHAR")
+        word = f" {predicate.op} "
+        return Bounded(
+            lambda t: f"({word.join(p.condition(t) for p in known)})", tuple(c for p in known for c in p.typed)
+        )
+    if not isinstance(predicate, Comparison | In | IsNull | Prefix) or len(predicate.path) > 1:
+        return None
+    if isinstance(predicate, IsNull):
+        found = "has_values" if predicate.negated else "nulls <> 0"
+        return Bounded(lambda _: found)
+    if isinstance(predicate, Prefix):
+        text, size = literal(predicate.prefix), len(predicate.prefix)
+        return _of_values(f"left(low, {size}) <= {text} AND left(high, {size}) >= {text}", f"CAST({text} AS VARCHAR)")
+    return _compared(predicate) if isinstance(predicate, Comparison) else _listed(predicate)
+
+
+def _of_values(condition: str, typed: str | None) -> Bounded:
+    found = f"(has_values AND coalesce({condition}, true))"
+    return Bounded(lambda _: found, (typed,))
+
+
+def _compared(comparison: Comparison) -> Bounded:
+    constant, op = sql_of(comparison.value), comparison.op
+    typed = None if comparison.value.kind == "string" else constant
+    if op == "=":
+        return _of_values(f"low <= {constant} AND {constant} <= high", typed)
+    if op == "<>":
+        return _of_values(f"low <> {constant} OR high <> {constant}", typed)
+    return _of_values(f"{'low' if op.startswith('<') else 'high'} {op} {constant}", typed)
+
+
+def _listed(listed: In) -> Bounded | None:
+    is_long = isinstance(listed.listed, LongList) and len(listed.listed.text) > _MAX_TEXT
+    values = None if is_long or listed.negated else listed.values
+    if values is None or len(values) > _MAX_LIST or len({v.kind for v in values}) > 1:
+        return None
+    constants, is_text = f"list_value({', '.join(map(sql_of, values))})", values[0].kind == "string"
+
+    def condition(type_: str) -> str:
+        items = f"CAST({constants} AS {type_}[])" if is_text else constants
+        if len(values) <= MAX_LISTED:
+            found = f"len(list_filter({items}, lambda e: low <= e AND e <= high)) > 0"
+        else:
+            found = f"low <= list_max({items}) AND high >= list_min({items})"
+        return f"(has_values AND coalesce({found}, true))"
+
+    return Bounded(condition, (None if is_text else f"{constants}[1]",))

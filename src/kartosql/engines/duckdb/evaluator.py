@@ -18,9 +18,6 @@ from kartosql.engines.duckdb.knowledge import Knowledge
 from kartosql.engines.duckdb.lookups import Lookups
 from kartosql.engines.duckdb.predicates import (
     atoms_of,
-    compared_end,
-    equal_value,
-    is_null_for_null,
     is_pure,
     literals,
     masked,
@@ -34,6 +31,7 @@ from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError
 from kartosql.plan.cells import Files, Found
 from kartosql.plan.evaluate import Outline, ParsedAtom
+from kartosql.predicate.tree import Predicate, may_hold_for_null
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
@@ -61,7 +59,6 @@ class DuckEvaluator(Knowledge):
         self._lookups = Lookups(self, session, self._structures)
         self.cells = DuckCells(session, self.select, self._structures)
         self._short_parse = lru_cache(MAX_TEXTS)(self._parsed)
-        self._short_bounds = lru_cache(MAX_TEXTS)(self._bounded)
         self._short_constant = lru_cache(MAX_TEXTS)(self._constant)
 
     # -- the text of predicates --------------------------------------------------------------
@@ -78,6 +75,11 @@ class DuckEvaluator(Knowledge):
             return None
         found = atoms_of(parsed[0], outline) or []
         return [ParsedAtom(operator_of(atom), is_pure(atom, self._pure_functions)) for atom in found]
+
+    def is_same(self, predicate: str, other: str) -> bool:
+        """Return whether DuckDB's parser makes the same of two predicates."""
+        parsed = self._shape(predicate)
+        return parsed[0] is not None and parsed == self._shape(other)
 
     def _shape(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
         """Return the tree of a predicate with other literals, which is found again for other values, and its own."""
@@ -170,6 +172,7 @@ class DuckEvaluator(Knowledge):
         predicate: str,
         parameters: Mapping[str, Any],
         *,
+        says: Predicate,
         with_keys: bool,
         never_null: bool,
         never_nan: bool,
@@ -178,14 +181,14 @@ class DuckEvaluator(Knowledge):
         """Return the files with a value of ``column`` for which a predicate may be TRUE."""
         type_ = table.indices[column].type
         predicate, parameters = self._without_lists(predicate, parameters, {"v": type_})
-        skips_null = never_null or (not with_keys and self._is_null_for_null(predicate, type_))
+        skips_null = never_null or (not with_keys and not may_hold_for_null(says))
         absent = [] if skips_null else [self.null(type_)]
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
         if not with_keys:
             if any(self._holds_for(value, predicate, parameters) for value in absent):
                 return Found(table.all_files)
-            return self._lookups.files(table, column, predicate, parameters, among, "")
+            return self._lookups.files(table, column, predicate, says, parameters, among, "")
         parts = self._structures.partitions(table)
         files: Files = frozenset()
         for value in absent:
@@ -193,31 +196,12 @@ class DuckEvaluator(Knowledge):
             if isinstance(extra, bool):
                 return Found(table.all_files)
             files |= table.partitions.files_of([part for (part,) in extra])
-        found = self._lookups.files(table, column, predicate, parameters, among, parts)
+        found = self._lookups.files(table, column, predicate, says, parameters, among, parts)
         return Found(found.files | files, found.note)
 
     def _holds_for(self, value: str, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate over ``v`` may be TRUE for a value."""
         return bool(self.select(f"SELECT 1 FROM (SELECT {value} AS v) WHERE ", predicate, parameters))
-
-    def _is_null_for_null(self, predicate: str, type_: pa.DataType) -> bool:
-        """Return whether a predicate over ``v`` is certainly NULL for NULL; asked without DuckDB."""
-        tree, _ = self._shape(predicate)
-        return tree is not None and is_null_for_null(tree, texts=pa.types.is_string(type_))
-
-    def compared_end(self, predicate: str, type_: pa.DataType) -> str | None:
-        """Return which end of a file's values of ``v`` tells whether a predicate is TRUE for one of them, if any."""
-        texts = pa.types.is_string(type_)
-        tree, _ = self._shape(predicate)
-        return compared_end(tree, texts=texts) if tree is not None and (texts or pa.types.is_integer(type_)) else None
-
-    def equal_value(self, predicate: str, type_: pa.DataType) -> int | str | None:
-        """Return the one value that satisfies a predicate over ``v``, if it says so without DuckDB."""
-        texts = pa.types.is_string(type_)
-        if not (texts or pa.types.is_integer(type_)) or (shape := masked(predicate)) is None:
-            return None
-        tree = self._short_parse(shape[0]) if len(predicate) <= MAX_LENGTH else None
-        return None if tree is None else equal_value(tree, shape[1], texts=texts)
 
     def _without_lists(
         self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]
@@ -246,12 +230,13 @@ class DuckEvaluator(Knowledge):
 
     # -- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, table: FileTable, column: str, predicate: str, parameters: Mapping[str, Any]) -> Files | None:
-        """Return the files in which a predicate over ``v`` may be TRUE by what is remembered of footers."""
+    def statistics(
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any]
+    ) -> Files | None:
+        """Return the files in which a predicate over a column may be TRUE by what is remembered of footers."""
         type_ = table.types[column]
-        if pa.types.is_null(type_) or not table.has_footers:
-            return None
-        if len(predicate) > MAX_LENGTH or (comparison := self._short_bounds(predicate)) is None:
+        asked = bounded(predicate) if table.has_footers and not pa.types.is_null(type_) else None
+        if asked is None:
             return None
         try:
             declared = sql_type(type_)
@@ -261,51 +246,27 @@ class DuckEvaluator(Knowledge):
         if found is None:
             return None
         try:
-            condition = comparison.over(declared, self._types(comparison, parameters))
+            condition = asked.over(declared, self._types(asked, parameters))
             if condition is None or (declared == "VARCHAR" and self.has_collation()):
                 return None
-            name = self._structures.statistics(table, found)
-            null = not self._is_null_for_null(predicate, type_) and self._holds_for(
-                self.null(type_), predicate, parameters
-            )
-            nan = pa.types.is_floating(type_) and self._holds_for(f"'nan'::{declared}", predicate, parameters)
-            if nan:
+            given = _used(parameters, condition)
+            nan = f"CAST('nan' AS {declared})"
+            number = f"SELECT 1 FROM (SELECT {nan} AS low, {nan} AS high, true AS has_values, 0 AS nulls) WHERE "
+            if pa.types.is_floating(type_) and self._session.rows(number + condition, given):
                 return None
-            impossible = f"NOT (has_values AND coalesce({condition}, true))" + " AND nulls = 0" * null
-            rows = self._session.rows(f"SELECT file FROM {name} WHERE {impossible}", _used(parameters, condition))
+            name = self._structures.statistics(table, found)
+            rows = self._session.rows(f"SELECT file FROM {name} WHERE NOT ({condition})", given)
         except duckdb.Error:
             return None
         return table.all_files.difference([row[0] for row in rows])
 
-    def _types(self, comparison: Bounded, parameters: Mapping[str, Any]) -> list[str]:
-        """Return the types of a comparison's constants."""
-        typed = [t for t in comparison.typed if t is not None]
+    def _types(self, asked: Bounded, parameters: Mapping[str, Any]) -> list[str]:
+        """Return the types of the constants that decide whether a condition over bounds holds good."""
+        typed = [t for t in asked.typed if t is not None]
         if not typed:
             return []
         sql = f"SELECT {', '.join(f'typeof({t})' for t in typed)}"
         return list(self._session.rows(sql, _used(parameters, sql))[0])
-
-    def _bounded(self, predicate: str) -> Bounded | None:
-        tree, lists = self.parse(predicate)
-        if tree is None or lists:
-            return None
-        try:
-            return bounded(tree, self._text)
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    def _text(self, nodes: list[Any]) -> str:
-        """Return expressions as SQL; raises ValueError unless DuckDB reads that as the same expressions."""
-        document = self._serialized("SELECT 1")
-        document["statements"][0]["node"]["select_list"] = nodes
-        try:
-            sql = str(self._session.rows("SELECT json_deserialize_sql(?::JSON)", [json.dumps(document)])[0][0])
-        except duckdb.Error as e:
-            raise ValueError(str(e)) from None
-        again = self._serialized(sql)
-        if again is None or again["statements"][0]["node"]["select_list"] != nodes or not sql.startswith("SELECT "):
-            raise ValueError(sql)
-        return sql.removeprefix("SELECT ").removesuffix(";")
 
 
 def _used(parameters: Mapping[str, Any], sql: str) -> dict[str, Any]:

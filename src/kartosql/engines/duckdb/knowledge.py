@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
-from kartosql.plan.conditions import Condition, parameters_for
 from kartosql.plan.evaluate import Held
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.predicate.tree import Condition, parameters_for
 from kartosql.tables.table import FileTable, shown_data
 
 if TYPE_CHECKING:

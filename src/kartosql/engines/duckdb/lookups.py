@@ -15,6 +15,7 @@ from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.plan.cells import Files, Found
 from kartosql.plan.evaluate import MAX_PROBES
+from kartosql.predicate.tree import Comparison, Predicate
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
@@ -45,15 +46,21 @@ class Lookups:
     def __init__(self, evaluator: DuckEvaluator, session: Planner, structures: Structures) -> None:
         self._evaluator = evaluator
         self._select = evaluator.select
-        self.compared_end, self.equal_value = evaluator.compared_end, evaluator.equal_value
         self._session = session
         self._structures = structures
         self._file_seconds: weakref.WeakKeyDictionary[FileTable, float] = weakref.WeakKeyDictionary()
 
     def files(
-        self, table: FileTable, column: str, predicate: str, parameters: Mapping[str, Any], among: Files, parts: str
+        self,
+        table: FileTable,
+        column: str,
+        predicate: str,
+        says: Predicate,
+        parameters: Mapping[str, Any],
+        among: Files,
+        parts: str,
     ) -> Found:
-        """Return the files with a value of ``column`` for which a predicate may be TRUE.
+        """Return the files with a value of ``column`` for which a predicate, that ``says`` so much, may be TRUE.
 
         Given the relation of the partition values, ``parts``, these may stand in the predicate.
         """
@@ -61,7 +68,7 @@ class Lookups:
         if pa.types.is_binary(table.indices[column].type):
             return self._binary(table, index, parts, predicate, parameters)
         index.uses += 1
-        found = _Lookup(self, self._structures, table, index, parts, predicate, parameters, among).run()
+        found = _Lookup(self, self._structures, table, index, parts, predicate, says, parameters, among).run()
         index.saved = self.seconds(table, among - found.files) if index.held is None else 0.0
         return found
 
@@ -173,6 +180,20 @@ class Lookups:
             ) from None
 
 
+def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
+    """Return how a predicate like ``v < 5`` compares a column of integers or texts with such a constant, and that.
+
+    Integers have up to 18 digits. The operator is empty for all other predicates.
+    """
+    if isinstance(predicate, Comparison) and len(predicate.path) == 1:
+        value = predicate.value.value
+        is_text = pa.types.is_string(type_) and predicate.value.kind in ("string", "text")
+        is_integer = pa.types.is_integer(type_) and predicate.value.kind == "integer"
+        if is_text or (is_integer and isinstance(value, int) and abs(value) < 10**18):
+            return predicate.op, value
+    return "", None
+
+
 class _Lookup:
     """One predicate looked up in one index."""
 
@@ -184,6 +205,7 @@ class _Lookup:
         index: Index,
         parts: str,
         predicate: str,
+        says: Predicate,
         parameters: Mapping[str, Any],
         among: Files,
     ) -> None:
@@ -193,6 +215,7 @@ class _Lookup:
         self._index = index
         self._parts = parts
         self._predicate = predicate
+        self._operator, self._value = compared(says, table.indices[index.column].type)
         self._parameters = parameters
         self._among = among
         self._everything = Found(table.all_files)
@@ -201,10 +224,8 @@ class _Lookup:
     def run(self) -> Found:
         """Return the files."""
         index = self._index
-        if index.ascending is not None and not self._parts:
-            value = self._lookups.equal_value(self._predicate, self._table.indices[index.column].type)
-            if value is not None:
-                return Found(frozenset(index.ascending.files(value)))
+        if index.ascending is not None and not self._parts and self._operator == "=":
+            return Found(frozenset(index.ascending.files(self._value)))
         if self._exceeds(self._lowest_price(), self._among):
             return self._kept(self._among)
         if self._parts:
@@ -242,7 +263,7 @@ class _Lookup:
         index = self._index
         if SCAN_PAIR * index.pairs < NEGLIGIBLE:
             return None
-        end = self._lookups.compared_end(self._predicate, self._table.indices[index.column].type)
+        end = {"<": "low", "<=": "low", ">": "high", ">=": "high"}.get(self._operator)
         name = self._structures.extremes(index) if end is not None else None
         if name is None:
             return None

@@ -15,18 +15,6 @@ _COMPARING = frozenset(
 _COMPARING_OPERATORS = frozenset(
     {"OPERATOR_NOT", "COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
 )
-_NULL_COMPARISONS = frozenset(
-    {
-        *("COMPARE_EQUAL", "COMPARE_NOTEQUAL", "COMPARE_LESSTHAN", "COMPARE_GREATERTHAN"),
-        *("COMPARE_LESSTHANOREQUALTO", "COMPARE_GREATERTHANOREQUALTO"),
-    }
-)
-_ENDS = {
-    "COMPARE_LESSTHAN": "low",
-    "COMPARE_LESSTHANOREQUALTO": "low",
-    "COMPARE_GREATERTHAN": "high",
-    "COMPARE_GREATERTHANOREQUALTO": "high",
-}
 _PARTS = ("modifiers", "cte_map", "where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
 _STAR_PARTS = (
     *("relation_name", "exclude_list", "replace_list", "columns", "expr", "qualified_exclude_list", "rename_list"),
@@ -120,69 +108,6 @@ def operator_of(node: Any) -> str:
     if node["type"] == "OPERATOR_NOT":
         return f"NOT {operator_of(node['children'][0])}"
     return str(node["function_name"].lower() if node["class"] == "FUNCTION" else node["type"])
-
-
-def is_null_for_null(node: Any, *, texts: bool) -> bool:
-    """Return whether a predicate over ``v`` is NULL wherever ``v`` is, told by comparisons with plain literals.
-
-    With ``texts`` these may be texts, which is for columns that need not make another type of them.
-    """
-    kinds = ("INTEGER", "NUMERIC", "STRING") if texts else ("INTEGER", "NUMERIC")
-
-    def is_literal(value: Any) -> bool:
-        return value["class"] == "CONSTANT" and value.get("literal", {}).get("kind") in kinds
-
-    def is_column(value: Any) -> bool:
-        return bool(value["class"] == "COLUMN_REF" and value["column_names"] == ["v"])
-
-    kind = node["class"]
-    if kind == "COMPARISON":
-        sides = node["left"], node["right"]
-        return node["type"] in _NULL_COMPARISONS and any(map(is_column, sides)) and any(map(is_literal, sides))
-    if kind == "BETWEEN":
-        return is_column(node["input"]) and is_literal(node["lower"]) and is_literal(node["upper"])
-    if kind == "OPERATOR" and node["type"] in ("COMPARE_IN", "COMPARE_NOT_IN"):
-        first, *items = node["children"]
-        return is_column(first) and bool(items) and all(map(is_literal, items))
-    if kind == "CONJUNCTION" or (kind == "OPERATOR" and node["type"] == "OPERATOR_NOT"):
-        return all(is_null_for_null(child, texts=texts) for child in node["children"])
-    return False
-
-
-def compared_end(node: Any, *, texts: bool) -> str | None:
-    """Return which of some values of ``v`` satisfies a predicate if any of them does: the ``low`` or ``high`` one.
-
-    That is for ``v < 5`` and the like, where comparing fails for no value: of integers with
-    integers and, with ``texts``, of texts with texts. None stands for all other predicates.
-    """
-    if node["class"] != "COMPARISON":
-        return None
-    left, right, end = node["left"], node["right"], _ENDS.get(node["type"])
-    if left["class"] == "CONSTANT":
-        left, right, end = right, left, {"low": "high", "high": "low"}.get(end or "")
-    if left["class"] != "COLUMN_REF" or left["column_names"] != ["v"] or right["class"] != "CONSTANT":
-        return None
-    return end if right.get("literal", {}).get("kind") == ("STRING" if texts else "INTEGER") else None
-
-
-def equal_value(node: Any, own: tuple[str, ...], *, texts: bool) -> int | str | None:
-    """Return the value that a predicate like ``v = 5`` asks for, given the masked tree and its ``own`` literals.
-
-    That is an integer of up to 18 digits or, with ``texts``, a text; None for all other predicates.
-    """
-    if len(own) != 1 or node["class"] != "COMPARISON" or node["type"] != "COMPARE_EQUAL":
-        return None
-    column, constant = node["left"], node["right"]
-    if column["class"] == "CONSTANT":
-        column, constant = constant, column
-    if column["class"] != "COLUMN_REF" or column["column_names"] != ["v"] or constant["class"] != "CONSTANT":
-        return None
-    kind, text = constant["literal"]["kind"], constant["literal"]["text"]
-    if texts:
-        return own[0][1:-1] if (kind, text) == ("STRING", "1") else None
-    if kind != "INTEGER" or len(own[0]) > 18 or text not in ("1", "-1"):
-        return None
-    return int(text) * int(own[0])
 
 
 def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.predicate.values import Value
 
 NULL_TYPE = "INTEGER"  # what DuckDB itself gives a column of which no type is known
 
@@ -107,6 +109,25 @@ def quote(name: str) -> str:
 def literal(text: str) -> str:
     """Return a string literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def sql_of(value: Value) -> str:
+    """Return a constant of a predicate as SQL."""
+    kind, raw = value.kind, value.value
+    if isinstance(raw, bytes):
+        return f"unhex('{raw.hex()}')"
+    if kind in ("string", "text"):
+        return literal(str(raw)) if kind == "string" else f"CAST({literal(str(raw))} AS VARCHAR)"
+    if kind in ("double", "float"):
+        return f"CAST('{raw}' AS {kind})"
+    if kind == "date":
+        return f"(DATE '1970-01-01' + {raw})"
+    if kind in ("timestamp", "shifted"):
+        return f"make_timestamp({raw})"
+    if kind in ("zoned", "instant"):
+        zone = "" if kind == "zoned" else " AT TIME ZONE 'UTC'"
+        return f"CAST(make_timestamp({raw}){zone} AS TIMESTAMPTZ)"
+    return f"({raw:f})" if isinstance(raw, Decimal) else f"({raw})"
 
 
 # Which types of a file's column may stand for a declared type without loss. Kartothek widens

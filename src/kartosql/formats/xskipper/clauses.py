@@ -22,9 +22,9 @@ from kartosql.predicate.tree import (
     Group,
     In,
     Leaf,
+    Opaque,
     Path,
     Predicate,
-    Unknown,
 )
 from kartosql.predicate.values import Value
 
@@ -77,7 +77,7 @@ class Clauses:
         """Return which rows may stand for files with a match, None for all of them."""
         if isinstance(condition, Constant):
             return None if condition.holds else nothing(self._segment.rows)
-        if isinstance(condition, Unknown):
+        if isinstance(condition, Opaque):
             return None
         if not isinstance(condition, Group):
             return self._leaf(condition, kinds, alive)
@@ -196,12 +196,14 @@ class Clauses:
     def _hashed(self, index: Index, leaf: Leaf) -> list[int | str] | None:
         """Return the values of which a file must hold one, None if they are not certain."""
         if isinstance(leaf, Comparison) and leaf.op == "=":
-            constants: tuple[Value, ...] = (leaf.value,)
+            constants: tuple[Value, ...] | None = (leaf.value,)
         elif isinstance(leaf, In) and not leaf.negated:
             constants = leaf.values
         else:
             return None
         type_ = self._type_of(index)
+        if constants is None:
+            return None
         if type_ is None:
             return _untyped(constants)
         tests = as_tests(In(leaf.path, constants), type_, self._session.zone)

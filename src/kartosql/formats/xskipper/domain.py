@@ -19,7 +19,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from kartosql.formats.arrays import decimal_of
-from kartosql.predicate.tree import Comparison, In, Leaf, NotNull, Prefix
+from kartosql.predicate.tree import Comparison, In, IsNull, Leaf, Prefix
 from kartosql.predicate.values import Value, date_of, moment_of, to_float32
 
 Key = int | bytes | Decimal
@@ -102,8 +102,8 @@ def as_tests(leaf: Leaf, type_: ColumnType, zone: str = "UTC") -> tuple[Test, ..
 
     ``zone`` is the time zone of the session.
     """
-    if isinstance(leaf, NotNull):
-        return (ANY,)
+    if isinstance(leaf, IsNull):
+        return (ANY,) if leaf.negated else None
     if isinstance(leaf, Prefix):
         if type_.family != "string":
             return None
@@ -114,7 +114,7 @@ def as_tests(leaf: Leaf, type_: ColumnType, zone: str = "UTC") -> tuple[Test, ..
         if leaf.op == "<>":
             return (_outside([found]),)
         return None if found is None else tuple(dict.fromkeys(_comparison(leaf.op, p) for p in found))
-    if isinstance(leaf, In):
+    if isinstance(leaf, In) and leaf.values is not None:
         each = [points(v, type_, zone) for v in leaf.values]
         if leaf.negated:
             return (_outside(each),)
@@ -285,8 +285,9 @@ def _moments(value: Value, type_: ColumnType, zone: str) -> list[Point] | None:
         if moment is None:
             return None
         kind, raw = ("instant" if moment[1] else "timestamp"), moment[0]
-    if kind == "shifted":
-        if not is_utc(zone):
+    if kind in ("shifted", "zoned"):
+        # Of times that clocks leave out, instants have another order.
+        if not is_utc(zone) and (kind == "shifted" or type_.clock is True or type_.family == "date"):
             return None
         kind = "timestamp"
     if kind not in ("date", "timestamp", "instant") or not isinstance(raw, int):

@@ -1,0 +1,32 @@
+"""Predicates as the trees that the planner makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlglot import exp
+
+from kartosql.errors import SqlError
+from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.occurrences import Bound, Source
+from kartosql.plan.reader import ConditionReader
+from kartosql.predicate.tree import UNKNOWN, Predicate, said
+from kartosql.sql import parse
+from kartosql.sql.tree import placeholders
+
+
+def tree_of(evaluator: Evaluator, predicate: str, parameters: Mapping[str, Any] | None = None) -> Predicate:
+    """Return what a predicate over columns of one table says, if its parts are agreed upon."""
+    try:
+        statement = parse(f"SELECT * FROM t WHERE {predicate}")
+    except SqlError:
+        return UNKNOWN
+    tree = getattr(statement, "tree", None)
+    if tree is None:
+        return UNKNOWN
+    where, source = tree.args["where"].this, Source("t", {}, id=0)
+    bound = {id(node): Bound(source, node.name) for node in where.find_all(exp.Column)}
+    places = {span: name for name, span in placeholders(tree) if name is not None and span is not None}
+    reader = ConditionReader(statement.text, bound, {}, places, parameters or {}, evaluator, lambda _: None)
+    return said(reader.read(where)) if reader.agrees(where) else UNKNOWN
