@@ -13,8 +13,10 @@ import pytest
 
 import builders
 import kartosql
-from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
+from kartosql.engines.duckdb.types import fits, literal, quote, sql_of, sql_type
 from kartosql.errors import FormatError
+from kartosql.predicate.from_sql import predicate_of
+from kartosql.predicate.tree import Comparison
 from kartosql.store import Store
 
 TYPES = [
@@ -198,3 +200,36 @@ def test_a_column_that_cannot_be_queried_disturbs_only_those_who_ask_for_it():
 def test_every_value_of_the_engine_becomes_a_python_value(tmp_path, expression):
     ((value,),) = kartosql.connect(str(tmp_path)).sql(f"SELECT {expression}").rows()
     assert value is not None
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        *("7", "-7", "99999999999999999999", "7.", "-0.50", "12345678901234567890.", "1e300", "'-inf'::DOUBLE"),
+        *("0.3::FLOAT", "'nan'::FLOAT", "7::DECIMAL(9,0)", "7::DECIMAL(9,3)", "true", "'it''s'", "'it''s'::VARCHAR"),
+        *("DATE '0044-03-15'", "DATE '2024-02-29'", "TIMESTAMP '1969-12-31 23:59:59.999999'"),
+        *("TIMESTAMP '2024-03-31 02:30:00'", "TIMESTAMPTZ '2024-03-31 02:30:00'", "TIMESTAMPTZ '2024-10-27 02:30:00'"),
+        *(
+            "TIMESTAMPTZ '2024-10-27 02:30:00+02'",
+            "CAST(DATE '2018-11-04' AS TIMESTAMPTZ)",
+            "CAST(DATE '2018-11-04' AS TIMESTAMP)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Sao_Paulo"])
+def test_constants_are_written_as_the_same_value_of_the_same_type(constant, zone):
+    said = predicate_of(f"x = {constant}", dialects=("duckdb",))
+    assert isinstance(said, Comparison)
+    with duckdb.connect() as con:
+        con.execute(f"SET TimeZone = '{zone}'")
+        written = sql_of(said.value)
+        ((same, type_, wanted),) = con.sql(
+            f"SELECT {written} IS NOT DISTINCT FROM {constant}, typeof({written}), typeof({constant})"
+        ).fetchall()
+    assert same
+    # Digits beyond those of a decimal change no comparison, nor does the size of an integer.
+    assert type_ == wanted or {type_, wanted} <= {"INTEGER", "BIGINT"} or _scale(type_) == _scale(wanted) is not None
+
+
+def _scale(type_: str) -> str | None:
+    return type_.split(",")[1] if type_.startswith("DECIMAL") else None

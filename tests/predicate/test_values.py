@@ -45,7 +45,8 @@ DAY = dt.date(2020, 1, 2)
         ("string", "2020-01-02 03:04:05+00", pa.timestamp("us"), None),
         ("string", "2020-01-02 03:04:05+01", pa.timestamp("us", "UTC"), dt.datetime(2020, 1, 2, 2, 4, 5, tzinfo=UTC)),
         ("string", "2020-01-02 03:04:05", pa.timestamp("us", "UTC"), None),
-        ("shifted", 0, pa.timestamp("us"), None),
+        ("zoned", 0, pa.timestamp("us"), None),
+        ("zoned", 0, pa.timestamp("us", "UTC"), None),
         ("integer", 1, pa.decimal128(5, 2), None),
         ("integer", 1, pa.list_(pa.int64()), None),
     ],
@@ -68,3 +69,5 @@ def test_parameters_are_constants_of_their_types():
     assert value_of("\ud800") is None
     assert value_of(pd.Timestamp("2020-01-01")) is None
     assert value_of(pd.NaT) is None
+    assert value_of(Decimal("NaN")) is None
+    assert value_of(Decimal("-Infinity")) is None

@@ -32,6 +32,8 @@ from kartosql.sql.tree import name_parts, operands, span_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w$.'\"])\d+(?:\.\d+)?(?![\w.'\"])")
+_UNEVALUATED = (exp.Window, exp.Star, exp.Lambda, exp.Columns)
+_QUERIES = (exp.Query, exp.Subquery)
 _MAX_ALIASES = 8  # aliases of the SELECT list that may refer to each other
 
 # Functions whose value is the same all through a statement; some need no parentheses.
@@ -263,12 +265,15 @@ class ConditionReader:
         None, if it depends on anything else or is not understood.
         """
         span = span_of(node)
-        if span is None or depth > _MAX_ALIASES or node.find(exp.Window, exp.Star, exp.Lambda, exp.Columns):
+        if span is None or depth > _MAX_ALIASES:
             return None
-        if any(q.find(exp.Table) for q in node.find_all(exp.Query, exp.Subquery)):
+        nodes = list(node.walk())  # once, as it takes long where conditions are many
+        if any(isinstance(n, _UNEVALUATED) for n in nodes):
+            return None
+        if any(isinstance(n, _QUERIES) and n.find(exp.Table) for n in nodes):
             return None
         cuts: list[tuple[int, int, Pieces]] = []
-        for column in node.find_all(exp.Column):
+        for column in (n for n in nodes if isinstance(n, exp.Column)):
             place, found = span_of(column), self._meaning(column, depth)
             if found is None and members and (member := self._members.get(id(column))) is not None:
                 spans = [span_of(part) for part in name_parts(column)[: member.parts]]
@@ -277,7 +282,7 @@ class ConditionReader:
             if found is None or place is None:
                 return None
             cuts.append((*place, found))
-        for placeholder in node.find_all(exp.Placeholder):
+        for placeholder in (n for n in nodes if isinstance(n, exp.Placeholder)):
             place = span_of(placeholder)
             if place is None or place not in self._places:
                 return None

@@ -470,15 +470,14 @@ def _moment(value: Value, target: str) -> Value | None:
     clock = "zoned" if target == "zoned" else "timestamp"
     if value.kind == "date" and isinstance(raw, int):
         return Value(clock, raw * 86_400_000_000)
-    if value.kind in ("timestamp", "shifted", "zoned", "instant"):
+    if value.kind in ("timestamp", "zoned", "instant"):
         return value if value.kind == target else None
     found = moment_of(str(raw)) if value.kind == "string" else None
     if found is None:
         return None
     micros, is_utc = found
-    if target == "timestamp":
-        # DuckDB takes the offset away and reads the rest as the time of a clock, Spark as an instant.
-        return Value("shifted" if is_utc else "timestamp", micros)
+    if is_utc and target == "timestamp":
+        return None  # DuckDB passes over the offset and reads the rest as the time of a clock, Spark as an instant
     return Value("instant" if is_utc else clock, micros)
 
 

@@ -25,9 +25,9 @@ class Value:
 
     ``integer`` (int), ``decimal`` (Decimal), ``double`` and ``float`` (float), ``string`` (a bare
     literal, str), ``text`` (of the type VARCHAR, str), ``binary`` (bytes), ``boolean`` (bool), ``date``
-    (days since 1970), ``timestamp`` (microseconds since 1970 on the clock of the session), ``shifted`` (the same,
-    after an offset was taken away), ``zoned`` (the same, compared as an instant), ``instant`` (microseconds since
-    1970, UTC). ``sql`` is the text of a constant expression that only the engine can evaluate (str).
+    (days since 1970), ``timestamp`` (microseconds since 1970 on the clock of the session), ``zoned`` (the same,
+    compared as an instant), ``instant`` (microseconds since 1970, UTC). ``sql`` is the text of a constant
+    expression that only the engine can evaluate (str).
     """
 
     kind: str
@@ -44,6 +44,8 @@ def value_of(value: Any) -> Value | None:
     if type(value) is dt.date:
         return Value("date", value.toordinal() - dt.date(1970, 1, 1).toordinal())
     if type(value) not in _KINDS or (isinstance(value, str) and not is_unicode(value)):
+        return None
+    if isinstance(value, Decimal) and not value.is_finite():
         return None
     return Value(_KINDS[type(value)], value)
 

@@ -121,11 +121,20 @@ def test_clocks_of_other_zones_are_known_where_they_are_certain():
     assert _tests("=", "timestamp", moment_of("1900-01-01 00:00:00")[0], TIME, berlin) is None
     assert _tests("=", "timestamp", 0, TIME, "Nowhere/None") is None
     assert _tests("=", "instant", 5, TIME, berlin) == (Among(frozenset({5})),)
-    assert _tests("=", "shifted", 5, TIME, berlin) is None
-    assert _tests("=", "shifted", 5, TIME) == (Among(frozenset({5})),)
     clock = ColumnType("timestamp", clock=True)
     assert _tests("=", "timestamp", 5, clock, berlin) == (Among(frozenset({5})),)
     assert _tests("=", "instant", 5, clock, berlin) is None
+    for zone in ("UTC", berlin):
+        assert _tests("=", "string", "1970-01-01 00:00:01+01", TIME, zone) == (Among(frozenset({-3_599_000_000})),)
+        assert _tests("=", "string", "1970-01-01 00:00:01+01", clock, zone) is None
+
+
+def test_an_instant_without_an_offset_is_no_time_of_a_clock_that_changes():
+    berlin, clock, twice = "Europe/Berlin", ColumnType("timestamp", clock=True), moment_of("2020-10-25 02:30:00")[0]
+    assert len(_tests("=", "zoned", twice, TIME, berlin)) == 2
+    for type_ in (clock, DATE):
+        assert _tests("=", "zoned", twice, type_, berlin) is None
+        assert _tests("<", "zoned", twice, type_) == _tests("<", "timestamp", twice, type_)
 
 
 @pytest.mark.parametrize(

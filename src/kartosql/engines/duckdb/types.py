@@ -122,12 +122,15 @@ def sql_of(value: Value) -> str:
         return f"CAST('{raw}' AS {kind})"
     if kind == "date":
         return f"(DATE '1970-01-01' + {raw})"
-    if kind in ("timestamp", "shifted"):
+    if kind == "timestamp":
         return f"make_timestamp({raw})"
     if kind in ("zoned", "instant"):
         zone = "" if kind == "zoned" else " AT TIME ZONE 'UTC'"
         return f"CAST(make_timestamp({raw}){zone} AS TIMESTAMPTZ)"
-    return f"({raw:f})" if isinstance(raw, Decimal) else f"({raw})"
+    if isinstance(raw, Decimal):
+        text = f"{raw:f}"
+        return f"({text})" if "." in text else f"({text}.)"  # without a point it were an integer
+    return f"({raw})"
 
 
 # Which types of a file's column may stand for a declared type without loss. Kartothek widens

@@ -17,7 +17,7 @@ from kartosql.formats.xskipper.crypto import Keys, checked_keys
 from kartosql.formats.xskipper.naming import object_id
 from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
-from kartosql.predicate.tree import Predicate
+from kartosql.predicate.tree import Constant, Group, Leaf, Opaque, Predicate
 from kartosql.store import Store
 
 # The path of a data file as the metadata know it, its modification time in milliseconds, and its size if it is known.
@@ -244,7 +244,7 @@ class MetadataStore:
         files = [(str(path), int(time), *size) for path, time, *size in listing]
         from kartosql.predicate.from_sql import predicate_of  # only this call reads text
 
-        predicate = where if isinstance(where, Predicate) else predicate_of(where)
+        predicate = where if isinstance(where, Leaf | Constant | Opaque | Group) else predicate_of(where)
         kept = self.select_files([predicate], files, Session(zone=time_zone)).kept
         return [files[i][0] for i in kept]
 
