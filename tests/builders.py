@@ -17,7 +17,7 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write.files import file_columns
 from kartosql.write.layout import Layout
-from kartosql.write.split import arranged, folders, run_starts
+from kartosql.write.sorting import arranged, folders, run_starts
 
 WRITE_ID = "0123456789abcdef" * 2
 SEED_FLAGS = {

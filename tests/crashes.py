@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kartosql.store import steps
+from kartosql.store import syscalls
 
 NAMES = ("create", "write", "fsync", "fsync_folder", "mkdir", "link", "rename", "unlink", "rmdir", "try_lock", "unlock")
 PHASES = ("before", "in", "after")
@@ -23,7 +23,7 @@ def install(at: int, phase: str) -> Callable[[], int]:
     done = 0
 
     def wrap(name: str) -> None:
-        real = getattr(steps, name)
+        real = getattr(syscalls, name)
 
         def step(*args: Any) -> Any:
             nonlocal done
@@ -39,7 +39,7 @@ def install(at: int, phase: str) -> Callable[[], int]:
                 if here and phase != "before":
                     _die()
 
-        setattr(steps, name, step)
+        setattr(syscalls, name, step)
 
     for name in NAMES:
         wrap(name)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from kartosql.store import steps
+from kartosql.store import syscalls
 
 State = dict[str, bytes]
 RECORDED = ("create", "write", "fsync", "fsync_folder", "mkdir", "link", "rename", "unlink", "rmdir")
@@ -63,7 +63,7 @@ class Recorder:
             str(path.relative_to(self.root)): path.read_bytes() for path in Path(self.root).rglob("*") if path.is_file()
         }
         for name in RECORDED:
-            monkeypatch.setattr(steps, name, self._recorded(name, getattr(steps, name)))
+            monkeypatch.setattr(syscalls, name, self._recorded(name, getattr(syscalls, name)))
 
     def mark(self, what: Any) -> None:
         """Note that the caller was told something, for instance that its commit is done."""

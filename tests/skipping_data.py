@@ -7,7 +7,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -19,10 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import golden
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Session, Sources, layout_for, refresh
+from kartosql.formats.xskipper import bloom
+from kartosql.formats.xskipper.clauses import Session
+from kartosql.formats.xskipper.collect import DataFile
 from kartosql.formats.xskipper.naming import column_name
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.parquet.reader import open_footer
 from kartosql.plan.skips import column_types
 from kartosql.predicate.from_sql import predicate_of
@@ -50,6 +55,12 @@ COLUMNS: dict[str, pa.DataType] = {
     "st.B": pa.string(),
 }
 NO_FILTER = ("d", "f", "b", "dt", "ts", "n", "dec")
+
+
+def might_contain(cell: bytes, values: Sequence[int | str | bytes]) -> bool:
+    """Return whether a filter may hold one of some values."""
+    layout = bloom.CellLayout(cell)
+    return any(all(cell[at] & mask for at, mask in layout.probes(value)) for value in values)
 
 
 def _text(rng: random.Random) -> str:

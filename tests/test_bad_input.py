@@ -15,7 +15,7 @@ import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 CUBE = Cube("c", ["x"], ["p"], index_columns=["i"])
 SEED = {"x": [0, 1, 2, 3], "p": [0, 0, 1, 1], "i": [5, 6, 7, 8], "v": [1.5, 2.5, 3.5, 4.5], "s": ["a", "b", "c", "d"]}

@@ -12,7 +12,7 @@ import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
+from written import build_cube, write_dataset
 
 CUBE = Cube("c", ["x"], ["p"], index_columns=["i"])
 

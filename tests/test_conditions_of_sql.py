@@ -17,7 +17,7 @@ from kartosql import C
 from kartosql.conditions import Conjunction
 from kartosql.errors import KartosqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.write.build import build_cube
+from written import build_cube
 
 CUBE = Cube("c", ["x"], ["p"], index_columns=["i"])
 ROWS = 60

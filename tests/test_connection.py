@@ -14,7 +14,7 @@ import pytest
 import kartosql
 from kartosql.errors import KartosqlError, SqlError, StoreError, UsageError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
 

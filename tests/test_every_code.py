@@ -169,7 +169,7 @@ def _written_all_the_time(w: World) -> None:
 def _never_settled(w: World) -> None:
     from types import SimpleNamespace
 
-    from kartosql.write.settle import _given_up
+    from kartosql.write.recovery import _given_up
 
     _given_up(SimpleNamespace(uuid="d", unfinished=True, intent=None))
 

@@ -12,7 +12,7 @@ from harlequin.exception import HarlequinConfigError, HarlequinConnectionError, 
 
 from kartosql.harlequin_adapter import HarlequinKartosqlAdapter
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 
 @pytest.fixture(scope="module")

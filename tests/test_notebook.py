@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import kartosql
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 import kartosql
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 

@@ -14,7 +14,7 @@ from kartosql.conditions import C
 from kartosql.errors import KartosqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 CUBE = Cube("c", ["x", "y"], ["p"], index_columns=["i", "j", "d"])
 

@@ -12,7 +12,7 @@ import pytest
 import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError
 from kartosql.statements import upkeep
-from kartosql.statements.rows import Rows
+from kartosql.statements.write import QueryRows
 
 SEED = {"x": [0, 1, 2, 3], "p": [0, 0, 1, 1], "v": ["a", None, "", "d"], "f": [0.5, 1.0, 2.0, 3.0]}
 
@@ -442,14 +442,14 @@ def test_a_closed_connection_writes_nothing(con):
 def test_an_overwrite_of_what_was_read_sees_rivals(con, monkeypatch):
     """The rows come from before the rival's commit, so replacing its rows would lose them."""
     rival = kartosql.connect(con.store.url)
-    plain = Rows._run
+    plain = QueryRows._run
 
-    def late(self: Rows) -> Any:
-        monkeypatch.setattr(Rows, "_run", plain)
+    def late(self: QueryRows) -> Any:
+        monkeypatch.setattr(QueryRows, "_run", plain)
         yield from plain(self)
         rival.sql("INSERT INTO d (day, name, n) VALUES ('2020-01-02', 'a', 40)")
 
-    monkeypatch.setattr(Rows, "_run", late)
+    monkeypatch.setattr(QueryRows, "_run", late)
     with pytest.raises(ConcurrentCommit):
         con.sql("INSERT OVERWRITE d SELECT * REPLACE (n + 1 AS n) FROM d WHERE name = 'a'")
     assert _rows(con, "SELECT n FROM d WHERE name = 'a'") == [(1,), (2,), (40,)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kartosql.session import Tell
     from kartosql.write.check import Finding
     from kartosql.write.operation import Operation
-    from kartosql.write.remove import Removal
+    from kartosql.write.removal import Removal
 
 Report = dict[str, dict[str, Any]]
 PartitionOn = Mapping[str, str | Iterable[str]]
@@ -546,7 +546,7 @@ class Connection:
         one that is active, or starts one. Raises ``unknown-table``, ``unknown-column`` and ``invalid-data``
         for columns that cannot be indexed.
         """
-        from kartosql.write.indices import create_index
+        from kartosql.write.datasets import create_index
 
         return create_index(self._session.operation("create_index", spark=spark), table, columns)
 
@@ -555,7 +555,7 @@ class Connection:
 
         The indices of the seed's dimension columns belong to a cube and stay.
         """
-        from kartosql.write.indices import drop_index
+        from kartosql.write.datasets import drop_index
 
         return drop_index(self._session.operation("drop_index"), table, columns)
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from kartosql.demo.flights import build_flights
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from tests.written import write_dataset
 
 RUNS = 9
 PARTITIONS = 100_000

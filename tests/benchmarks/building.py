@@ -22,9 +22,9 @@ from kartosql.store import Store
 from kartosql.write import files, indexing
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.rows import write_rows
 from kartosql.write.sorting import SpillingSorter
 from tests.benchmarks.ratios import HEAD, Figure, in_turns, row
+from tests.written import write_rows
 
 MONTH = "l_shipmonth"
 DIMENSIONS = ("l_orderkey", "l_linenumber")

@@ -17,12 +17,11 @@ import pyarrow as pa
 
 import kartosql
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
-from kartosql.write.cubes import new_dataset
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from kartosql.write.operation import Operation
-from kartosql.write.split import run_starts
+from kartosql.write.sorting import run_starts
+from tests.written import build_cube, write_dataset
 
 FILE_COUNTS = {"lineitem_few": 1_000, "lineitem_many": 10_000}
 INDEXED = ("l_orderkey", "l_partkey", "l_suppkey")
@@ -128,7 +127,7 @@ def _write_files(store: Store, rows: pa.Table, name: str, count: int) -> None:
         keys=tuple(key for *_, key in files),
         pairs={c: pa.concat_tables([one.pairs[c] for one in written]) for c in INDEXED},
     )
-    operation.commit([new_dataset(operation, whole, replaces=False)], written)
+    operation.commit([operation.adding([whole], create=True)], written)
 
 
 def _parts(rows: pa.Table, count: int) -> list[pa.Table]:

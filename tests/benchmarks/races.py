@@ -33,8 +33,8 @@ from kartosql.write import indexing
 from kartosql.write.indexing import read_index
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.rows import write_rows
 from tests.benchmarks.ratios import HEAD, Figure, row
+from tests.written import write_rows
 
 DATASET = "d"
 PARTITIONS, VALUES, ROWS = 4, 10, 10

@@ -28,8 +28,7 @@ from kartosql.connection import connect
 from kartosql.demo import build_flights
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write import write_dataset
-from kartosql.write.build import build_cube
+from tests.written import build_cube, write_dataset
 
 COLUMNS = 10_000
 VALUES = 1_000_000

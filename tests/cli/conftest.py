@@ -13,7 +13,7 @@ import pytest
 from kartosql.cli.main import main
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from kartosql.demo import flights as demo
 from kartosql.errors import KartosqlError, UsageError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import write_dataset
+from written import write_dataset
 
 FLIGHTS = """\
 year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,origin,dest,air_time,distance,hour,minute,time_hour

@@ -14,9 +14,9 @@ import builders
 from differential.values import FLOATS, column, pools
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
 from kartosql.write.cubes import build_cube
 from kartosql.write.operation import Operation
+from written import write_dataset
 
 KEYS = ["int", "small", "text", "text", "digits", "date", "bool", "time"]  # kinds of partition keys
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata"]

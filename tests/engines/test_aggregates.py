@@ -20,7 +20,7 @@ import builders
 import kartosql
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
+from written import build_cube, write_dataset
 
 NAN, INF = math.nan, math.inf
 DAY, UTC = dt.datetime(2020, 2, 29, 12, 30, 0, 5), dt.timezone.utc

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 pytestmark = pytest.mark.timeout(900)  # all bombs explode in one process
 

@@ -11,7 +11,7 @@ import pytest
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 # {0} is the folder of the store.
 REFUSED = {

@@ -12,7 +12,7 @@ import pytest
 import kartosql
 from kartosql.errors import SqlError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from kartosql.engines.duckdb.statement import Statement
 from kartosql.errors import FormatError, LimitError
 from kartosql.plan.cache import LEARNED
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 SQL = "SELECT v FROM t WHERE i = 11"
 

@@ -20,7 +20,7 @@ import kartosql
 from kartosql.engines.duckdb import FileAccess, instance, runtime
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 ROWS = pa.table({"x": list(range(40)), "p": [i // 4 for i in range(40)], "i": [i % 7 for i in range(40)]})
 

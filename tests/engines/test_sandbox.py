@@ -12,7 +12,7 @@ import builders
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 SECRET = "do-not-tell"
 CODES = {

@@ -19,7 +19,7 @@ from kartosql.engines.duckdb import relations
 from kartosql.engines.duckdb.session import Session
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 COUNT = 12
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import golden
-from kartosql.formats.xskipper import MetadataStore
+from kartosql.formats.xskipper.store import MetadataStore
 
 ALL = golden.samples()
 

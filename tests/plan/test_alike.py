@@ -13,7 +13,7 @@ import kartosql
 import kartosql.connection
 from kartosql.sql import parse
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 STATEMENTS = [
     "SELECT * FROM t WHERE i = {i}",

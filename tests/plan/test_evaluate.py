@@ -12,7 +12,7 @@ import pytest
 import builders
 import kartosql
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 NAN = float("nan")
 

@@ -15,7 +15,7 @@ import kartosql
 import kartosql.query
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import kartosql.query
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
+from written import build_cube, write_dataset
 
 FILES = 40
 CUBE = Cube("c", ["x"], ["p"], index_columns=[])

@@ -19,7 +19,7 @@ from kartosql.engines.duckdb.planner import Planner
 from kartosql.plan import lookup
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 FILES = 200
 

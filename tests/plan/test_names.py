@@ -14,7 +14,7 @@ import kartosql
 from kartosql.errors import SqlError, UnknownNameError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
+from written import build_cube, write_dataset
 
 TWINS = Cube("c", ["x"], ["p"])
 ODD = Cube("g-h", ["x"], ["p"])

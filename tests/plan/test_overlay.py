@@ -12,7 +12,7 @@ import builders
 import kartosql
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 CUBE = Cube("c", ["x"], ["p"], index_columns=["i1", "j1"])
 
@@ -195,7 +195,7 @@ def test_key_conditions_leave_out_later_files_too(make):
 
 
 def test_a_plain_dataset_has_no_overlays(local):
-    from kartosql.write.build import write_dataset
+    from written import write_dataset
 
     rows = pa.table({"x": [0, 0], "p": [0, 0], "i": [1, 1]})
     write_dataset(local, "d", rows, partition_on="p", index_columns=["i"])

@@ -15,7 +15,7 @@ import kartosql.query
 from kartosql.plan.cache import LEARNED
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 
 @pytest.fixture

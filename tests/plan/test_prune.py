@@ -16,7 +16,7 @@ import kartosql.query
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 CUBE = Cube("c", ["x", "y"], ["p"], index_columns=["i1", "j1"])
 

@@ -18,7 +18,7 @@ from kartosql.predicate.from_sql import predicate_of
 from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Group, In, Opaque, group, mapped, renamed
 from kartosql.predicate.values import Value
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 LISTED = ", ".join(map(str, range(-50, 150)))
 TEXTS = ", ".join(f"'it''s {n}'" for n in range(120))

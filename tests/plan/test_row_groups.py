@@ -14,7 +14,7 @@ import builders
 import kartosql
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube, write_dataset
+from written import build_cube, write_dataset
 
 FILES = 48
 NAN = float("nan")

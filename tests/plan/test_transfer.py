@@ -19,7 +19,7 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan import overlay, transfer
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 CUBE = Cube("c", ["x", "y", "d"], ["p"], index_columns=["i1", "j1", "k1"], suppress_index_on=["d"])
 # dataset -> its columns besides the payload, partition columns, dimensions indexed beyond the rules of cubes

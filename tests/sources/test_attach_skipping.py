@@ -27,12 +27,12 @@ import kartosql.query
 import skipping_data
 from crashes import NAMES
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, SqlError, UsageError
-from kartosql.formats.xskipper import MetadataStore
 from kartosql.formats.xskipper.cells import OddCells
 from kartosql.formats.xskipper.naming import folder_name
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune
 from kartosql.sources.skipping import FolderMetadata
-from kartosql.store import steps
+from kartosql.store import syscalls
 
 SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 KEY = "MDEyMzQ1Njc4OTAxMjM0NQ=="
@@ -580,7 +580,7 @@ def test_whoever_dies_leaves_a_whole_set(parquet, monkeypatch, statement):
         ended = True
         with monkeypatch.context() as patch:
             for name in NAMES:
-                patch.setattr(steps, name, partial(step, real=getattr(steps, name)))
+                patch.setattr(syscalls, name, partial(step, real=getattr(syscalls, name)))
             try:
                 parquet.con.sql(statement)
             except _Dead:

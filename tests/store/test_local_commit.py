@@ -12,7 +12,7 @@ import pytest
 
 from crashes import every_crash
 from kartosql.errors import FormatError, StoreError
-from kartosql.store import OutcomeUnknown, PreconditionFailed, Store, local_commit, steps
+from kartosql.store import OutcomeUnknown, PreconditionFailed, Store, local_commit, syscalls
 from power_loss import Recorder
 
 DOC = "u.by-dataset-metadata.json"
@@ -93,11 +93,11 @@ def violations(root, monkeypatch, drop=None) -> tuple[list[str], int]:
     """Commit three times, delete, commit again; return what a power loss breaks, and how many states were looked at."""
     store = Store(str(root), create=True)
     if drop is not None:
-        monkeypatch.setattr(steps, drop, lambda *args: None)
+        monkeypatch.setattr(syscalls, drop, lambda *args: None)
     recorder = Recorder(str(root), monkeypatch)
     if drop is not None:
         # The step is called, but neither done nor recorded.
-        monkeypatch.setattr(steps, drop, lambda *args: None)
+        monkeypatch.setattr(syscalls, drop, lambda *args: None)
     version = None
     for i in range(3):
         key = f"u/table/p={i % 2}/{i}.parquet"
@@ -153,14 +153,14 @@ def test_a_writer_that_waited_for_the_lock_sees_the_new_document(local, monkeypa
     """Both looked at the old document; the second one waits while the first one renames."""
     version = local.put_if(DOC, b"old", None)
     renamed, go_on = threading.Event(), threading.Event()
-    real = steps.rename
+    real = syscalls.rename
 
     def slow(source, target):
         renamed.set()
         assert go_on.wait(200)
         real(source, target)
 
-    monkeypatch.setattr(steps, "rename", slow)
+    monkeypatch.setattr(syscalls, "rename", slow)
     outcome = []
 
     def first():
@@ -200,7 +200,7 @@ def test_a_write_past_the_lock_is_noticed(local):
 def test_a_lock_that_nobody_gives_back_is_a_named_error(local, monkeypatch):
     version = local.put_if(DOC, b"old", None)
     fd = os.open(local.local_path(DOC), os.O_RDONLY)
-    assert steps.try_lock(fd)
+    assert syscalls.try_lock(fd)
     monkeypatch.setattr(local_commit, "LOCK_SECONDS", 0.05)
     try:
         with pytest.raises(StoreError) as e:
@@ -247,7 +247,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(local, monkeypatch, step):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(steps, step, full)
+    monkeypatch.setattr(syscalls, step, full)
     with pytest.raises(StoreError) as e:
         local.put_if(DOC, b"new", None)
     assert e.value.code == "disk-full"
@@ -265,7 +265,7 @@ def test_a_disk_that_becomes_full_while_parquet_is_written_is_named(local, monke
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    real, written = steps.write, []
+    real, written = syscalls.write, []
 
     def full(fd, data):
         written.append(len(data))
@@ -273,7 +273,7 @@ def test_a_disk_that_becomes_full_while_parquet_is_written_is_named(local, monke
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(fd, data)
 
-    monkeypatch.setattr(steps, "write", full)
+    monkeypatch.setattr(syscalls, "write", full)
     table = pa.table({"x": [os.urandom(1 << 20) for _ in range(5)]})
     with pytest.raises(StoreError) as e, local.output(DATA) as file:
         pq.write_table(table, file)
@@ -287,7 +287,7 @@ def test_a_failing_sync_after_the_rename_is_an_unknown_outcome(local, monkeypatc
     def broken(path):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(steps, "fsync_folder", broken)
+    monkeypatch.setattr(syscalls, "fsync_folder", broken)
     with pytest.raises(OutcomeUnknown):
         local.put_if(DOC, b"new", version)
     assert files_of(local.root) == {DOC: b"new"}
@@ -301,7 +301,7 @@ def test_a_refused_rename_changes_nothing(local, monkeypatch):
     def refuse(*args):
         raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr(steps, "rename", refuse)
+    monkeypatch.setattr(syscalls, "rename", refuse)
     with pytest.raises(StoreError) as e:
         local.put_if(DOC, b"new", version)
     assert e.value.code == "access-denied"
@@ -314,11 +314,11 @@ def test_a_refused_rename_changes_nothing(local, monkeypatch):
 def test_a_step_that_fails_without_an_answer_is_an_unknown_outcome(local, monkeypatch, step, is_alone, is_done):
     version = local.put_if(DOC, b"old", None)
     if is_alone:
-        monkeypatch.setattr(steps, "try_lock", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOTSUP, "no locks")))
+        monkeypatch.setattr(syscalls, "try_lock", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOTSUP, "no locks")))
         local = Store(local.url)
         local.single_writer = True
         local.require_conditional_put("u")
-    real = getattr(steps, "rename" if is_alone and step == "link" else step)
+    real = getattr(syscalls, "rename" if is_alone and step == "link" else step)
 
     def lost(*args):
         if str(args[-1]).endswith(".json"):
@@ -327,7 +327,7 @@ def test_a_step_that_fails_without_an_answer_is_an_unknown_outcome(local, monkey
             raise OSError(errno.EIO, "the server does not answer")
         real(*args)
 
-    monkeypatch.setattr(steps, real.__name__, lost)
+    monkeypatch.setattr(syscalls, real.__name__, lost)
     act = {
         "rename": lambda: local.put_if(DOC, b"new", version),
         "link": lambda: local.put_if("v.by-dataset-metadata.json", b"new", None),
@@ -345,7 +345,7 @@ def test_a_folder_without_links_or_locks_is_only_for_a_single_writer(local, monk
     if missing == "link":
         monkeypatch.setattr(os, "link", refuse)
     else:
-        monkeypatch.setattr(steps, "try_lock", refuse)
+        monkeypatch.setattr(syscalls, "try_lock", refuse)
     with pytest.raises(StoreError) as e:
         local.require_conditional_put("u")
     assert e.value.code == "no-conditional-put"

@@ -10,7 +10,7 @@ import pytest
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.write import build_cube, write_dataset
+from written import build_cube, write_dataset
 
 CUBE = Cube("c", ["x", "y"], "p", index_columns="i")
 SEED = pa.table({"x": [1, 2, 1], "y": ["b", "a/ä", "a"], "p": ["q/1", "r", "r"], "v": [1.5, None, 2.5]})

@@ -24,8 +24,9 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change
-from kartosql.write.commit import commit, read_head
-from kartosql.write.race import Patience
+from kartosql.write.commit import commit
+from kartosql.write.recovery import read_head
+from kartosql.write.retry import RetryPolicy
 from write import rivals
 from write.rivals import QUICK, adding, content, in_partition, values
 
@@ -490,7 +491,7 @@ def test_a_store_that_falls_silent_gives_an_unknown_outcome_and_nothing_is_delet
 
     other.hook = hook
     with pytest.raises(CommitUnknown) as e:
-        commit(other, change, patience=Patience(race=0.2))
+        commit(other, change, patience=RetryPolicy(race=0.2))
     assert e.value.code == "commit-unknown"
     assert values(made, "d") == ["a", "b", "m"]
 

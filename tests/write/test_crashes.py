@@ -13,11 +13,11 @@ import pytest
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import cubes, datasets, indices
+from kartosql.write import cubes, datasets
 from kartosql.write.check import check
 from kartosql.write.operation import Operation
-from kartosql.write.race import Patience
-from kartosql.write.remove import Removal
+from kartosql.write.removal import Removal
+from kartosql.write.retry import RetryPolicy
 
 CUBE = Cube("c", "x", "p", index_columns="i")
 SEED = pa.table({"x": [1, 2], "p": ["a", "b"], "i": ["u", "v"], "v": [10, 20]})
@@ -106,7 +106,7 @@ def prepare(store):
 
 def at(store):
     # Others that stand still are not waited for: they have crashed.
-    return Operation(store, "test", patience=Patience(intent=0.001))
+    return Operation(store, "test", patience=RetryPolicy(intent=0.001))
 
 
 def of_a(table):
@@ -137,8 +137,8 @@ OPERATIONS = {
     "replace": lambda s: datasets.append_to_dataset(at(s), "d", PLAIN, replace_partitions=True),
     "delete from dataset": lambda s: datasets.delete_from_dataset(at(s), "d", REMOVAL),
     "delete dataset": lambda s: datasets.delete_dataset(at(s), "d"),
-    "create index": lambda s: indices.create_index(at(s), "c.en", "w"),
-    "drop index": lambda s: indices.drop_index(at(s), "d", "s"),
+    "create index": lambda s: datasets.create_index(at(s), "c.en", "w"),
+    "drop index": lambda s: datasets.drop_index(at(s), "d", "s"),
 }
 
 

@@ -12,9 +12,10 @@ import builders
 from kartosql.errors import CommitError, ConcurrentCommit, KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.write import build_cube, cubes
+from kartosql.write import cubes
 from kartosql.write.operation import Operation
-from kartosql.write.remove import Removal
+from kartosql.write.removal import Removal
+from written import build_cube
 
 CUBE = Cube("c", "x", "p", index_columns="i")
 SEED = pa.table({"x": [1, 2, 3], "p": ["a", "a", "b"], "i": ["u", "v", "u"], "v": [10, 20, 30]})

@@ -17,7 +17,7 @@ import kartosql
 import kartosql.query
 from kartosql.errors import KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek.places import BASE, POINTER
-from kartosql.formats.xskipper import MetadataStore
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune
 from kartosql.predicate.from_sql import predicate_of
 

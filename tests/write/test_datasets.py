@@ -11,9 +11,10 @@ import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.write import build_cube, datasets
+from kartosql.write import datasets
 from kartosql.write.operation import Operation
-from kartosql.write.remove import Removal, everything
+from kartosql.write.removal import Removal, everything
+from written import build_cube
 
 ROWS = pa.table({"p": ["a", "a", "b"], "x": [1, 1, 2], "s": ["k", None, "l"]})
 ONE = pa.table({"p": ["a", "b"], "x": [1, 2], "v": [10, 20]})

@@ -15,14 +15,14 @@ import kartosql
 from kartosql.errors import CommitError, FormatError, StoreError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write import build_cube
 from kartosql.write.change import Change
-from kartosql.write.commit import commit, read_head
+from kartosql.write.commit import commit, commit_all
 from kartosql.write.garbage import collect
 from kartosql.write.marks import MIN_GRACE, Marks, keep, marks_key, put_marks, read_marks
-from kartosql.write.transaction import commit_all
+from kartosql.write.recovery import read_head
 from write import rivals
 from write.rivals import QUICK, adding, in_partition, values
+from written import build_cube
 
 GRACE = dt.timedelta(days=7)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.write.identity import RECENT, Identity, digest, read_identity, succeed, touched_identity
+from kartosql.write.document import RECENT, Identity, digest, read_identity, succeed, touched_identity
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
 DOCUMENT = DatasetDocument(

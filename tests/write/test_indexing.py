@@ -14,13 +14,11 @@ from kartosql.errors import FormatError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import indexing
-from kartosql.write.build import write_dataset
 from kartosql.write.files import parquet_bytes
-from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of_files
+from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of, pairs_of_files
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.pairs import pairs_of
-from kartosql.write.rows import write_rows
+from written import write_dataset, write_rows
 
 
 def index_of(values, partitions):

@@ -10,8 +10,9 @@ import pytest
 import builders
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.write import build_cube, datasets, indices, write_dataset
+from kartosql.write import datasets
 from kartosql.write.operation import Operation
+from written import build_cube, write_dataset
 
 ROWS = pa.table(
     {
@@ -28,11 +29,11 @@ ROWS = pa.table(
 
 
 def create(store, columns, uuid="d"):
-    return indices.create_index(Operation(store, "create_index"), uuid, columns)
+    return datasets.create_index(Operation(store, "create_index"), uuid, columns)
 
 
 def drop(store, columns, uuid="d"):
-    return indices.drop_index(Operation(store, "drop_index"), uuid, columns)
+    return datasets.drop_index(Operation(store, "drop_index"), uuid, columns)
 
 
 def index_of(store, column, uuid="d"):
@@ -76,7 +77,7 @@ def test_an_index_holds_what_was_appended_while_it_was_built(made):
     datasets.find_dataset(late, "d")
     assert late.snapshot.dataset("d")
     datasets.append_to_dataset(Operation(made, "t"), "d", ROWS.slice(2).set_column(0, "p", pa.array(["c"])))
-    indices.create_index(late, "d", "i")
+    datasets.create_index(late, "d", "i")
     assert index_of(made, "i") == {1: {"p=a", "p=b", "p=c"}, 2: {"p=a"}}
 
 

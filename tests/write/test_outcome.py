@@ -8,8 +8,7 @@ import pytest
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store.conditional import Version
 from kartosql.write.commit import Attempt, Fate
-from kartosql.write.document import Head
-from kartosql.write.identity import RECENT, succeed
+from kartosql.write.document import RECENT, Head, succeed
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kartosql.write.pairs import Pairs, unique_values
+from kartosql.write.indexing import Pairs, unique_values
 from kartosql.write.sorting import SpillingSorter
 
 

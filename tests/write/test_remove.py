@@ -7,7 +7,7 @@ import pytest
 
 import builders
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.write.remove import Removal, everything, same_partitions
+from kartosql.write.removal import Removal, everything, same_partitions
 
 
 def nothing(table):

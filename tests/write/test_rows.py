@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,8 +14,9 @@ from kartosql.formats.kartothek.naming import write_id
 from kartosql.write import rows as rows_module
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.rows import Progress, discard, write_rows
+from kartosql.write.rows import Progress, discard
 from kartosql.write.sorting import SpillingSorter
+from written import write_rows
 
 CUBE = Layout("c++seed", "seed", ("p",), ("p", "x"), ("x", "i"), ("p", "x", "i"))
 PLAIN = Layout("d", "d", ("p",), (), ("i",), ("p",))
@@ -65,7 +67,7 @@ def test_files_are_sorted_and_what_was_written_is_told(store):
     }
     assert written.keys == tuple(f"c++seed/table/{label}.parquet" for label in written.labels)
     assert len({write_id(key) for key in written.keys} - {None}) == 1
-    assert (written.rows, written.table, written.schema) == (3, "table", table.schema)
+    assert (written.rows, written.layout.table, written.schema) == (3, "table", table.schema)
     assert written.bytes == sum(len(store.read(key)) for key in written.keys)
     a, b = written.labels
     labels = pa.dictionary(pa.int32(), pa.string())
@@ -178,7 +180,7 @@ def test_a_member_of_a_cube_needs_rows(store):
 
 
 def test_tables_of_other_names_have_folders_of_their_own(store):
-    written = write_rows(store, open_rows(shuffled(3), "d"), PLAIN, table="t2")
+    written = write_rows(store, open_rows(shuffled(3), "d"), replace(PLAIN, table="t2"))
     assert all(key.startswith("d/t2/p=p") for key in written.keys)
 
 
@@ -290,7 +292,7 @@ def test_progress_counts_up_to_everything(store):
 
 def test_files_that_will_not_be_committed_can_be_discarded(store):
     written = write_rows(store, open_rows(shuffled(9), "seed"), CUBE)
-    discard(store, written)
+    discard(store, written.keys)
     assert stored(store) == set()
 
 

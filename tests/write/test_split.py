@@ -14,8 +14,8 @@ from kartosql.formats.kartothek.naming import write_id
 from kartosql.store import Store
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.rows import write_rows
-from kartosql.write.split import run_starts
+from kartosql.write.sorting import run_starts
+from written import write_rows
 
 
 def layout(partition_on=("p",), cell=("p", "x"), index=(), **changes):

@@ -16,10 +16,9 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown
 from kartosql.write.change import Change
-from kartosql.write.commit import commit, read_head
-from kartosql.write.race import Patience
-from kartosql.write.settle import finish
-from kartosql.write.transaction import commit_all
+from kartosql.write.commit import commit, commit_all
+from kartosql.write.recovery import finish, read_head
+from kartosql.write.retry import RetryPolicy
 from write import rivals
 from write.rivals import QUICK, adding, in_partition, values
 
@@ -330,7 +329,7 @@ def test_many_threads_see_and_leave_all_or_nothing(store):
         other = Store(store.url)
         try:
             for n in range(4):
-                commit_all(other, "c++seed", changes(other, "c", f"{name}{n}"), patience=Patience(race=120))
+                commit_all(other, "c++seed", changes(other, "c", f"{name}{n}"), patience=RetryPolicy(race=120))
                 commit(other, adding(other, f"c++{random.choice(NAMES)}", {2: f"single-{name}{n}"}))
         except BaseException as e:
             errors.append(e)
@@ -395,7 +394,7 @@ def test_a_store_that_falls_silent_at_the_commit_gives_an_unknown_outcome(store)
 
     other.hook = hook
     with pytest.raises(CommitUnknown):
-        commit_all(other, "c++seed", changes(store, "c", "b"), patience=Patience(race=0.2))
+        commit_all(other, "c++seed", changes(store, "c", "b"), patience=RetryPolicy(race=0.2))
     assert silent
     assert state(store) == [["a", "b"]] * 3
     commit(store, adding(store, "c++e", {1: "z"}))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import crashes
 import kartosql
 from kartosql.formats.kartothek.resolve import HISTORY
-from kartosql.store import Store, steps
+from kartosql.store import Store, syscalls
 
 CUBE = kartosql.Cube("c", "x", "p", index_columns="i")
 
@@ -133,7 +133,7 @@ def record_names() -> list[str]:
         return step
 
     for name in crashes.NAMES:
-        setattr(steps, name, recorded(name, getattr(steps, name)))
+        setattr(syscalls, name, recorded(name, getattr(syscalls, name)))
     return names
 
 

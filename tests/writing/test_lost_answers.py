@@ -18,10 +18,10 @@ from kartosql.errors import KartosqlError, StoreError
 from kartosql.formats.kartothek.places import place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf.chain import check_data, read_chain
-from kartosql.formats.xskipper import MetadataStore
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.store import Store
-from kartosql.write import transaction
-from kartosql.write.race import Patience
+from kartosql.write import commit as commits
+from kartosql.write.retry import RetryPolicy
 from lossy_files import FATES, WRITES, Fault, LossyFiles, copy_store
 from write.test_crashes import check_indices, rows_of
 from writing import operations
@@ -52,7 +52,7 @@ def connect(url: str) -> kartosql.Connection:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
     # Others that stand still are not waited for: they have ended.
-    monkeypatch.setattr(Patience.__init__, "__defaults__", (300.0, 0.001))
+    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -193,7 +193,7 @@ def test_a_commit_that_a_late_write_undid_is_found_and_brought_back():
 
 def test_a_single_writer_carries_out_first_what_was_left_behind(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(transaction, "finish", failing)
+        patch.setattr(commits, "finish", failing)
         assert run("append to two", Fault()) is None
     before = state_of("lossy://lost")
     with connect("lossy://lost") as con:

@@ -15,7 +15,9 @@ from kartosql.errors import KartosqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import build_cube, write_dataset
+from kartosql.write.cubes import build_cube
+from kartosql.write.datasets import create_dataset
+from kartosql.write.operation import Operation
 
 FLIGHTS = Cube(
     "flights",
@@ -86,11 +88,12 @@ def build_flights(
         "weather": _weather(_read_file(folder, "weather.csv")),
     }
     tell("writing the cube flights")
-    written = build_cube(store, FLIGHTS, tables, overwrite=overwrite)
+    written = build_cube(Operation(store, "build_cube"), FLIGHTS, tables, overwrite=overwrite)
     for name in ("planes", "airports"):
         tell(f"writing the dataset {name}")
-        written[name] = write_dataset(store, name, _read_file(folder, f"{name}.csv"), overwrite=overwrite)
-    return written
+        rows = _read_file(folder, f"{name}.csv")
+        written[name] = create_dataset(Operation(store, "create_dataset"), name, rows, overwrite=overwrite)
+    return {name: {what: done[what] for what in ("files", "rows", "bytes")} for name, done in written.items()}
 
 
 def _data_folder() -> str:

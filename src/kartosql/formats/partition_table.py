@@ -28,6 +28,15 @@ class Variant:
     reading: Mapping[str, Any] | None = None
 
 
+def numbered(folders: Sequence[str]) -> tuple[list[str], Sequence[int]]:
+    """Return the different folders of files, and the number of that of each file."""
+    different = list(dict.fromkeys(folders))
+    if len(different) == len(folders):
+        return different, range(len(folders))
+    numbers = {folder: number for number, folder in enumerate(different)}
+    return different, tuple([numbers[folder] for folder in folders])
+
+
 @dataclass(frozen=True, eq=False)
 class PartitionTable:
     """The partition values of the files of one table.

@@ -18,10 +18,9 @@ from kartosql.engines.duckdb.bounds import Bounded, bounded
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
-from kartosql.formats.xskipper import Index
 from kartosql.formats.xskipper.bloom import shape_for
 from kartosql.formats.xskipper.domain import as_tests
-from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST
+from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST, Index
 from kartosql.formats.xskipper.writer import value_type
 from kartosql.insight.cost import Sample, columns_read, sample
 from kartosql.parquet.metadata import column_bytes, extremes, group_bytes, may_hold_null
@@ -41,9 +40,9 @@ from kartosql.text.grid import one_line
 from kartosql.text.report import Report, table_of
 from kartosql.text.sizes import counted, human_bytes, percent
 from kartosql.write.compact import TARGET_BYTES
+from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.files import ROW_GROUP_ROWS
-from kartosql.write.indices import ORIGINALS_REFUSE
-from kartosql.write.split import is_index_type
+from kartosql.write.sorting import is_index_type
 
 MAX_FILES = 32  # into which is looked for one condition
 MAX_BYTES = 256_000_000  # of the columns of a condition

@@ -22,7 +22,7 @@ from kartosql.store import Mounts, Store
 from kartosql.store.listing import ListedFile, times_of
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper import Sources
+    from kartosql.formats.xskipper.refreshing import Sources
 
 _T = TypeVar("_T")
 _ALIASES = {"delimiter": "delim", "sep": "delim", "null": "nullstr", "nullvalue": "nullstr", "charset": "encoding"}
@@ -109,7 +109,7 @@ class CsvReader:
 
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
         """Return how the rows of files are read for indexes: as queries read them."""
-        from kartosql.formats.xskipper import Sources
+        from kartosql.formats.xskipper.refreshing import Sources
 
         at = {f.name: i for i, f in enumerate(files)}
 

@@ -16,7 +16,7 @@ from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.formats.widening import united
-from kartosql.formats.xskipper import MetadataStore
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.parquet.reader import open_footer
 from kartosql.sources.folder_table import FileColumns, FolderTable
 from kartosql.sources.owners import owner_above, owner_within
@@ -28,7 +28,8 @@ from kartosql.tables.names import Attached, Name, no_versions
 from kartosql.tables.table import Table, file_table
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper import DataFile, Sources
+    from kartosql.formats.xskipper.collect import DataFile
+    from kartosql.formats.xskipper.refreshing import Sources
     from kartosql.sources.indexing import FolderIndexes
 
 
@@ -87,7 +88,7 @@ class ParquetReader:
 
     def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
         """Return how the rows of files are read for indexes: by Arrow, from footers where these tell enough."""
-        from kartosql.formats.xskipper import Sources
+        from kartosql.formats.xskipper.refreshing import Sources
         from kartosql.formats.xskipper.scans import parquet_scan
 
         def still(files: Sequence[DataFile]) -> list[int | None]:

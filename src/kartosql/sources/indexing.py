@@ -12,21 +12,11 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder.hive import spark_values
-from kartosql.formats.xskipper import (
-    DataFile,
-    IndexSpec,
-    Layout,
-    MetadataStore,
-    Refreshed,
-    Secrets,
-    Sources,
-    drop,
-    layout_for,
-    refresh,
-    specs_of,
-)
+from kartosql.formats.xskipper.collect import DataFile
 from kartosql.formats.xskipper.crypto import checked_keys
-from kartosql.formats.xskipper.writer import resolved
+from kartosql.formats.xskipper.refreshing import Refreshed, Sources, drop, refresh, specs_of
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.writer import IndexSpec, Layout, Secrets, layout_for, resolved
 from kartosql.sources.folder_table import FolderTable
 from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store

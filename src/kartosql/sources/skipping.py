@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.formats.xskipper import Index, MetadataStore, Skipped
-from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
-from kartosql.formats.xskipper.domain import ColumnType
+from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
-from kartosql.formats.xskipper.store import ATTEMPTS, File
-from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Path, Predicate, Prefix, mapped
+from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
+from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Predicate, Prefix, mapped
 from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
@@ -56,7 +52,7 @@ class FolderMetadata:
         self.reading: str | None = None
         self._state: object = None
         self._store: MetadataStore | None = None
-        self._told: set[str] = set()
+        self.tell = Warned()
 
     @property
     def identifiers(self) -> list[str]:
@@ -125,7 +121,7 @@ class FolderMetadata:
 
     def forget(self) -> None:
         """Take note that the metadata were dropped: that there are none is no surprise then."""
-        self._told.add(self._missing)
+        self.tell.told.add(self._missing)
 
     def _store_at(self, url: str) -> Store | None:
         try:
@@ -155,54 +151,37 @@ class FolderMetadata:
         known = {*self.identifiers, *(i.lstrip("/") for i in self.identifiers)}
         return identifier in known or "/" not in identifier
 
-    def tell(self, *problems: str) -> None:
-        """Warn of what is odd, once each."""
-        for problem in problems:
-            if problem not in self._told:
-                self._told.add(problem)
-                warnings.warn(f"Data skipping: {problem}", KartosqlWarning, stacklevel=2)
 
-
-class FolderSkipping:
+class FolderSkipping(MetadataSkipping):
     """What the metadata tell about the files of one listing."""
 
     def __init__(
         self, metadata: FolderMetadata, store: MetadataStore, files: Sequence[ListedFile], *, is_text: bool
     ) -> None:
-        self._metadata = metadata
+        self._of_folder = metadata
+        self._tell = metadata.tell
         self._is_text = is_text
         self._listed = files
         self._use(store)
 
     def _use(self, store: MetadataStore) -> None:
-        self._store = store
+        self._metadata, self._shown = store, repr(store)
         # What we read ourselves, we read in the same way again.
         self._is_certain = not self._is_text or all(s.schema.reading is not None for s in store.segments)
-        paths = self._metadata.paths(self._listed, store.objects)
-        self._files: list[File] = [
+        paths = self._of_folder.paths(self._listed, store.objects)
+        self._files = [
             (path, -1 if f.time is None else f.time, f.size) for path, f in zip(paths, self._listed, strict=True)
         ]
 
-    def indexed(self) -> tuple[list[Index], int]:
-        """Return the indexes, and how many files they know."""
-        return self._store.indexes, self._store.known(self._files)
+    def _look_again(self) -> bool:
+        newer = self._of_folder.now()
+        if newer is not None:
+            self._use(newer)
+        return newer is not None
 
-    def skipped(self, condition: Predicate, types: Mapping[Path, ColumnType], zone: str) -> list[Skipped]:
-        """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""
-        try:
-            for _ in range(ATTEMPTS):
-                known = condition if self._is_certain else mapped(condition, _certain_in_text)
-                if known == UNKNOWN:
-                    return []
-                found = self._store.select_files([known], self._files, Session(zone, types, INDEX_KINDS))
-                if not self._store.has_gaps or (newer := self._metadata.now()) is None:
-                    break
-                self._use(newer)  # somebody replaced part files while they were read
-        except Exception as e:  # noqa: BLE001 - whatever strangers' metadata make of the reader
-            self._metadata.tell(f"{self._store!r}: {e.message if isinstance(e, KartosqlError) else e}")
-            return []
-        self._metadata.tell(*self._store.problems)
-        return found.skipped
+    def _certain(self, condition: Predicate) -> Predicate | None:
+        known = condition if self._is_certain else mapped(condition, _certain_in_text)
+        return None if known == UNKNOWN else known
 
 
 def _certain_in_text(leaf: Leaf) -> Predicate:

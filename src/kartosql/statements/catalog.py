@@ -116,15 +116,9 @@ def _table(rows: Iterable[Sequence[Any]], /, **columns: pa.DataType) -> pa.Table
 
 def settings(values: Settings, names: Iterable[str]) -> pa.Table:
     """Return settings with their values: name, value, about."""
-    found = [SETTINGS[n] if n in SETTINGS else _setting(n) for n in names]
+    found = [find(n) for n in names]
     rows = [(s.name, None if values[s.name] is None else redacted(str(values[s.name])), s.about) for s in found]
     return _table(rows, name=pa.string(), value=pa.string(), about=pa.string())
-
-
-def _setting(name: str) -> Any:
-    from kartosql.settings import find
-
-    return find(name)
 
 
 def cubes(snapshot: Snapshot) -> pa.Table:
@@ -366,7 +360,7 @@ def stats(source: Table, store: Files) -> pa.Table:
 
     Rows that were overwritten are counted, as they still stand in the files.
     """
-    from kartosql.write.stats import collect_stats
+    from kartosql.write.files import collect_stats
 
     rows: list[tuple[Any, ...]] = []
     for part in source.parts:
@@ -376,7 +370,8 @@ def stats(source: Table, store: Files) -> pa.Table:
             rows.append((part.name, count, len(part.table.files), None, size, None))
             continue
         found = collect_stats(store, part.table)
-        rows.append((part.name, found.partitions, found.files, found.rows, found.bytes, _created(part.table)))
+        numbers = (found[name] for name in ("partitions", "files", "rows", "blobsize"))
+        rows.append((part.name, *numbers, _created(part.table)))
     return _table(
         rows,
         dataset=pa.string(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +15,7 @@ from kartosql.plan.removal import OnlyTable, condition_columns
 from kartosql.query import SelectQuery
 from kartosql.session import Request, Session
 from kartosql.sql.statements import Select
-from kartosql.write.remove import Removal
-from kartosql.write.remove import Select as RemoveSelect
+from kartosql.write.removal import Removal
 
 _PART = "kartosql part"
 _PARTS = "kartosql_partitions"
@@ -72,21 +70,12 @@ def _labels(table: DatasetTable, partitions: Collection[int]) -> list[str]:
     return [table.labels[file] for file in sorted(table.partitions.files_of(set(partitions)))]
 
 
-@dataclass(frozen=True)
-class Matching(Removal):
-    """Partitions for which a condition of SQL holds; a table that lacks one of its columns keeps all rows."""
-
-    def of(self, partition_keys: Collection[str], *, named: bool) -> RemoveSelect | None:
-        """Return what is removed from a dataset with these partition keys, None for nothing."""
-        return self.select if self.columns <= set(partition_keys) else None
-
-
 def removal_where(
     request: Request,
     query: Select,
     partition_columns: pa.Schema,
     others: Collection[str],
-) -> Matching | None:
+) -> Removal | None:
     """Return what ``query``, ``FROM t WHERE condition``, removes; None if it holds for no partition at all.
 
     The condition is evaluated once per combination of partition values, and NULL keeps rows.
@@ -109,6 +98,6 @@ def removal_where(
         return _labels(table, matching(table.partitions.arrow))
 
     if columns:
-        return Matching(columns, select)
+        return Removal(columns, select, needs_all=True)
     always = matching(pa.table({"": pa.array([None], pa.null())}))
-    return Matching() if always else None
+    return Removal() if always else None

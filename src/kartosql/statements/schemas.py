@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,19 +17,21 @@ from kartosql.session import Session
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select
 from kartosql.statements import results
-from kartosql.statements.rows import Rows
 from kartosql.statements.targets import cube_name, need_uuid, resolved
 from kartosql.store import Store
-from kartosql.write import recording
+from kartosql.write import datasets
 from kartosql.write.commit import utc_now
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
+
+if TYPE_CHECKING:
+    from kartosql.statements.write import QueryRows
 
 
 def run_schema(
     session: Session,
     statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf,
-    read: Callable[[Select, str], Rows],
+    read: Callable[[Select, str], QueryRows],
 ) -> pa.Table:
     """Run RECORD or EXPORT, and return what was recorded or written; ``read`` gives the rows of a query."""
     tables, text = session.tables(), statement.text
@@ -51,7 +53,7 @@ def run_schema(
 def record_schema(session: Session, table: str) -> list[dict[str, Any]]:
     """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet."""
     operation = session.operation("record_schema")
-    return [row for uuid in _uuids_of(session, table) for row in recording.record_schema(operation, uuid)]
+    return [row for uuid in _uuids_of(session, table) for row in datasets.record_schema(operation, uuid)]
 
 
 def _uuids_of(session: Session, table: str) -> list[str]:

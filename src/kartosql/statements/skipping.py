@@ -23,7 +23,7 @@ from kartosql.write.skipping import (
 )
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper import IndexSpec
+    from kartosql.formats.xskipper.writer import IndexSpec
 
 Report = Mapping[str, Any]
 

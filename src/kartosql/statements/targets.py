@@ -18,7 +18,7 @@ from kartosql.write.garbage import dataset_of, members_of
 
 
 @dataclass(frozen=True)
-class Target:
+class WriteTarget:
     """One table of a dataset. ``cube`` and ``dataset`` are set for members of a cube."""
 
     source: Table
@@ -120,7 +120,7 @@ def _cube_hint(snapshot: Snapshot, named: Named, text: str) -> SqlError | None:
     )
 
 
-def dataset_target(tables: Tables, named: Named, text: str) -> Target:
+def dataset_target(tables: Tables, named: Named, text: str) -> WriteTarget:
     """Return the table of a dataset that is meant; a cube of one dataset stands for that.
 
     Raises ``unknown-table``, ``ambiguous-name`` and what is wrong with the dataset.
@@ -143,12 +143,12 @@ def dataset_target(tables: Tables, named: Named, text: str) -> Target:
             sql=text,
         )
     if source.cube is None:
-        return Target(source, None, source.parts[0].table.uuid)
+        return WriteTarget(source, None, source.parts[0].table.uuid)
     if len(source.parts) > 1:
         error = _cube_hint(tables.snapshot, named, text)
         assert error is not None
         raise error
-    return Target(source, source.cube.uuid_prefix, source.parts[0].name)
+    return WriteTarget(source, source.cube.uuid_prefix, source.parts[0].name)
 
 
 def resolved(columns: Columns, known: Iterable[str], what: str, text: str, kind: str = "column") -> list[str]:

@@ -23,9 +23,9 @@ from kartosql.write.compact import compact
 from kartosql.write.copy import copy_cube, copy_dataset
 from kartosql.write.cubes import find_cube
 from kartosql.write.datasets import find_uuid
+from kartosql.write.files import collect_stats
 from kartosql.write.layout import columns_of
 from kartosql.write.skipping import drop_forgotten
-from kartosql.write.stats import collect_stats
 
 Report = dict[str, dict[str, Any]]
 
@@ -104,7 +104,7 @@ def stats(session: Session, cube: Cube | str, datasets: str | Iterable[str] | No
                 code="unknown-dataset",
                 hint=f"Datasets: {', '.join(members)}.",
             )
-    return {name: collect_stats(session.store, members[name].table).to_dict() for name in names}
+    return {name: collect_stats(session.store, members[name].table) for name in names}
 
 
 def metadata(session: Session, table: Cube | str) -> dict[str, Any]:

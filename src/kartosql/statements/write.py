@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import SqlError, UsageError
+from kartosql.errors import ConcurrentCommit, SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
+from kartosql.formats.kartothek.schema import normalise
+from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
 from kartosql.statements import results
 from kartosql.statements.removal import removal_where
-from kartosql.statements.rows import Rows, constants_of, target_columns
 from kartosql.statements.targets import (
-    Target,
+    WriteTarget,
     cube_name,
     dataset_target,
     dataset_uuid,
@@ -27,8 +29,156 @@ from kartosql.statements.targets import (
     resolved,
 )
 from kartosql.write import cubes, datasets
-from kartosql.write.indices import create_index, drop_index
+from kartosql.write.datasets import create_index, drop_index
+from kartosql.write.inputs import check_origin, converted
 from kartosql.write.operation import Operation
+
+
+@dataclass(frozen=True)
+class TargetColumn:
+    """A column to be written: that of the query at ``place``, or a ``constant`` (None is NULL) where that is None.
+
+    ``type`` is that of the table. Values of the same kind are widened to it; all others are left to the writer.
+    """
+
+    name: str
+    place: int | None
+    type: pa.DataType | None = None
+    constant: Any = None
+
+
+class QueryRows(Query):
+    """The rows of a query for a writer, as the columns of a dataset.
+
+    The query runs when the writer asks for the first row, over what the store holds at that
+    moment: the writer noted before which commits it knows, so a commit of somebody else after
+    that is a rival, and what the query reads is never older than what the write replaces.
+    """
+
+    def __init__(self, make: Callable[[], SelectQuery], name: str) -> None:
+        super().__init__()
+        self._make = make
+        self._name = name
+        self._given = make().schema  # names are checked before anything is written
+        self._columns = [TargetColumn(n, place) for place, n in enumerate(self._given.names)]
+        self._batches: Generator[pa.RecordBatch, None, None] | None = None
+
+    @property
+    def given(self) -> pa.Schema:
+        """The schema of the query."""
+        return self._given
+
+    def become(self, columns: Sequence[TargetColumn]) -> QueryRows:
+        """Let the rows have other columns."""
+        self._columns = list(columns)
+        return self
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows that are written."""
+        return pa.schema([(c.name, self._type(c)) for c in self._columns])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the rows; ``concurrent-commit`` is raised on the way if the query has other columns by now."""
+        self._batches = self._run()
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def _type(self, column: TargetColumn) -> pa.DataType:
+        if column.place is None:
+            return column.type
+        given = self._given.field(column.place).type
+        return column.type if column.type is not None and normalise(given).equals(column.type) else given
+
+    def _run(self) -> Generator[pa.RecordBatch, None, None]:
+        schema = self.schema
+        running = self._make()
+        with running.reader() as reader:
+            if not reader.schema.equals(self._given):
+                raise ConcurrentCommit(f"{self._name}: the columns of the query changed while the statement ran.")
+            types = running.types or ()
+            places = {c.name: c.place for c in self._columns if c.place is not None}
+            check_origin({name: types[place] for name, place in places.items()}, self._name)
+            for batch in reader:
+                yield pa.RecordBatch.from_arrays([self._array(c, batch) for c in self._columns], schema=schema)
+
+    def _array(self, column: TargetColumn, batch: pa.RecordBatch) -> pa.Array:
+        if column.place is None:
+            if column.constant is None:
+                return pa.nulls(batch.num_rows, column.type)
+            return pa.repeat(pa.scalar(column.constant, column.type), batch.num_rows)
+        return batch.column(column.place).cast(self._type(column))
+
+
+def target_columns(
+    query: pa.Schema,
+    stored: pa.Schema,
+    positions: Sequence[str] | None,
+    constants: Mapping[str, Any],
+    name: str,
+) -> list[TargetColumn]:
+    """Return how the columns of a query become those of the table ``name``, which has the columns ``stored``.
+
+    ``positions`` are the columns of the table in the order of the query; those that are
+    missing there are NULL. Without it columns are found by their names. Raises
+    ``incompatible-schema`` for columns too many, too few or twice.
+    """
+    if positions is None:
+        places = _by_name(query, stored, constants, name)
+    elif len(positions) != len(query.names):
+        raise SqlError(
+            f"The query has {_count(len(query.names))}, {name} takes {len(positions)} here: {', '.join(positions)}.",
+            code="incompatible-schema",
+        )
+    else:
+        places = {column: place for place, column in enumerate(positions)}
+    return [TargetColumn(field.name, places.get(field.name), field.type, constants.get(field.name)) for field in stored]
+
+
+def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], name: str) -> dict[str, int]:
+    hint = f"Columns are found by their names: rename them with AS, or say INSERT INTO {name} (a, b) SELECT ..."
+    by_lower: dict[str, list[str]] = {}
+    for column in stored.names:
+        by_lower.setdefault(column.lower(), []).append(column)
+    places: dict[str, int] = {}
+    for place, given in enumerate(query.names):
+        alike = by_lower.get(given.lower(), [])
+        found = given if given in alike else alike[0] if len(alike) == 1 else None
+        if found is None or found in constants:
+            reason = f"is no column of {name}" if found is None else "is given by PARTITION already"
+            raise SqlError(f"The column {given!r} of the query {reason}.", code="incompatible-schema", hint=hint)
+        if found in places:
+            raise SqlError(f"The query has the column {given!r} twice.", code="incompatible-schema", hint=hint)
+        places[found] = place
+    missing = [c for c in stored.names if c not in places and c not in constants]
+    if missing:
+        raise SqlError(
+            f"The query has no column {', '.join(map(repr, missing))}, which {name} has.",
+            code="incompatible-schema",
+            hint=hint,
+        )
+    return places
+
+
+def _count(number: int) -> str:
+    return f"{number} column{'' if number == 1 else 's'}"
+
+
+def constants_of(given: Mapping[str, Any], stored: pa.Schema, name: str) -> dict[str, Any]:
+    """Return the constants of PARTITION in the types of their columns; raises ``invalid-data``."""
+    found: dict[str, Any] = {}
+    for column, value in given.items():
+        type_ = stored.field(column).type
+        try:
+            found[column] = converted(pa.chunked_array([pa.array([value])]), type_)[0].as_py()
+        except (OverflowError, ValueError) as e:
+            raise UsageError(f"{name}: {value!r} is no {type_}, the type of {column!r}.", code="invalid-data") from e
+    return found
+
 
 Report = Mapping[str, Any]
 
@@ -52,7 +202,7 @@ class _Writing:
         self._session = request.session
         self._tables = request.session.tables()
         self._snapshot = self._tables.snapshot
-        self._rows: Rows | None = None
+        self._rows: QueryRows | None = None
 
     def run(self, statement: Write) -> Query:
         """Run the statement; hints are those of SQL, and places those in its text."""
@@ -120,11 +270,8 @@ class _Writing:
 
     # -- rows from queries -------------------------------------------------------------------
 
-    def _begin(self, name: str) -> Operation:
-        return self._session.operation(name)
-
-    def _read(self, query: Select, name: str) -> Rows:
-        self._rows = Rows(lambda: self._request.query(query), name)
+    def _read(self, query: Select, name: str) -> QueryRows:
+        self._rows = QueryRows(lambda: self._request.query(query), name)
         return self._rows
 
     def _create_cube(self, statement: ws.CreateCube) -> pa.Table:
@@ -137,7 +284,7 @@ class _Writing:
         keys, index = columns(statement.partition_by), columns(statement.index)
         cube = Cube(statement.cube.last, columns(statement.dimensions), keys, seed, index)
         return results.changes(
-            cubes.build_cube(self._begin("build_cube"), cube, {seed: rows}, overwrite=statement.replace)
+            cubes.build_cube(self._session.operation("build_cube"), cube, {seed: rows}, overwrite=statement.replace)
         )
 
     def _add_dataset(self, statement: ws.AddDataset) -> pa.Table:
@@ -159,7 +306,7 @@ class _Writing:
             cube.suppress_index_on,
         )
         return results.changes(
-            cubes.extend_cube(self._begin("extend_cube"), wider, {dataset: rows}, partition_on=partition_on)
+            cubes.extend_cube(self._session.operation("extend_cube"), wider, {dataset: rows}, partition_on=partition_on)
         )
 
     def _create_dataset(self, statement: ws.CreateDataset) -> pa.Table:
@@ -168,7 +315,7 @@ class _Writing:
 
         names = rows.given.names
         found = datasets.create_dataset(
-            self._begin("create_dataset"),
+            self._session.operation("create_dataset"),
             uuid,
             rows,
             partition_on=resolved(statement.partition_by, names, "The query", statement.text),
@@ -197,11 +344,11 @@ class _Writing:
             raise
         if target.table.table != "table":
             data = {target.table.table: data}
-        operation = self._begin("replace_partitions" if statement.overwrite else "append_to_dataset")
+        operation = self._session.operation("replace_partitions" if statement.overwrite else "append_to_dataset")
         found = datasets.append_to_dataset(operation, target.uuid, data, replace_partitions=statement.overwrite)
         return results.changes({target.dataset: found})
 
-    def _constants(self, statement: ws.Insert, target: Target) -> dict[str, Any]:
+    def _constants(self, statement: ws.Insert, target: WriteTarget) -> dict[str, Any]:
         """Return the constants of PARTITION by column, which has to list the partition columns of the table."""
         if statement.partition is None:
             return {}
@@ -222,7 +369,7 @@ class _Writing:
     def _set_metadata(self, statement: ws.SetMetadata) -> pa.Table:
         uuid = need_uuid(self._snapshot, statement.target, statement.text)
         return results.changes(
-            {uuid: datasets.set_metadata(self._begin("set_metadata"), uuid, dict(statement.metadata))}
+            {uuid: datasets.set_metadata(self._session.operation("set_metadata"), uuid, dict(statement.metadata))}
         )
 
     # -- removing ----------------------------------------------------------------------------
@@ -236,7 +383,10 @@ class _Writing:
         schema = pa.schema([(c, source.columns[c]) for c in keys])
         removal = removal_where(self._request, statement.query, schema, set(source.columns))
         keys_of = {p.name: p.table.partition_keys for p in source.parts}
-        names = self._datasets(statement, source.name, sorted(keys_of))
+        names = None
+        if statement.datasets is not None:
+            what = f"The cube {source.name!r}"
+            names = resolved(statement.datasets, sorted(keys_of), what, statement.text, "dataset")
         for name in names or ():
             missing = sorted((removal.columns if removal else set()) - set(keys_of[name]))
             if missing:
@@ -248,12 +398,9 @@ class _Writing:
                 )
         if removal is None:
             return results.changes({})
-        return results.changes(cubes.remove_partitions(self._begin("remove_partitions"), source.name, removal, names))
-
-    def _datasets(self, statement: ws.Delete, cube: str, members: list[str]) -> list[str] | None:
-        if statement.datasets is None:
-            return None
-        return resolved(statement.datasets, members, f"The cube {cube!r}", statement.text, "dataset")
+        return results.changes(
+            cubes.remove_partitions(self._session.operation("remove_partitions"), source.name, removal, names)
+        )
 
     def _delete_from_dataset(self, statement: ws.Delete) -> pa.Table:
         if statement.datasets is not None:
@@ -267,7 +414,11 @@ class _Writing:
         if removal is None:
             return results.changes({})
         return results.changes(
-            {target.dataset: datasets.delete_from_dataset(self._begin("delete_from_dataset"), target.uuid, removal)}
+            {
+                target.dataset: datasets.delete_from_dataset(
+                    self._session.operation("delete_from_dataset"), target.uuid, removal
+                )
+            }
         )
 
     def _drop_cube(self, statement: ws.DropCube) -> pa.Table:
@@ -275,14 +426,14 @@ class _Writing:
             self._leave_to_cleanup(statement.cube)
             return results.dropped({})
         cube = need_cube(self._snapshot, statement.cube, statement.text)
-        return results.dropped(cubes.delete_cube(self._begin("delete_cube"), cube))
+        return results.dropped(cubes.delete_cube(self._session.operation("delete_cube"), cube))
 
     def _drop_dataset(self, statement: ws.DropDataset) -> pa.Table:
         if statement.if_exists and dataset_uuid(self._snapshot, statement.dataset, statement.text) is None:
             self._leave_to_cleanup(statement.dataset)
             return results.dropped({})
         uuid = need_uuid(self._snapshot, statement.dataset, statement.text)
-        return results.dropped({uuid: datasets.delete_dataset(self._begin("delete_dataset"), uuid)})
+        return results.dropped({uuid: datasets.delete_dataset(self._session.operation("delete_dataset"), uuid)})
 
     def _leave_to_cleanup(self, named: ws.Named) -> None:
         """Mark what a write left that did not come to its end; it may still be at work, so nothing is deleted now."""
@@ -299,4 +450,6 @@ class _Writing:
     ) -> pa.Table:
         target = dataset_target(self._tables, statement.target, statement.text)
         columns = resolved(statement.columns, target.table.schema.names, target.source.name, statement.text)
-        return results.indexed({target.dataset: change(self._begin(change.__name__), target.uuid, columns)}, columns)
+        return results.indexed(
+            {target.dataset: change(self._session.operation(change.__name__), target.uuid, columns)}, columns
+        )

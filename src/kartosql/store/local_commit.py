@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, cast
 
 from kartosql.errors import StoreError
-from kartosql.store import steps
+from kartosql.store import syscalls
+from kartosql.store.advisory_locks import lock_before
 from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version, settling, version_of
 from kartosql.store.keys import SIDE_FOLDER, side_folder
-from kartosql.store.turns import lock_before
 
 LOCK_SECONDS = 60.0
 BUFFER_BYTES = 1 << 20
@@ -47,7 +47,7 @@ class LocalWriter:
         """Write a file; readers see all of it, what stood there before, or nothing."""
         path = self.locate(key)
         with self._temporary(key, data) as temp:
-            self._name(steps.rename, temp, path)
+            self._name(syscalls.rename, temp, path)
         self.sync([key])
 
     @contextlib.contextmanager
@@ -63,7 +63,7 @@ class LocalWriter:
                         yield cast("IO[bytes]", file)
                         file.flush()
                         if sync_content:
-                            steps.fsync(fd)
+                            syscalls.fsync(fd)
                     finally:
                         raw.ended = True
             finally:
@@ -72,7 +72,7 @@ class LocalWriter:
                 self.sync([key])
         except BaseException:
             with contextlib.suppress(OSError):
-                steps.unlink(path)
+                syscalls.unlink(path)
             raise
 
     def sync(self, keys: Iterable[str]) -> None:
@@ -87,7 +87,7 @@ class LocalWriter:
                 folders.add(folder)
                 folder = os.path.dirname(folder)
         for folder in sorted(folders, key=len, reverse=True):
-            steps.fsync_folder(folder)
+            syscalls.fsync_folder(folder)
 
     def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
         """Remove files, those that are not there silently, and the folders that are empty then."""
@@ -105,14 +105,14 @@ class LocalWriter:
     def _delete_some(self, keys: Sequence[str]) -> None:
         for key in keys:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                steps.unlink(self.locate(key))
+                syscalls.unlink(self.locate(key))
 
     def _remove_folder(self, folder: str) -> bool:
         if os.path.dirname(folder) == self.root:
             with contextlib.suppress(OSError):
-                steps.rmdir(f"{folder}/{SIDE_FOLDER}")
+                syscalls.rmdir(f"{folder}/{SIDE_FOLDER}")
         try:
-            steps.rmdir(folder)
+            syscalls.rmdir(folder)
         except OSError:
             return False  # not empty, or somebody else was faster
         return True
@@ -129,12 +129,12 @@ class LocalWriter:
         with self._temporary(key, data) as temp:
             if self.checks_by_reading:
                 with settled:
-                    self._name(steps.rename, temp, path)
+                    self._name(syscalls.rename, temp, path)
                 self._sync_committed(key)
             elif expected is None:
                 with settled:
                     try:
-                        self._name(steps.link, temp, path)
+                        self._name(syscalls.link, temp, path)
                     except FileExistsError:
                         raise PreconditionFailed(key) from None
                 self._sync_committed(key)
@@ -143,7 +143,7 @@ class LocalWriter:
                     if _content_version(fd) != expected:
                         raise PreconditionFailed(key)
                     with settled:
-                        steps.rename(temp, path)
+                        syscalls.rename(temp, path)
                     self._sync_committed(key)
         return version_of(data)
 
@@ -157,7 +157,7 @@ class LocalWriter:
                 if _content_version(fd) != expected:
                     raise PreconditionFailed(key)
                 with settling(key, lambda: self._version(path) == expected):
-                    steps.unlink(path)
+                    syscalls.unlink(path)
                 self._sync_committed(key)
         except PreconditionFailed:
             if os.path.lexists(path):
@@ -173,7 +173,7 @@ class LocalWriter:
         if version != expected:
             raise PreconditionFailed(key)
         with settling(key, lambda: self._version(path) == expected):
-            steps.unlink(path)
+            syscalls.unlink(path)
         self._sync_committed(key)
         self._remove_empty({os.path.dirname(path)})
 
@@ -213,7 +213,7 @@ class LocalWriter:
                         yield fd
                         return
                 finally:
-                    steps.unlock(fd)
+                    syscalls.unlock(fd)
             finally:
                 os.close(fd)
 
@@ -229,21 +229,21 @@ class LocalWriter:
             try:
                 rest = memoryview(data)
                 while rest:
-                    rest = rest[steps.write(fd, rest) :]
-                steps.fsync(fd)
+                    rest = rest[syscalls.write(fd, rest) :]
+                syscalls.fsync(fd)
             finally:
                 os.close(fd)
             yield path
         finally:
             with contextlib.suppress(OSError):
                 if os.path.lexists(path):
-                    steps.unlink(path)
+                    syscalls.unlink(path)
 
     def _create(self, path: str) -> int:
         for _ in range(_ATTEMPTS):
             self._make_folders(path)
             try:
-                return steps.create(path)
+                return syscalls.create(path)
             except FileNotFoundError:
                 continue  # the folder was empty and somebody removed it
         raise StoreError(f"The folder of {path!r} is removed again and again.")
@@ -265,7 +265,7 @@ class LocalWriter:
             return
         for _ in range(_ATTEMPTS):
             try:
-                steps.mkdir(folder)
+                syscalls.mkdir(folder)
                 return
             except FileExistsError:
                 if os.path.isdir(folder):
@@ -314,7 +314,7 @@ class LocalWriter:
                 os.unlink(f"{temp}.link")
                 fd = os.open(temp, os.O_RDONLY)
                 try:
-                    steps.try_lock(fd)
+                    syscalls.try_lock(fd)
                 finally:
                     os.close(fd)
             except (OSError, AttributeError):
@@ -335,7 +335,7 @@ class _Descriptor(io.RawIOBase):
     def write(self, data: Any) -> int:
         # A buffer writes what it still holds when it is closed after an error; by then the
         # number of the descriptor may be that of another file.
-        return len(data) if self.ended else steps.write(self._fd, data)
+        return len(data) if self.ended else syscalls.write(self._fd, data)
 
 
 def _stands_at(fd: int, path: str) -> bool:

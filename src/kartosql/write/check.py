@@ -23,19 +23,19 @@ from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.formats.kartothek.schema import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import garbage, indexing, journal
+from kartosql.write import commit_log, garbage, indexing
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
+from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.document import Head, read_raw
 from kartosql.write.files import open_key
 from kartosql.write.garbage import collect
 from kartosql.write.indexing import pairs_of_files, read_index
-from kartosql.write.indices import ORIGINALS_REFUSE
 from kartosql.write.marks import read_marks
-from kartosql.write.prepare import GRACE
-from kartosql.write.race import Patience
+from kartosql.write.rebase import GRACE
+from kartosql.write.recovery import complete_schemas, read_head
+from kartosql.write.retry import RetryPolicy
 from kartosql.write.schema import read_known
-from kartosql.write.settle import complete_schemas, read_head
 
 BATCH_FILES = 64
 
@@ -68,7 +68,7 @@ def check(store: Store, uuids: Iterable[str], cube: Cube | None, grace: dt.timed
 
 
 @dataclass(frozen=True)
-class _File:
+class _Look:
     """What one look into a data file told: the values of indexed columns, and the cells if they are asked for."""
 
     problems: tuple[Finding, ...] = ()
@@ -183,19 +183,19 @@ class _Dataset:
                 yield self._finding("schema", "error", key, "it is not the schema that the document says")
 
     def _commits(self, head: Head) -> Iterator[Finding]:
-        entries = journal.read(self._store, self._uuid)
+        entries = commit_log.read(self._store, self._uuid)
         identity = head.identity
         if head.is_foreign or (identity is None and entries):
             since = f" after {identity.operation} {identity.id} of {identity.time}" if identity is not None else ""
             yield self._finding(
                 "foreign-write", "warning", head.key, f"another program wrote the dataset{since}", repairable=True
             )
-        for one in journal.lost(entries, identity, head.document.labels or ()):
+        for one in commit_log.lost(entries, identity, head.document.labels or ()):
             reason = one.reason or self._missing(one)
             yield self._finding(
                 "lost-commit",
                 "error",
-                journal.entry_key(self._uuid, one.entry.sequence, one.entry.id),
+                commit_log.entry_key(self._uuid, one.entry.sequence, one.entry.id),
                 f"{one.entry.operation} {one.entry.id} of {one.entry.time} was dropped by another program: "
                 f"{len(one.added)} partitions are missing, {len(one.removed)} are back"
                 + (f"; it cannot be brought back, as {reason}" if reason else ""),
@@ -203,7 +203,7 @@ class _Dataset:
                 detail=one,
             )
 
-    def _missing(self, one: journal.Lost) -> str | None:
+    def _missing(self, one: commit_log.Lost) -> str | None:
         keys = [key for files in one.added.values() for key in files.values()]
         try:
             self._store.sizes(keys)
@@ -250,7 +250,7 @@ class _Dataset:
             for group in batch if cell else ():
                 cells = [looks[at].cells for at in group]
                 known = [c for c in cells if c is not None]
-                overlaid += sum(map(_count_of_one, known)) - _count(known)
+                overlaid += sum(_count([one]) for one in known) - _count(known)
         if overlaid:
             message = f"{overlaid:,} rows were overwritten by later files; COMPACT drops them"
             yield self._finding("overlays", "info", None, message)
@@ -288,7 +288,7 @@ class _Dataset:
             except FormatError as e:
                 yield self._of(e, "partition-value", key)
 
-    def _look(self, table: DatasetTable, indexed: Sequence[str], cell: Sequence[str], key: str) -> _File:
+    def _look(self, table: DatasetTable, indexed: Sequence[str], cell: Sequence[str], key: str) -> _Look:
         try:
             with (
                 contextlib.closing(open_key(self._store, key)) as source,
@@ -296,7 +296,7 @@ class _Dataset:
             ):
                 problems = tuple(self._schema(table, file.schema_arrow, key))
                 if problems:
-                    return _File(problems)
+                    return _Look(problems)
                 uniques: dict[str, list[pa.Array]] = {column: [] for column in indexed}
                 cells, with_null = [], set()
                 for group in range(file.num_row_groups):
@@ -310,22 +310,22 @@ class _Dataset:
                     with_null |= {column for column in indexed if rows[column].null_count}
                     cells.append(rows.select(list(cell)))
         except KeyError:
-            return _File((self._finding("missing-file", "error", key, "the file is missing"),))
+            return _Look((self._finding("missing-file", "error", key, "the file is missing"),))
         except (pa.ArrowException, OSError) as e:
             reraise(e, f"Cannot read {key!r}")
-            return _File((self._finding("corrupt-file", "error", key, f"the file cannot be read: {e}"),))
+            return _Look((self._finding("corrupt-file", "error", key, f"the file cannot be read: {e}"),))
         found = {
             column: pc.unique(pa.chunked_array(arrays, normalise(table.schema.field(column).type)))
             for column, arrays in uniques.items()
         }
         if not cell or not cells:
-            return _File((), found, with_null=frozenset(with_null))
+            return _Look((), found, with_null=frozenset(with_null))
         joined = pa.concat_tables(cells, promote_options="permissive")
         typed = pa.table([joined[c].cast(normalise(table.schema.field(c).type)) for c in cell], names=list(cell))
         twice = typed.num_rows - _count([typed])
         message = f"{twice:,} rows hold a cell that another row of the file holds too"
         problems = (self._finding("duplicate-cells", "error", key, message),) if twice else ()
-        return _File(problems, found, typed, frozenset(with_null))
+        return _Look(problems, found, typed, frozenset(with_null))
 
     def _schema(self, table: DatasetTable, schema: pa.Schema, key: str) -> Iterator[Finding]:
         for field in table.schema:
@@ -384,10 +384,6 @@ def _batches(groups: Sequence[list[int]]) -> Iterator[list[list[int]]]:
     yield batch
 
 
-def _count_of_one(cells: pa.Table) -> int:
-    return _count([cells])
-
-
 def _count(tables: Sequence[pa.Table]) -> int:
     """Return how many different rows there are."""
     if not tables:
@@ -412,11 +408,6 @@ def _differences(stored: Sequence[pa.Table], real: Sequence[pa.Table]) -> tuple[
     return pc.sum(pc.equal(counts, 1)).as_py() or 0, pc.sum(pc.equal(counts, 2)).as_py() or 0
 
 
-def repaired(finding: Finding) -> Finding:
-    """Return a finding as one that was mended."""
-    return replace(finding, repaired=True, repairable=False, message=f"{finding.message} (repaired)")
-
-
 OPERATION = "repair"
 # Long ago, so that a commit makes sure that no cleanup takes the files.
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -428,7 +419,7 @@ def repair(
     findings: Sequence[Finding],
     grace: dt.timedelta = GRACE,
     *,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
 ) -> list[Finding]:
     """Mend what can be mended of the ``findings`` about one dataset, and return them with what was done.
 
@@ -451,7 +442,7 @@ def repair(
     steps: tuple[tuple[str, Callable[[Head], Change | None]], ...] = (
         ("index", lambda head: _indices(store, head, {f.detail for f in findings if f.check == "index"})),
         ("lost-commit", lambda head: lost_change(store, head)),
-        ("foreign-write", lambda head: Change(uuid, OPERATION) if _is_foreign(head) else None),
+        ("foreign-write", lambda head: Change(uuid, OPERATION) if head.identity is None or head.is_foreign else None),
     )
     for check_, planned in steps:
         if check_ not in wanted:
@@ -461,11 +452,12 @@ def repair(
         if change is not None:
             commit(store, change, base=head, patience=patience)
         done.add(check_)
-    return [repaired(f) if f.repairable and f.check in done else f for f in findings]
-
-
-def _is_foreign(head: Head) -> bool:
-    return head.identity is None or head.is_foreign
+    return [
+        replace(f, repaired=True, repairable=False, message=f"{f.message} (repaired)")
+        if f.repairable and f.check in done
+        else f
+        for f in findings
+    ]
 
 
 def _indices(store: Store, head: Head, columns: set[str]) -> Change | None:
@@ -484,8 +476,8 @@ def lost_change(store: Store, head: Head) -> Change | None:
     What they added comes before what was committed after them, so that newer rows stay the newer ones.
     """
     labels = head.document.labels or ()
-    all_ = journal.dropped(journal.read(store, head.uuid), head.identity, labels)
-    missing = [one for one in journal.net(all_) if one.reason is None]
+    all_ = commit_log.dropped(commit_log.read(store, head.uuid), head.identity, labels)
+    missing = [one for one in commit_log.net(all_) if one.reason is None]
     found = [one for one in missing if _has_files(store, one)]
     left = {one.entry.id for one in missing} - {one.entry.id for one in found}
     added: dict[str, Mapping[str, str]] = {}
@@ -512,7 +504,7 @@ def lost_change(store: Store, head: Head) -> Change | None:
     )
 
 
-def _has_files(store: Store, one: journal.Lost) -> bool:
+def _has_files(store: Store, one: commit_log.Lost) -> bool:
     try:
         store.sizes([key for files in one.added.values() for key in files.values()])
     except KeyError:

@@ -1,29 +1,49 @@
-"""A change -> one compare-and-swap of the metadata document."""
+"""Changes -> one compare-and-swap of a metadata document.
+
+A change of one dataset swaps its document. Of several datasets of a cube each is marked first, with the document
+that it will have beside it. The seed's document then says, in one write, that the change is committed; from then on
+readers take the documents that wait, and whoever comes by puts them in their place.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
 import warnings
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
+from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
 from kartosql.store.keys import SIDE_FOLDER
-from kartosql.write.change import Change
-from kartosql.write.document import Head, remove, swap
-from kartosql.write.identity import RECENT, Identity, new_id
-from kartosql.write.journal import record
-from kartosql.write.prepare import GRACE, Prepared, check_conflicts, conflict, prepare
-from kartosql.write.race import LONGEST_WAIT_OF_COMMIT, Patience, Race
+from kartosql.write.change import CODECS, Change
+from kartosql.write.commit_log import record
+from kartosql.write.document import (
+    RECENT,
+    Head,
+    digest,
+    encode,
+    new_id,
+    read_identity,
+    read_raw,
+    remove,
+    swap,
+    tombstone,
+    touched,
+    with_marks,
+)
+from kartosql.write.rebase import GRACE, Prepared, check_conflicts, conflict, rebase
+from kartosql.write.recovery import abort, clear_away, complete_schemas, finish, open_head, roll_back
+from kartosql.write.retry import LONGEST_WAIT_OF_COMMIT, Race, RetryPolicy
 from kartosql.write.schema import HeadMoved
-from kartosql.write.settle import complete_schemas, open_head, read_head
 
-MOST_UNANSWERED = 8
+CREATED = 32
+MOST_UNANSWERED = 8  # puts, after which no more are sent
 
 
 class Fate(Enum):
@@ -33,14 +53,6 @@ class Fate(Enum):
     LOST = "lost"  # and it cannot happen any more
     OPEN = "open"  # not yet, but it may
     UNKNOWN = "unknown"
-
-
-def is_silent(store: Store, attempts: Collection[Attempt]) -> bool:
-    """Return whether a store left so many puts without an answer that no more is to be sent.
-
-    Of conditional puts to a server any number can be sent: at most one of them happens.
-    """
-    return (store.is_local or not store.is_conditional) and sum(not a.was_refused for a in attempts) >= MOST_UNANSWERED
 
 
 @dataclass(frozen=True)
@@ -98,11 +110,6 @@ class Attempt:
                 store.delete(self.prepared.index_keys)
 
 
-__all__ = ["Committed", "Patience", "commit", "read_head"]
-
-Clock = Callable[[], dt.datetime]
-
-
 @dataclass(frozen=True)
 class Committed:
     """What a commit did.
@@ -115,7 +122,6 @@ class Committed:
     uuid: str
     sequence: int
     id: str
-    labels_added: tuple[str, ...]
     labels_removed: tuple[str, ...]
     rebased: int = 0
     foreign: bool = False
@@ -132,9 +138,7 @@ def commit(
     change: Change,
     *,
     base: Head | None = None,
-    single_writer: bool = False,
-    patience: Patience | None = None,
-    clock: Clock = utc_now,
+    patience: RetryPolicy | None = None,
     grace: dt.timedelta = GRACE,
 ) -> Committed:
     """Commit ``change``, which was planned on the head ``base``, and return what it did.
@@ -143,28 +147,63 @@ def commit(
     CommitUnknown where the store does not say how it ended: then nothing may be deleted that the
     change refers to. After any other error it is not committed.
     """
-    store.single_writer = store.single_writer or single_writer
     store.require_conditional_put(f"{change.uuid}/{SIDE_FOLDER}")
+    patience = patience or RetryPolicy()
+    race = Race(patience.race, LONGEST_WAIT_OF_COMMIT)
     one = _Dropping if change.drop else _Committing
-    return one(store, change, base, patience or Patience(), clock, grace).run()
+    return one(store, change, {} if base is None else {change.uuid: base}, patience, grace, race).run()
+
+
+def commit_all(
+    store: Store,
+    cube_seed_uuid: str,
+    changes: Sequence[Change],
+    *,
+    bases: Mapping[str, Head | None] | None = None,
+    patience: RetryPolicy | None = None,
+    grace: dt.timedelta = GRACE,
+) -> list[Committed]:
+    """Commit changes of different datasets of one cube at once, for all who read the cube.
+
+    ``bases`` are the heads that they were planned on, by uuid. Raises as ``commit`` does; after
+    ConcurrentCommit and other errors than CommitUnknown none of the changes is committed.
+    """
+    store.require_conditional_put(f"{cube_seed_uuid}/{SIDE_FOLDER}")
+    patience = patience or RetryPolicy()
+    race = Race(patience.race)
+    own = next((c for c in changes if c.uuid == cube_seed_uuid), None)
+    while True:
+        seed = own or Change(cube_seed_uuid, changes[0].operation)
+        one = _Transaction(store, seed, dict(bases or {}), patience, grace, race)
+        try:
+            return one.run_all(changes)
+        except _TakenBack:
+            if race.is_over():
+                raise conflict(own or changes[0], None, "others take it back all the time") from None
+            race.wait()
 
 
 class _Committing:
-    """The rounds of one commit."""
+    """The rounds of one commit: ``change`` is that of the document that is swapped."""
 
     is_primary = False
 
     def __init__(
-        self, store: Store, change: Change, base: Head | None, patience: Patience, clock: Clock, grace: dt.timedelta
+        self,
+        store: Store,
+        change: Change,
+        bases: dict[str, Head | None],
+        patience: RetryPolicy,
+        grace: dt.timedelta,
+        race: Race,
     ) -> None:
         self.store = store
         self.change = change
-        self.base = base
+        self.bases = bases
         self.patience = patience
-        self.clock = clock
         self.grace = grace
+        self.race = race
         self.id = new_id()
-        self.race = Race(patience.race, LONGEST_WAIT_OF_COMMIT)
         self.attempts: list[Attempt] = []  # puts that may have happened, or may happen yet
         self.winner: Head | None = None
 
@@ -192,19 +231,17 @@ class _Committing:
 
     def _round(self) -> Committed | None:
         head = open_head(self.store, self.change.uuid, self.patience, is_primary=self.is_primary)
-        done = self._judge(head)
-        if done is not None:
-            return done
-        if self.base is None and not self.change.create:
-            self.base = head
+        landed = self._landed(head)
+        if landed is not None:
+            return self._committed(self.change, landed.head, landed.prepared, head)
         return self._try(head)
 
-    def _judge(self, head: Head | None) -> Committed | None:
-        """Find out what became of the attempts before."""
+    def _landed(self, head: Head | None) -> Attempt | None:
+        """Return the attempt that the document shows, and forget those that cannot happen any more."""
         for attempt in list(self.attempts):
-            fate = attempt.fate(head, self.id, self.change.added)
+            fate = self._fate(attempt, head)
             if fate is Fate.LANDED:
-                return self._landed(head, attempt)
+                return attempt
             if fate is Fate.UNKNOWN:
                 raise self._unknown()
             if fate is Fate.LOST:
@@ -212,41 +249,76 @@ class _Committing:
                 attempt.discard(self.store)
         return None
 
+    def _fate(self, attempt: Attempt, head: Head | None) -> Fate:
+        return attempt.fate(head, self.id, self.change.added)
+
+    def _base(self, change: Change, head: Head | None) -> Head | None:
+        """Return the head that a change was planned on: the first one seen, where nobody told."""
+        if change.uuid not in self.bases and not change.create:
+            self.bases[change.uuid] = head
+        return self.bases.get(change.uuid)
+
+    def _prepare(self, change: Change, head: Head | None, base: Head | None) -> Prepared:
+        return rebase(self.store, change, head, base, commit_id=self.id, now=utc_now(), grace=self.grace)
+
     def _try(self, head: Head | None) -> Committed | None:
-        prepared = prepare(
-            self.store, self.change, head, self.base, commit_id=self.id, now=self.clock(), grace=self.grace
-        )
+        prepared = self._prepare(self.change, head, self._base(self.change, head))
         try:
-            after = swap(self.store, prepared.document, head)
+            swap(self.store, prepared.document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
             self._doubt(head, prepared, e)
+            self.winner = head
             return None
         except KartosqlError:
             Attempt(head, prepared, True).discard(self.store)
             raise
-        return self._committed(head, after, prepared)
+        return self._committed(self.change, head, prepared)
 
     def _doubt(self, head: Head | None, prepared: Prepared | None, error: Exception) -> None:
         was_refused = isinstance(error, PreconditionFailed)
         self.attempts.append(Attempt(head, prepared, was_refused, self.store.is_conditional))
-        self.winner = head
 
-    def _landed(self, head: Head | None, attempt: Attempt) -> Committed:
-        return self._committed(attempt.head, head, attempt.prepared)
+    def _committed(
+        self, change: Change, before: Head | None, prepared: Prepared | None, found: Head | None = None
+    ) -> Committed:
+        """Do what is left after a commit, and return what it did to the head ``before``.
 
-    def _committed(self, before: Head | None, after: Head | None, prepared: Prepared | None) -> Committed:
-        identity = after.identity if after is not None else None
-        heads = (before, self.base)
-        return committed(self.store, self.change, prepared, identity, self.id, self.race.rounds, heads)
+        ``found`` is the document that showed it, where the store gave no answer.
+        """
+        if prepared is not None and prepared.has_pending:
+            # The document says what is left to do; others do it where this fails.
+            with contextlib.suppress(KartosqlError):
+                complete_schemas(self.store, change.uuid)
+        if prepared is not None:
+            record(self.store, change, prepared.document, prepared.removed)
+        document = prepared.document if prepared is not None else None
+        shown = found.document if found is not None and document is not None else document
+        identity = read_identity(shown.metadata) if shown is not None else None
+        return Committed(
+            uuid=change.uuid,
+            sequence=identity.sequence if identity is not None else 0,
+            id=self.id,
+            labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
+            rebased=self.race.rounds,
+            foreign=tell_foreign(before, self.bases.get(change.uuid)),
+            document=document,
+        )
 
     def _check_time(self, error: Exception | None = None) -> None:
-        if self.race.is_over() or is_silent(self.store, self.attempts):
+        # Of conditional puts to a server any number can be sent: at most one of them happens.
+        counts = self.store.is_local or not self.store.is_conditional
+        is_silent = counts and sum(not a.was_refused for a in self.attempts) >= MOST_UNANSWERED
+        if self.race.is_over() or is_silent:
             if self.attempts:
                 raise self._unknown() from error
             raise conflict(self.change, self.winner, "others commit to it all the time")
 
     def _unknown(self) -> CommitUnknown:
-        return unknown(self.change.uuid, self.change.operation, self.id)
+        return CommitUnknown(
+            f"Dataset {self.change.uuid!r}: the store does not say whether {self.change.operation} {self.id} was "
+            "committed",
+            hint="Look for this id in the metadata of the dataset before you try again. Nothing was deleted.",
+        )
 
 
 class _Dropping(_Committing):
@@ -254,58 +326,246 @@ class _Dropping(_Committing):
 
     is_primary = True
 
-    def _judge(self, head: Head | None) -> Committed | None:
+    def _landed(self, head: Head | None) -> Attempt | None:
         if self.attempts and (head is None or head.is_absent):
-            return self._committed(self.attempts[-1].head, None, None)
+            return self.attempts[-1]
         if self.attempts and head is not None and head.version != self.attempts[-1].version:
             self.attempts = [a for a in self.attempts if not a.is_over]
         return None
 
     def _try(self, head: Head | None) -> Committed | None:
-        check_conflicts(self.change, head, self.base)
+        check_conflicts(self.change, head, self._base(self.change, head))
         assert head is not None
         try:
             remove(self.store, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
             self._doubt(head, None, e)
+            self.winner = head
             return None
-        return self._committed(head, None, None)
+        return self._committed(self.change, head, None)
 
 
-def committed(
-    store: Store,
-    change: Change,
-    prepared: Prepared | None,
-    identity: Identity | None,
-    commit_id: str,
-    rounds: int,
-    heads: tuple[Head | None, Head | None],
-) -> Committed:
-    """Do what is left after a commit, and return what it did; ``heads`` are those that it met and was planned on."""
-    if prepared is not None and prepared.has_pending:
-        # The document says what is left to do; others do it where this fails.
+class _TakenBack(Exception):
+    """Others did not want to wait any longer; the change is begun again."""
+
+
+@dataclass
+class _Member:
+    """A dataset other than the seed, ready to be marked: its next document waits under ``staged``."""
+
+    change: Change
+    head: Head | None
+    prepared: Prepared | None
+    staged: str | None
+
+
+class _Transaction(_Committing):
+    """One try at a change of several datasets, of which ``change`` is that of the seed."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.seed = self.change.uuid
+        self.members: dict[str, _Member] = {}
+        self.is_own = True
+        self.is_announced = False
+
+    def run_all(self, changes: Sequence[Change]) -> list[Committed]:
+        """Return what was committed; raises _TakenBack if it is to be tried again."""
+        others = [c for c in changes if c.uuid != self.seed]
+        self.is_own = len(others) < len(changes)
+        try:
+            # Ahead of all marks, as this is what takes time.
+            self.store.map(self._stage, others)
+            self._announce()
+            for change in others:
+                self._mark(change.uuid)
+            before, prepared = self._decide()
+        except _TakenBack:
+            self._clear()
+            raise
+        except CommitUnknown:
+            raise
+        except KartosqlError as e:
+            if self.attempts:
+                raise self._unknown() from e
+            self._take_back()
+            raise
         with contextlib.suppress(KartosqlError):
-            complete_schemas(store, change.uuid)
-    if prepared is not None:
-        record(store, change, prepared.document, prepared.removed)
-    return Committed(
-        uuid=change.uuid,
-        sequence=identity.sequence if identity is not None else 0,
-        id=commit_id,
-        labels_added=tuple(change.added),
-        labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
-        rebased=rounds,
-        foreign=tell_foreign(*heads),
-        document=prepared.document if prepared is not None else None,
-    )
+            finish(self.store, self.seed)  # others do it where this fails
+            # What others carried out, they may not have cleared away.
+            clear_away(self.store, [m.staged for m in self.members.values() if m.staged is not None])
+        done = {u: self._committed(m.change, m.head, m.prepared) for u, m in self.members.items()}
+        if self.is_own:
+            done[self.seed] = self._committed(self.change, before, prepared)
+        return [done[change.uuid] for change in changes]
+
+    # -- before the commit -----------------------------------------------------------------------
+
+    def _stage(self, change: Change) -> None:
+        """Put the next document of a member where it waits."""
+        while True:
+            head = open_head(self.store, change.uuid, self.patience)
+            base = self._base(change, head)
+            if change.drop:
+                check_conflicts(change, head, base)
+                self.members[change.uuid] = _Member(change, head, None, None)
+                return
+            # The mark counts as a write of its own.
+            seen = None if head is None else replace(head, document=touched(head.document))
+            try:
+                prepared = self._prepare(change, seen, base)
+            except HeadMoved:
+                continue
+            made_of = {
+                "base": digest(head.document if head is not None else _absent_document(change)),
+                "operation": change.operation,
+                "added": list(change.added),
+                "removed": sorted(prepared.removed),
+            }
+            key = f"{change.uuid}/{SIDE_FOLDER}/{self.id}-{new_id()[:8]}.json"
+            staged = replace(
+                with_marks(prepared.document, staged=made_of, intent=None), key=change.uuid + CODECS["json"]
+            )
+            self.members[change.uuid] = _Member(change, head, prepared, key)
+            self.store.put(key, encode(staged))
+            return
+
+    def _announce(self) -> None:
+        """Mark the seed: from now on the change can be committed there."""
+        while True:
+            head = open_head(self.store, self.seed, self.patience, is_primary=True)
+            if self.is_own:
+                check_conflicts(self.change, head, self._base(self.change, head))
+            elif head is None or head.is_absent:
+                raise conflict(self.change, None, "there is no such dataset")
+            if self._put_mark(head, self.change, "primary", None):
+                return
+
+    def _mark(self, uuid: str) -> None:
+        """Mark a member."""
+        while True:
+            member = self.members[uuid]
+            kind = "delete" if member.change.drop else "change"
+            if self._put_mark(member.head, member.change, kind, member.staged):
+                return
+            self._discard(member)
+            seed = read_raw(self.store, self.seed)
+            if seed is None or seed.intent is None or seed.intent.tx != self.id:
+                raise _TakenBack
+            self._stage(member.change)
+
+    def _put_mark(self, head: Head | None, change: Change, kind: str, staged: str | None) -> bool:
+        """Put the mark into a document; return False if the document was written meanwhile."""
+        intent = resolve.Intent(self.id, self.seed, kind, utc_now().isoformat(), staged)
+        document = head.document if head is not None else _absent_document(change)
+        document = touched(document, intent=intent._asdict())
+        for _ in range(2):
+            self.is_announced = True
+            try:
+                swap(self.store, document, head)
+                return True
+            except PreconditionFailed:
+                return self._has_mark(change.uuid)
+            except OutcomeUnknown as e:
+                if self._has_mark(change.uuid):
+                    return True
+                if not self.store.is_conditional:
+                    # It may arrive later and take the place of what is committed by then.
+                    raise StoreError(f"Cannot write {document.key!r}: the store gives no answer.") from e
+                self.race.wait()
+        return self._has_mark(change.uuid)
+
+    def _has_mark(self, uuid: str) -> bool:
+        now = read_raw(self.store, uuid)
+        return now is not None and now.intent is not None and now.intent.tx == self.id
+
+    # -- the commit ------------------------------------------------------------------------------
+
+    def _decide(self) -> tuple[Head | None, Prepared | None]:
+        """Commit at the seed; return the head that it was done on, and what was made of it."""
+        while True:
+            try:
+                done = self._try_to_decide()
+                if done is not None:
+                    return done
+            except HeadMoved:
+                pass
+            except StoreError:
+                if not self.attempts or self.race.is_over():
+                    raise
+            self._check_time()
+            self.race.wait()
+
+    def _try_to_decide(self) -> tuple[Head | None, Prepared | None] | None:
+        own, head = self.change, read_raw(self.store, self.seed)
+        landed = self._landed(head)
+        if landed is not None:
+            return landed.head, landed.prepared
+        if head is None or head.intent is None or head.intent.tx != self.id:
+            raise self._unknown() if self.attempts else _TakenBack
+        if own.drop:
+            check_conflicts(own, head, self._base(own, head))
+            prepared = None
+            document = tombstone(head.document)
+        else:
+            prepared = self._prepare(own, head, self._base(own, head) if self.is_own else None)
+            document = prepared.document
+        identity = read_identity(touched(document).metadata)
+        assert identity is not None
+        if own.drop:
+            identity = replace(identity, id=self.id, recent=(*identity.recent, self.id), operation=own.operation)
+        # Who listed the datasets before the commit learns from the seed of those that it made.
+        made = [u for u, m in self.members.items() if m.head is None or m.head.is_absent]
+        identity = replace(identity, transaction=self.id, created=(*identity.created, *made)[-CREATED:])
+        unfinished = {**head.unfinished, self.id: sorted(self.members)}
+        document = with_marks(document, intent=None, unfinished=unfinished, identity=identity.to_dict())
+        try:
+            swap(self.store, document, head)
+        except (PreconditionFailed, OutcomeUnknown) as e:
+            self._doubt(head, prepared, e)
+            return None
+        return head, prepared
+
+    def _fate(self, attempt: Attempt, head: Head | None) -> Fate:
+        if head is not None and self.id in head.unfinished:
+            return Fate.LANDED
+        if self.change.drop and (head is None or (head.is_absent and head.intent is None)):
+            return Fate.LANDED
+        return super()._fate(attempt, head)
+
+    # -- giving up -------------------------------------------------------------------------------
+
+    def _take_back(self) -> None:
+        """Leave everything as if nothing had been tried, as far as the store lets us; others can do the rest."""
+        with contextlib.suppress(KartosqlError):
+            if self.is_announced and not abort(self.store, self.seed, self.id):
+                return
+            self._clear()
+
+    def _clear(self) -> None:
+        """Take the marks of a change away that is not committed."""
+        with contextlib.suppress(KartosqlError):
+            seed = read_raw(self.store, self.seed)
+            if seed is not None and (self.id in seed.unfinished or (seed.intent and seed.intent.tx == self.id)):
+                return
+            for uuid, member in self.members.items():
+                head = read_raw(self.store, uuid)
+                if head is not None and head.intent is not None and head.intent.tx == self.id:
+                    with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+                        roll_back(self.store, head)
+                self._discard(member)
+
+    def _discard(self, member: _Member) -> None:
+        keys = [member.staged] if member.staged is not None else []
+        keys += member.prepared.index_keys if member.prepared is not None else ()
+        with contextlib.suppress(KartosqlError):
+            self.store.delete(keys)
 
 
-def unknown(uuid: str, operation: str, commit_id: str) -> CommitUnknown:
-    """Return the error for a commit of which the store does not say how it ended."""
-    return CommitUnknown(
-        f"Dataset {uuid!r}: the store does not say whether {operation} {commit_id} was committed",
-        hint="Look for this id in the metadata of the dataset before you try again. Nothing was deleted.",
-    )
+def _absent_document(change: Change) -> DatasetDocument:
+    """Return the document of a dataset that is to be made."""
+    keys = change.partition_keys or ()
+    return DatasetDocument(change.uuid, change.uuid + CODECS[change.format], (), {}, keys, {}, {resolve.ABSENT: True})
 
 
 def tell_foreign(before: Head | None, base: Head | None) -> bool:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, UsageError, text_of
+from kartosql.errors import UsageError, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeMember
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.write import cubes, datasets
 from kartosql.write.change import Change
 from kartosql.write.document import check_writable
+from kartosql.write.files import missing_file
 from kartosql.write.layout import columns_of
 from kartosql.write.merge import Merge, Run, write_merged
 from kartosql.write.operation import Operation, report
@@ -70,7 +71,7 @@ def _compact(operation: Operation, what: CubeMember | Dataset, target_bytes: int
         operation.discard(merger.written)
         raise
     if not merger.added:
-        return {**report(None, None), "skipped": merger.skipped}
+        return {**report((), None), "skipped": merger.skipped}
     change = Change(
         uuid,
         operation.name,
@@ -80,8 +81,7 @@ def _compact(operation: Operation, what: CubeMember | Dataset, target_bytes: int
         positions={new: labels[-1] for new, labels in merger.replaced.items()},
     )
     done = operation.commit([change], merger.written)[uuid]
-    totals = {name: sum(report(w, None)[name] for w in merger.written) for name in ("files", "rows", "bytes")}
-    return {**report(None, done), **totals, "skipped": merger.skipped}
+    return {**report(merger.written, done), "skipped": merger.skipped}
 
 
 def _runs(operation: Operation, dataset: Dataset, member: CubeMember | None, target_bytes: int) -> list[Run]:
@@ -100,7 +100,7 @@ def _runs(operation: Operation, dataset: Dataset, member: CubeMember | None, tar
         given = {table: key for table, key in keys.items() if key is not None}
         lost = [key for key in given.values() if key not in sizes]
         if lost:
-            raise FormatError(f"The file {lost[0]!r} is missing.", code="missing-file", hint="CHECK lists such files.")
+            raise missing_file(lost[0])
         is_plain = all(key.startswith(f"{dataset.uuid}/{table}/") for table, key in given.items())
         folders = {table: naming.folder_of(key, dataset.uuid, table) for table, key in given.items()}
         size = sum(sizes[key] or 0 for key in given.values())
@@ -155,9 +155,9 @@ class _Merger:
         if self._operation.spark is not None and runs:
             from kartosql.write.spark.upkeep import merge_runs
 
-            merged = merge_runs(self._operation, self._how, runs)
-            self.pairs = {column: [found] for column, found in merged.pairs.items()}
-            for run, made in zip(runs, merged.made, strict=True):
+            merged, pairs = merge_runs(self._operation, self._how, runs)
+            self.pairs = {column: [found] for column, found in pairs.items()}
+            for run, made in zip(runs, merged, strict=True):
                 self._note(run, made)
             return
         # Large ones take the memory of the setting each.

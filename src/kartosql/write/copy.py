@@ -20,15 +20,20 @@ from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write import cubes, indexing
 from kartosql.write.change import Change, partition_keys_of
-from kartosql.write.copy_files import copy_file
 from kartosql.write.datasets import cube_of, find_uuid
-from kartosql.write.files import file_key
+from kartosql.write.files import copy_file, footer
 from kartosql.write.indexing import read_index
-from kartosql.write.layout import Layout, columns_of
-from kartosql.write.members import check_member_name, check_name, check_together, flags, wanted_indices
-from kartosql.write.operation import Operation, report_of
+from kartosql.write.layout import (
+    Layout,
+    check_member_name,
+    check_name,
+    check_together,
+    columns_of,
+    flags,
+    wanted_indices,
+)
+from kartosql.write.operation import Operation, report
 from kartosql.write.rows import Written
-from kartosql.write.stats import footer
 
 
 def copy_cube(
@@ -121,7 +126,7 @@ def _copy(
     # The seed comes last, as in a build.
     changes.sort(key=lambda change: change.uuid == seed)
     done = target.commit(changes, [w for found in written.values() for w in found], seed)
-    return {uuid: report_of(found, done[uuid]) for uuid, found in written.items()}
+    return {uuid: report(found, done[uuid]) for uuid, found in written.items()}
 
 
 def _new_names(state: CubeState, datasets: Iterable[str] | Mapping[str, str] | None) -> dict[str, str]:
@@ -132,11 +137,7 @@ def _new_names(state: CubeState, datasets: Iterable[str] | Mapping[str, str] | N
         names = {n: n for n in (state.members if datasets is None else columns_of(datasets, "datasets"))}
     for old in names:
         if old not in state.members:
-            raise UsageError(
-                f"Cube {state.cube.uuid_prefix!r} has no dataset {old!r}.",
-                code="unknown-dataset",
-                hint=f"Datasets: {', '.join(state.members)}.",
-            )
+            raise cubes.unknown_dataset(state.cube.uuid_prefix, old, state.members)
     if not names:
         raise UsageError("datasets: at least one is needed.")
     if len(set(names.values())) < len(names):
@@ -213,9 +214,8 @@ class _Move:
         # Names of their own, so that two copies at the same time do not write the same files. Files that
         # shared an id share one again: it tells that they hold different cells.
         names = ["/".join(filter(None, _name_of(key, table, ids))) for key in table.files]
-        keys = tuple(file_key(self.uuid, name, table.table) for name in names)
-        layout = Layout(self.uuid, self.uuid, table.partition_keys)
-        return Written(layout, table.table, table.schema, table.labels, keys, {}, 0, 0)
+        layout = Layout(self.uuid, self.uuid, table.partition_keys, table=table.table)
+        return Written(layout, table.schema, table.labels, tuple(map(layout.file_key, names)), {}, 0, 0)
 
     def write(self, source: Store, target: Store, spark: Any = None) -> list[Written]:
         """Copy the files, as work for the executors of ``spark`` if given, and return what was written."""
@@ -251,14 +251,14 @@ class _Move:
         """Return the change that makes the new dataset."""
         added: dict[str, dict[str, str]] = {}
         for one in written:
-            for label, entry in cubes.added(one).items():
+            for label, entry in one.added.items():
                 added.setdefault(label, {}).update(entry)
         return Change(
             uuid=self.uuid,
             operation=target.name,
             added=added,
             pairs=written[0].pairs,
-            schemas={w.table: w.schema for w in written},
+            schemas={w.layout.table: w.schema for w in written},
             partition_keys=self.tables[0].partition_keys or partition_keys_of(self.dataset.document),
             metadata={k: v for k, v in {**self.dataset.document.metadata, **self.flags}.items() if k != POINTER},
             create=not replaces,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,14 +14,21 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.resolve import Absent
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
-from kartosql.write import members
 from kartosql.write.change import Change
-from kartosql.write.deletion import delete_datasets
 from kartosql.write.inputs import Rows, open_rows
-from kartosql.write.layout import Layout, columns_of
+from kartosql.write.layout import (
+    Layout,
+    appended_layout,
+    check_member_name,
+    check_together,
+    columns_of,
+    flags,
+    member_layout,
+    options_of,
+    wanted_indices,
+)
 from kartosql.write.operation import Operation, report
-from kartosql.write.remove import Removal, Select, same_partitions
-from kartosql.write.rows import Written
+from kartosql.write.removal import Removal, Select, delete_datasets, same_partitions
 from kartosql.write.schema import common_schema, widen
 
 Report = dict[str, dict[str, Any]]
@@ -106,32 +112,23 @@ def _write_new(
     partition_on: PartitionOn,
 ) -> Report:
     """Write whole datasets beside those that are ``kept``, in place of the ``existing`` ones."""
-    keys_of = members.options_of(partition_on, "partition_on", given)
-    metadata_of = members.options_of(metadata, "metadata", given)
+    keys_of = options_of(partition_on, "partition_on", given)
+    metadata_of = options_of(metadata, "metadata", given)
     # The seed comes last: it is the largest as a rule, and others fail sooner.
     order = sorted(given, key=lambda name: (name == cube.seed_dataset, name))
     rows = {name: open_rows(given[name], name) for name in order}
     layouts = {}
     for name in order:
         keys = columns_of(keys_of.get(name, cube.partition_columns), f"partition_on of {name!r}")
-        layouts[name] = members.member_layout(cube, name, rows[name].schema, keys, metadata_of.get(name, {}))
+        layouts[name] = member_layout(cube, name, rows[name].schema, keys, metadata_of.get(name, {}))
     seed_first = sorted(order, key=lambda name: name != cube.seed_dataset)
-    members.check_together(cube, {**kept, **{name: rows[name].schema for name in seed_first}})
+    check_together(cube, {**kept, **{name: rows[name].schema for name in seed_first}})
     written = operation.write(rows, layouts)
-    changes = [new_dataset(operation, written[name], replaces=name in existing) for name in order]
+    changes = [
+        operation.adding([written[name]], create=name not in existing, replace_all=name in existing) for name in order
+    ]
     done = operation.commit(changes, written.values(), cube.uuid(cube.seed_dataset))
-    return {name: report(written[name], done[cube.uuid(name)]) for name in given}
-
-
-def new_dataset(operation: Operation, written: Written, *, replaces: bool) -> Change:
-    """Return the change that makes a dataset of what was written of its only table."""
-    plain = Change(written.layout.uuid, operation.name, create=not replaces, replace_all=replaces)
-    return _with_rows(plain, written)
-
-
-def added(written: Written) -> dict[str, dict[str, str]]:
-    """Return the partitions that were written, as they stand in a document."""
-    return {label: {written.table: key} for label, key in zip(written.labels, written.keys, strict=True)}
+    return {name: report([written[name]], done[cube.uuid(name)]) for name in given}
 
 
 # -- changes -----------------------------------------------------------------------------------
@@ -195,7 +192,7 @@ def change_members(
     """
     cube = state.cube
     tables = {name: _member(state, name) for name in targets}
-    metadata_of = members.options_of(metadata, "metadata", tables)
+    metadata_of = options_of(metadata, "metadata", tables)
     rows: dict[str, Rows] = {}
     layouts: dict[str, Layout] = {}
     for name in given:
@@ -205,14 +202,15 @@ def change_members(
     changes = []
     for name in targets:
         if name in written or name in removals:
-            flags = members.flags(cube, name)
             removed = removals.get(name)
             if replace_partitions:
-                removed = same_partitions(written[name].keys, written[name].table)
-            plain = Change(cube.uuid(name), operation.name, metadata=flags, removed=removed)
-            changes.append(_with_rows(plain, written[name]) if name in written else plain)
+                removed = same_partitions(written[name].keys, written[name].layout.table)
+            if name in written:
+                changes.append(operation.adding([written[name]], removed=removed))
+            else:
+                changes.append(Change(cube.uuid(name), operation.name, metadata=flags(cube, name), removed=removed))
     done = operation.commit(changes, written.values(), cube.uuid(cube.seed_dataset)) if changes else {}
-    return {name: report(written.get(name), done.get(cube.uuid(name))) for name in targets}
+    return {name: report([written[name]] if name in written else (), done.get(cube.uuid(name))) for name in targets}
 
 
 def _layout_to_append(
@@ -220,7 +218,7 @@ def _layout_to_append(
 ) -> Layout:
     widen(table.schema, common_schema(rows.schema, table.partition_keys))
     indexed = operation.snapshot.dataset(table.uuid).document.indices
-    for column in members.wanted_indices(cube, name, table.schema.names, table.partition_keys):
+    for column in wanted_indices(cube, name, table.schema.names, table.partition_keys):
         if column not in indexed:
             raise UsageError(
                 f"Cube {cube.uuid_prefix!r}, dataset {name!r}: {column!r} has no index, which the cube asks for.",
@@ -228,21 +226,7 @@ def _layout_to_append(
                 hint=f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
             )
     there = [c for c in indexed if c in rows.schema.names and c not in table.partition_keys]
-    return members.appended_layout(
-        cube, name, rows.schema.names, table.partition_keys, there, metadata_of.get(name, {})
-    )
-
-
-def _with_rows(change: Change, written: Written) -> Change:
-    layout = written.layout
-    return replace(
-        change,
-        added=added(written),
-        pairs=written.pairs,
-        schemas={written.table: common_schema(written.schema, layout.partition_on)},
-        partition_keys=layout.partition_on,
-        metadata=layout.metadata,
-    )
+    return appended_layout(cube, name, rows.schema.names, table.partition_keys, there, metadata_of.get(name, {}))
 
 
 # -- deletion ----------------------------------------------------------------------------------
@@ -257,7 +241,7 @@ def delete_cube(operation: Operation, cube: Cube | str, datasets: str | Iterable
     names = tuple(known) if datasets is None else columns_of(datasets, "datasets")
     for name in names:
         if name not in known:
-            raise _unknown_dataset(prefix, name, known)
+            raise unknown_dataset(prefix, name, known)
     done = delete_datasets(operation, [_uuid(prefix, n) for n in names], _seed_of(operation, prefix, known))
     return {name: done[_uuid(prefix, name)] for name in names}
 
@@ -338,11 +322,12 @@ def unknown_cube(name: Any, hint: str = "con.cubes() lists the cubes.") -> Usage
 
 def _member(state: CubeState, name: str) -> DatasetTable:
     if name not in state.members:
-        raise _unknown_dataset(state.cube.uuid_prefix, name, state.members)
+        raise unknown_dataset(state.cube.uuid_prefix, name, state.members)
     return state.members[name].table
 
 
-def _unknown_dataset(prefix: str, name: str, known: Iterable[str]) -> UsageError:
+def unknown_dataset(prefix: str, name: str, known: Iterable[str]) -> UsageError:
+    """Return the error about a dataset that a cube does not have."""
     return UsageError(
         f"Cube {prefix!r} has no dataset {name!r}.", code="unknown-dataset", hint=f"Datasets: {', '.join(known)}."
     )
@@ -370,7 +355,7 @@ def by_dataset(data: Any, seed: str | None) -> dict[str, list[Any]]:
                 raise UsageError("The data have to say which dataset they are.", hint="Pass {name: data}.")
             part = {seed: part}
         for name, frame in part.items():
-            members.check_member_name(name)
+            check_member_name(name)
             if frame is not None:
                 found.setdefault(name, []).append(frame)
     return found

@@ -1,30 +1,37 @@
-"""Plain datasets, of one table or of several."""
+"""Plain datasets, of one table or of several; metadata, inverted indices and recorded schemas of any dataset."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from kartosql.errors import UsageError, quoted
+from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted
 from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
+from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
+from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.resolve import HISTORY
 from kartosql.formats.kartothek.schema import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.store import Store
+from kartosql.parquet.metadata import file_metadata, may_hold_null
 from kartosql.store.keys import key_problem
-from kartosql.write import cubes, files, members
+from kartosql.write import cubes
 from kartosql.write.change import CODECS, Change
-from kartosql.write.deletion import delete_datasets
+from kartosql.write.indexing import pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, open_rows
-from kartosql.write.layout import Layout, checked_metadata, columns_of
-from kartosql.write.operation import Operation, check_index_keys, no_rows, report_of
-from kartosql.write.remove import Removal, same_partitions
+from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of
+from kartosql.write.operation import Operation, check_index_keys, no_rows, report
+from kartosql.write.removal import Removal, delete_datasets, same_partitions
 from kartosql.write.rows import Written
-from kartosql.write.schema import common_schema, widen
+from kartosql.write.schema import common_schema, read_known, widen
+from kartosql.write.sorting import is_index_type
 
 Names = str | Iterable[str]
 _RESERVED = ("ktk_cube_", "kartosql_")  # beginnings of keys that mean something to readers
@@ -43,7 +50,7 @@ def create_dataset(
     format: str = "json",  # noqa: A002
 ) -> dict[str, Any]:
     """Write a new dataset; see Connection.create_dataset."""
-    members.check_name(uuid)
+    check_name(uuid)
     if not isinstance(format, str) or format not in CODECS:
         raise UsageError(f"format: {quoted(format)} is none of {', '.join(CODECS)}.")
     exists = bool(operation.existing([uuid]))
@@ -62,20 +69,8 @@ def create_dataset(
     indexed = tuple(c for c in columns_of(index_columns, "index_columns") if c not in keys)
     base = Layout(uuid, uuid, keys, (), indexed, keys, checked_metadata({} if metadata is None else metadata, uuid))
     rows = _open(data, table, base)
-    written = _write(operation, base, rows)
-    added, pairs = _joined(operation.store, written)
-    change = Change(
-        uuid,
-        operation.name,
-        added=added,
-        schemas=_schemas(written),
-        partition_keys=keys,
-        metadata=base.metadata,
-        create=not exists,
-        replace_all=exists,
-        pairs=pairs,
-        format=format,
-    )
+    written = list(operation.write(rows, _layouts(base, rows), may_be_empty=True).values())
+    change = operation.adding(written, create=not exists, replace_all=exists, format=format)
     return _commit(operation, change, written)
 
 
@@ -117,23 +112,14 @@ def append_to_dataset(
     rows = _fitting(_open(data, next(iter(dataset.tables)), base), dataset)
     if replace_partitions and all(r.num_rows == 0 for r in rows.values()):
         raise no_rows(name)
-    written = _write(operation, base, rows)
+    written = list(operation.write(rows, _layouts(base, rows), may_be_empty=True).values())
     if replace_partitions and not any(w.rows for w in written):
         operation.discard(written)
         raise no_rows(name)
-    added, pairs = _joined(operation.store, written)
-    change = Change(
-        dataset.uuid,
-        operation.name,
-        added=added,
-        pairs=pairs,
-        schemas=_schemas(written),
-        partition_keys=keys,
-        metadata=base.metadata,
-    )
+    change = operation.adding(written)
     if replace_partitions:
-        table = written[0].table
-        change = replace(change, removed=same_partitions([entry[table] for entry in added.values()], table))
+        table = written[0].layout.table
+        change = replace(change, removed=same_partitions([e[table] for e in change.added.values()], table))
     return _commit(operation, change, written)
 
 
@@ -251,64 +237,163 @@ def _fitting(rows: Mapping[str, Rows], dataset: Dataset) -> dict[str, Rows]:
     return found
 
 
-def _write(operation: Operation, base: Layout, rows: Mapping[str, Rows]) -> list[Written]:
-    check_index_keys(base)
-    written: list[Written] = []
-    try:
-        for table, found in rows.items():
-            indexed = tuple(c for c in base.index_columns if c in found.schema.names)
-            written.append(operation.write_table(found, replace(base, index_columns=indexed), table))
-    except BaseException:
-        operation.discard(written)
-        raise
-    return written
-
-
-def _schemas(written: Sequence[Written]) -> dict[str, pa.Schema]:
-    return {w.table: common_schema(w.schema, w.layout.partition_on) for w in written}
-
-
-def _joined(store: Store, written: Sequence[Written]) -> tuple[dict[str, dict[str, str]], dict[str, pa.Table]]:
-    """Return the partitions of all tables, and the pairs of their indices.
-
-    Files of the same partition values share a label. Where a table has no rows of a partition,
-    a file without rows is written, as the original wants all tables in each partition.
-    """
-    if len(written) == 1:
-        return cubes.added(written[0]), dict(written[0].pairs)
-    by_folder: dict[str, list[list[tuple[str, str] | None]]] = {}
-    for at, one in enumerate(written):
-        for label, key in zip(one.labels, one.keys, strict=True):
-            columns = by_folder.setdefault(label.rpartition("/")[0], [[] for _ in written])
-            columns[at].append((label, key))
-    added: dict[str, dict[str, str]] = {}
-    renamed: dict[str, str] = {}
-    for columns in by_folder.values():
-        for files_ in zip_longest(*columns):
-            label = next(f[0] for f in files_ if f is not None)
-            added[label] = {}
-            for one, file in zip(written, files_, strict=True):
-                if file is None:
-                    added[label][one.table] = _put_empty(store, one, label)
-                else:
-                    added[label][one.table] = file[1]
-                    renamed[file[0]] = label
-    pairs: dict[str, pa.Table] = {}
-    for one in written:
-        for column, found in one.pairs.items():
-            labels = pa.array([renamed[label] for label in found["label"].to_pylist()], pa.string())
-            found = pa.table({"value": found["value"], "label": labels})
-            pairs[column] = pa.concat_tables([pairs[column], found]) if column in pairs else found
-    return added, {c: t.group_by(["value", "label"]).aggregate([]) for c, t in pairs.items()}
-
-
-def _put_empty(store: Store, written: Written, label: str) -> str:
-    layout = written.layout
-    key = files.file_key(layout.uuid, label, written.table)
-    rows = written.schema.empty_table().select(files.file_columns(written.schema, layout.partition_on))
-    store.put(key, files.parquet_bytes(rows, files.ROW_GROUP_ROWS))
-    return key
+def _layouts(base: Layout, rows: Mapping[str, Rows]) -> dict[str, Layout]:
+    """Return the layout of each table, of which only some have the columns of indices."""
+    return {
+        table: replace(base, table=table, index_columns=tuple(c for c in base.index_columns if c in found.schema.names))
+        for table, found in rows.items()
+    }
 
 
 def _commit(operation: Operation, change: Change, written: Sequence[Written]) -> dict[str, Any]:
-    return report_of(written, operation.commit([change], written)[change.uuid])
+    return report(written, operation.commit([change], written)[change.uuid])
+
+
+ORIGINALS_REFUSE = "kartothek and plateau refuse to add rows with NULL in an indexed column to a cube."
+_FOOTERS = 64
+
+
+def create_index(operation: Operation, name: str, columns: str | Iterable[str]) -> dict[str, Any]:
+    """Build indices of a dataset; see Connection.create_index."""
+    dataset = find_dataset(operation, name)
+    names = _some(columns)
+    for column in names:
+        _check_column(dataset, column)
+    check_index_keys(Layout(dataset.uuid, dataset.uuid, index_columns=names))
+    _warn_of_nulls(operation, dataset, names)
+    pairs = _pairs(operation, dataset, names)
+    change = Change(dataset.uuid, operation.name, indices=pairs)
+    done = operation.commit([change])[dataset.uuid]
+    values = {column: pc.count_distinct(found["value"]).as_py() for column, found in pairs.items()}
+    return {"columns": list(names), "values": values, "sequence": done.sequence, "id": done.id}
+
+
+def drop_index(operation: Operation, name: str, columns: str | Iterable[str]) -> dict[str, Any]:
+    """Drop indices of a dataset; see Connection.drop_index."""
+    dataset = find_dataset(operation, name)
+    names = _some(columns)
+    metadata = dataset.document.metadata
+    for column in names:
+        if column not in dataset.document.indices:
+            raise UsageError(
+                f"Dataset {dataset.uuid!r}: {column!r} has no index.",
+                code="not-indexed",
+                hint=f"Indices: {', '.join(dataset.document.indices) or 'none'}.",
+            )
+        needed = set(metadata.get("ktk_cube_dimension_columns", ())) - set(
+            metadata.get("ktk_cube_suppress_index_on", ())
+        )
+        if is_seed(metadata) and column in needed and cube_of(operation.snapshot, dataset.uuid):
+            raise UsageError(
+                f"Dataset {dataset.uuid!r}: {column!r} is a dimension column, whose index a seed needs.",
+                code="invalid-cube",
+                hint="Build the cube with suppress_index_on to do without.",
+            )
+    done = operation.commit([Change(dataset.uuid, operation.name, indices=dict.fromkeys(names))])[dataset.uuid]
+    return {"columns": list(names), "sequence": done.sequence, "id": done.id}
+
+
+def _some(columns: str | Iterable[str]) -> tuple[str, ...]:
+    names = columns_of(columns, "columns")
+    if not names:
+        raise UsageError("columns: at least one name is needed.")
+    return names
+
+
+def _check_column(dataset: Dataset, column: str) -> None:
+    found = [t for t in dataset.tables.values() if column in t.schema.names]
+    if not found:
+        known = dict.fromkeys(name for t in dataset.tables.values() for name in t.schema.names)
+        raise SqlError(
+            f"Dataset {dataset.uuid!r} has no column {column!r}.",
+            code="unknown-column",
+            hint=f"Columns: {', '.join(known)}.",
+        )
+    if column in found[0].partition_keys:
+        raise invalid_data(dataset.uuid, f"{column!r} is a partition column, which needs no index")
+    if column == "partition":
+        raise invalid_data(dataset.uuid, "a column named 'partition' cannot be indexed", "Rename it.")
+    for table in found:
+        type_ = table.schema.field(column).type
+        if not is_index_type(type_):
+            raise invalid_data(dataset.uuid, f"{column!r} is {type_}, which cannot be indexed")
+
+
+def _warn_of_nulls(operation: Operation, dataset: Dataset, columns: Sequence[str]) -> None:
+    """Warn of NULLs in columns of a cube's dataset, which the originals refuse once the columns are indexed."""
+    if cube_of(operation.snapshot, dataset.uuid) is None:
+        return
+    (table,) = dataset.tables.values()
+    read = partial(file_metadata, operation.store, with_columns=True)
+    left = list(columns)
+    for at in range(0, len(table.files), _FOOTERS):
+        footers = [found for found, _ in operation.store.map(read, table.files[at : at + _FOOTERS])]
+        for column in [c for c in left if any(may_hold_null(found, c) for found in footers)]:
+            left.remove(column)
+            warnings.warn(
+                f"Dataset {dataset.uuid!r}: {column!r} holds NULL, which its index leaves out. {ORIGINALS_REFUSE}",
+                KartosqlWarning,
+                stacklevel=4,
+            )
+        if not left:
+            return
+
+
+def _pairs(operation: Operation, dataset: Dataset, columns: Sequence[str]) -> dict[str, pa.Table]:
+    """Return the values of columns with the labels of the partitions that hold them."""
+    found: dict[str, list[pa.Table]] = {column: [] for column in columns}
+    for table in dataset.tables.values():
+        here = [column for column in columns if column in table.schema.names]
+        if operation.spark is None:
+            pairs = {column: pairs_of_files(operation.store, table, table.labels, column) for column in here}
+        else:
+            from kartosql.write.spark.upkeep import pairs_of_columns
+
+            pairs = pairs_of_columns(operation, table, here)
+        for column in here:
+            found[column].append(pairs[column])
+    return {column: pa.concat_tables(tables) for column, tables in found.items()}
+
+
+def record_schema(operation: Operation, uuid: str) -> list[dict[str, Any]]:
+    """Add the schema of each table to the history, where it is not there yet, and seal it.
+
+    A history that is broken is put aside, and a new one begun. Returns for each table its name,
+    version and block, and whether something was recorded. Raises ``unknown-table``.
+    """
+    operation.begin_at([uuid])
+    document = operation.document(uuid)
+    if document is None:
+        raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
+    try:
+        before = _checked(document)
+        is_broken = False
+    except FormatError:
+        before, is_broken = None, True
+    if before is not None and _is_up_to_date(operation, document, before):
+        return [_row(uuid, t.name, t.chain.schemas[-1].number, t.head, False) for t in before.tables.values()]
+    metadata = {DAMAGED: document.metadata[HISTORY]} if is_broken else {}
+    done = operation.commit([Change(uuid, operation.name, metadata=metadata, restart_history=is_broken)])
+    old = {name: table.head for name, table in before.tables.items()} if before is not None else {}
+    after = done[uuid].document
+    history = history_of(after) if after is not None else None
+    tables = history.tables.values() if history is not None else ()
+    return [_row(uuid, t.name, t.chain.schemas[-1].number, t.head, old.get(t.name) != t.head) for t in tables]
+
+
+def _checked(document: DatasetDocument) -> SchemaHistory | None:
+    history = history_of(document)
+    for table in history.tables.values() if history is not None else ():
+        _ = table.chain
+    return history
+
+
+def _is_up_to_date(operation: Operation, document: DatasetDocument, history: SchemaHistory) -> bool:
+    if not is_sealed(history, document):
+        return False
+    known = read_known(operation.store, document)
+    return all(name in history.tables and history.tables[name].newest.equals(plain(s)) for name, s in known.items())
+
+
+def _row(uuid: str, table: str, version: int, block: str, is_new: bool) -> dict[str, Any]:
+    return {"dataset": uuid, "table": table, "version": version, "block": block, "recorded": is_new}

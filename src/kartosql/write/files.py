@@ -1,4 +1,4 @@
-"""Partitions -> Parquet bytes and storage keys."""
+"""Partitions -> Parquet files: how they look, are read, copied and counted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import inspect
 import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.formats.kartothek import naming
-from kartosql.store import Store
+from kartosql.errors import FormatError
+from kartosql.parquet.metadata import file_metadata
+from kartosql.store import Files, Store
+from kartosql.tables.table import FileTable
 from kartosql.write.layout import Layout
 
 # Small enough that a point query reads little, and a multiple of DuckDB's vectors.
@@ -30,11 +33,6 @@ _OPTIONS: dict[str, Any] = {
     "use_compliant_nested_type": False,
     "write_page_checksum": True,
 }
-
-
-def file_key(uuid: str, label: str, table: str = naming.DEFAULT_TABLE) -> str:
-    """Return the storage key of the data file of a partition."""
-    return f"{uuid}/{table}/{label}.parquet"
 
 
 def value_texts(column: pa.ChunkedArray) -> list[str]:
@@ -196,3 +194,46 @@ class FileFormat:
             known = [c for c in rows.column_names if 2 * len(pc.unique(sample[c])) <= sample.num_rows]
             self._repeating[size] = known
         return known
+
+
+CHUNK_BYTES = 4 << 20
+
+
+def copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:
+    """Copy the first of two keys to the second; raises ``missing-file``."""
+    old, new = keys
+    try:
+        size = source.size(old)
+        with target.output(new, sync_folders=False) as out:
+            if size is None:
+                out.write(source.read(old))
+                return
+            for start in range(0, size, CHUNK_BYTES):
+                out.write(source.read(old, start=start, end=min(size, start + CHUNK_BYTES)))
+    except KeyError:
+        raise missing_file(old) from None
+
+
+def missing_file(key: str) -> FormatError:
+    """Return the error about a file that a document names and nobody finds."""
+    return FormatError(f"The file {key!r} is missing.", code="missing-file", hint="CHECK lists such files.")
+
+
+def collect_stats(store: Files, table: FileTable) -> dict[str, int]:
+    """Return how much the files of a table hold, by the names of the original; ``missing-file``, ``corrupt-file``.
+
+    Rows that were overwritten are counted, as they still stand there.
+    """
+    found = list(store.map(partial(footer, store), table.files))
+    return {
+        "blobsize": sum(size for _, size in found),
+        "files": len(found),
+        "partitions": len(set(table.partitions.part_of_file)),
+        "rows": sum(rows for rows, _ in found),
+    }
+
+
+def footer(store: Files, key: str) -> tuple[int, int]:
+    """Return rows and bytes of a data file, as ``file_metadata`` reads them."""
+    found, size = file_metadata(store, key)
+    return found.num_rows, size

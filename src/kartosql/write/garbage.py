@@ -18,12 +18,12 @@ from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.store import Store
 from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed
 from kartosql.store.keys import SIDE_FOLDER, key_problem
-from kartosql.write.deletion import delete_schema
+from kartosql.write.commit_log import LOG
 from kartosql.write.document import Head, read_raw
-from kartosql.write.journal import LOG
 from kartosql.write.marks import MIN_GRACE, Marks, marks_key, put_marks, read_marks
-from kartosql.write.race import Patience, attempts
-from kartosql.write.settle import read_head
+from kartosql.write.recovery import read_head
+from kartosql.write.removal import delete_schema
+from kartosql.write.retry import RetryPolicy, attempts
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def collect(
     grace: dt.timedelta,
     *,
     dry_run: bool = False,
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
 ) -> list[Garbage]:
     """Mark what belongs to nothing below datasets and remove what was marked a grace period ago.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import uuid as uuids
 from bisect import bisect_left
 from collections import deque
@@ -28,8 +29,131 @@ from kartosql.store.keys import check_key
 from kartosql.write import files
 from kartosql.write.change import Change
 from kartosql.write.files import open_key
-from kartosql.write.pairs import is_number, one_zero, pairs_of, unique_values
 from kartosql.write.schema import Schemas
+from kartosql.write.sorting import SortedRuns, SpillingSorter, changed
+
+KEYS = ("value", "file")
+
+
+def unique_values(column: pa.ChunkedArray, type_: pa.DataType | None = None) -> pa.Array:
+    """Return the different values of a column of a data file in the type of its index, without NULL.
+
+    Numbers and times are sorted.
+    """
+    values = _joined(column)
+    type_ = normalise(column.type) if type_ is None else type_
+    if not is_number(values.type) or not is_number(type_):
+        values = pc.unique(values).drop_null().cast(type_)
+        return pc.unique(one_zero(values)) if pa.types.is_floating(type_) else values
+    if values.null_count:
+        values = values.drop_null()
+    count = len(values) - 1
+    if count > 0 and pc.all(pc.less_equal(values.slice(0, count), values.slice(1))).as_py():
+        new = pc.not_equal(values.slice(0, count), values.slice(1))
+        return values.filter(pa.concat_arrays([pa.array([True]), new])).cast(type_)
+    # Runs in order are merged in a third of the time.
+    values = pc.unique(values).cast(type_)
+    return values.take(pc.array_sort_indices(values))
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def is_number(type_: pa.DataType) -> bool:
+    """Return whether values are compared as fast as whole numbers."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_temporal(type_))
+
+
+def one_zero(values: pa.Array) -> pa.Array:
+    """Return values in which 0.0 and -0.0 are the same, as they are in an index; hashing tells them apart."""
+    return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
+
+
+def pairs_of(type_: pa.DataType, labels: Sequence[str], values: Sequence[pa.Array]) -> pa.Table:
+    """Return the pairs (``value``, ``label``) of a column of type ``type_``; ``values`` are those of each label.
+
+    Labels are a dictionary, so that a pair takes no more than a number for it.
+    """
+    ends, files, total = [], [], 0
+    for file, array in enumerate(values):
+        if len(array):
+            total += len(array)
+            ends.append(total)
+            files.append(file)
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int64()), pa.array(files, pa.int32()))
+    codes = pc.run_end_decode(runs) if total else pa.array([], pa.int32())
+    joined = pa.table({"value": pa.chunked_array(values, normalise(type_))}).combine_chunks()
+    return joined.append_column("label", _labelled(codes, labels))
+
+
+def _labelled(files: pa.Array, labels: Sequence[str]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(files, pa.array(labels, pa.string()), safe=False)
+
+
+class Pairs:
+    """The pairs of one column, handed in by several threads; more than ``limit`` bytes of them go to disk."""
+
+    def __init__(self, type_: pa.DataType, sorter: SpillingSorter | None, limit: int) -> None:
+        self._type = normalise(type_)
+        self._sorter, self._limit = sorter, limit
+        self._found: list[tuple[int, pa.Array]] = []
+        self._bytes = 0
+        self._runs: SortedRuns | None = None
+        self._lock = threading.Lock()
+
+    def add(self, file: int, values: pa.Array) -> None:
+        """Take different values of a file; raises ``disk-full`` and ``store-failed``."""
+        with self._lock:
+            self._found.append((file, values))
+            self._bytes += values.nbytes
+            if self._sorter is not None and self._bytes > self._limit:
+                if self._runs is None:
+                    self._runs = self._sorter.runs(KEYS)
+                self._runs.add(self._taken())
+
+    def _taken(self) -> pa.Table:
+        found, self._found, self._bytes = self._found, [], 0
+        files = pa.concat_arrays([pa.repeat(pa.scalar(file, pa.int32()), len(values)) for file, values in found])
+        values = pa.chunked_array([values for _, values in found], self._type)
+        return pa.table([values, files], names=KEYS).combine_chunks()
+
+    def finish(self, labels: Sequence[str]) -> pa.Table:
+        """Return all pairs, each once, for files numbered in the order of ``labels``.
+
+        They are a table as of ``pairs_of``; one that stands on disk is sorted by value.
+        """
+        if self._runs is not None:
+            if self._found:
+                self._runs.add(self._taken())
+            schema = pa.schema([(KEYS[0], self._type), (KEYS[1], pa.int32())])
+            table = self._runs.mapped(_distinct(self._runs.merged(self._limit)), schema)
+            chunks = [_labelled(files, labels) for files in table["file"].chunks]
+            return pa.table({"value": table["value"], "label": pa.chunked_array(chunks)})
+        by_file: dict[int, list[pa.Array]] = {}
+        for file, values in self._found:
+            by_file.setdefault(file, []).append(values)
+        arrays = [by_file.get(file, [pa.array([], self._type)]) for file in range(len(labels))]
+        values = [a[0] if len(a) == 1 else unique_values(pa.chunked_array(a), self._type) for a in arrays]
+        return pairs_of(self._type, labels, values)
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        if self._runs is not None:
+            self._runs.close()
+
+
+def _distinct(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield sorted rows without those that equal the row before."""
+    last = None
+    for piece in pieces:
+        if last is None:
+            yield piece.slice(0, 1)
+            last = piece.slice(0, 1)
+        rows = pa.concat_tables([last, piece])
+        yield rows.slice(1).filter(changed(rows, KEYS))
+        last = piece.slice(piece.num_rows - 1)
+
 
 # Small enough for caches; whole numbers that are as dense are sorted by counting.
 RANGE_PAIRS = 1 << 15
@@ -52,12 +176,12 @@ def ranges(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]
         yield from _cut(values, codes)
         return
     if is_number(values.type):
-        yield from _merged(_one(values), _one(codes))
+        yield from _merged(_joined(values), _joined(codes))
         return
     texts, numbers = encode(values)
     ordered = texts.take(pc.sort_indices(texts))
     ranks = pc.subtract(pc.rank(texts, "ascending", tiebreaker="first").cast(pa.int64()), 1)
-    for found, counts, some in _merged(ranks.take(numbers), _one(codes)):
+    for found, counts, some in _merged(ranks.take(numbers), _joined(codes)):
         yield ordered.take(found), counts, some
 
 
@@ -68,10 +192,6 @@ def encode(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
     if not found.num_chunks:
         return pa.array([], column.type), pa.array([], pa.int32())
     return found.chunk(0).dictionary, pa.concat_arrays([chunk.indices for chunk in found.chunks])
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _is_ascending(values: pa.ChunkedArray) -> bool:
@@ -85,7 +205,7 @@ def _cut(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
     """Yield the groups of ascending values."""
     start, size = 0, RANGE_PAIRS
     while start < len(values):
-        some = _one(values.slice(start, size))
+        some = _joined(values.slice(start, size))
         end = len(some)
         if start + end < len(values):
             # The last value may go on behind.
@@ -93,7 +213,7 @@ def _cut(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
             if not end:
                 size *= 2
                 continue
-        yield _grouped(some.slice(0, end), _one(codes.slice(start, end)))
+        yield _grouped(some.slice(0, end), _joined(codes.slice(start, end)))
         start, size = start + end, RANGE_PAIRS
 
 
@@ -178,18 +298,6 @@ def _grouped(values: pa.Array, codes: pa.Array) -> Grouped:
 def _starts(new: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], pa.int64()), pc.add(pc.indices_nonzero(new).cast(pa.int64()), 1)])
 
-
-__all__ = [
-    "VALUES_PER_ROW_GROUP",
-    "flat",
-    "index_key",
-    "index_schema",
-    "merge",
-    "merged",
-    "pairs_of",
-    "pairs_of_files",
-    "unique_values",
-]
 
 VALUES_PER_ROW_GROUP = 10_000
 
@@ -411,14 +519,14 @@ class IndexWork:
             labels = self.document.labels or ()
             pairs = _without(given, self.planned.difference(labels))
             later = [label for label in labels if label not in self.planned]
-            return _joined(None, [pairs, *self._pairs(column, later)])
+            return _combined(None, [pairs, *self._pairs(column, later)])
         if where is None:
-            return _joined(None, [self.change.pairs[column]])
+            return _combined(None, [self.change.pairs[column]])
         if not self.removed and not self.change.added:
             return None
         if not isinstance(where, str):
             everything = self._pairs(column, self.document.labels or ())
-            return _joined(None, everything) if everything else None
+            return _combined(None, everything) if everything else None
         added = self.change.pairs.get(column)
         if added is None:
             new = self._pairs(column, list(self.change.added))
@@ -428,7 +536,7 @@ class IndexWork:
         if not self.removed and not any(pairs.num_rows for pairs in new):
             return None
         old = read_index(self.store, where, column)
-        return _joined(old, new or [_no_pairs(old.schema.field(0).type)], self.removed)
+        return _combined(old, new or [_no_pairs(old.schema.field(0).type)], self.removed)
 
     def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
         """Return the values of a column in the files of some labels, from each table that has it."""
@@ -442,7 +550,7 @@ class IndexWork:
         return found
 
 
-def _joined(old: pa.Table | None, pairs: Sequence[pa.Table], removed: frozenset[str] = frozenset()) -> _Work:
+def _combined(old: pa.Table | None, pairs: Sequence[pa.Table], removed: frozenset[str] = frozenset()) -> _Work:
     if len(pairs) > 1:
         # Labels may be encoded as a dictionary here and as text there.
         plain = [pa.table({"value": p["value"], "label": p["label"].cast(pa.string())}) for p in pairs if p.num_rows]

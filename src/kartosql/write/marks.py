@@ -16,7 +16,7 @@ from kartosql.errors import CommitError, FormatError
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
 from kartosql.store.keys import side_folder
-from kartosql.write.race import attempts
+from kartosql.write.retry import attempts
 
 # No file is removed sooner after it was marked, whatever the settings say.
 MIN_GRACE = dt.timedelta(hours=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +14,11 @@ from kartosql.failures import reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
-from kartosql.write.files import open_key
+from kartosql.write.files import missing_file, open_key
 from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type
 from kartosql.write.layout import Layout
 from kartosql.write.rows import Written, discard
-from kartosql.write.split import is_index_type, run_starts
+from kartosql.write.sorting import is_index_type, run_starts
 
 _BROKEN = ("duplicate-cells", "null-in-key")
 Ordered = Callable[[Rows, Layout], Generator[pa.Table]]  # sorts rows as a layout says
@@ -78,7 +78,7 @@ class Run:
 
 
 def write_merged(
-    merge: Merge, run: Run, store: Store, ordered: Ordered, write: Callable[[Rows, Layout, str], Written]
+    merge: Merge, run: Run, store: Store, ordered: Ordered, write: Callable[[Rows, Layout], Written]
 ) -> dict[str, Written] | None:
     """Write the files that take the place of those of ``run``, one for each table.
 
@@ -89,10 +89,11 @@ def write_merged(
     try:
         for table, keys in run.keys.items():
             rows, layout = merge.rows(store, table, keys, ordered)
-            made[table] = write(rows, layout, "/".join(filter(None, [table, run.folders[table]])))
+            below = "/".join(filter(None, [table, run.folders[table]]))
+            made[table] = write(rows, replace(layout, table=below))
     except BaseException as e:
         for written in made.values():
-            discard(store, written)
+            discard(store, written.keys)
         if isinstance(e, KartosqlError) and e.code in _BROKEN:
             return None
         raise
@@ -173,9 +174,7 @@ def _opened(store: Store, key: str) -> Iterator[pq.ParquetFile]:
         with contextlib.closing(open_key(store, key)) as source, pq.ParquetFile(source) as file:
             yield file
     except KeyError:
-        raise FormatError(
-            f"The file {key!r} is missing.", code="missing-file", hint="CHECK lists such files."
-        ) from None
+        raise missing_file(key) from None
     except (pa.ArrowException, OSError) as e:
         reraise(e, f"Cannot read {key!r}")
         raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None

@@ -19,7 +19,7 @@ from kartosql.formats.odf import hashes
 from kartosql.formats.odf.blocks import VERSION, Block, Event, write_block
 from kartosql.formats.odf.chain import HEAD, Vocab
 from kartosql.formats.odf.data_schema import from_arrow
-from kartosql.formats.odf.keys import new_dataset_id
+from kartosql.formats.odf.hashes import new_dataset_id
 from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_hash_of
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store

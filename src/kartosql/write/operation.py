@@ -23,17 +23,16 @@ from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.store.keys import key_problem
 from kartosql.write import files, indexing
 from kartosql.write.change import Change
-from kartosql.write.commit import Committed, commit, utc_now
+from kartosql.write.commit import Committed, commit, commit_all, utc_now
 from kartosql.write.document import Head
 from kartosql.write.inputs import Rows, invalid_data
 from kartosql.write.layout import Layout
-from kartosql.write.prepare import GRACE
-from kartosql.write.race import Patience
-from kartosql.write.rows import DEFAULT_MEMORY, Progress, Written, discard, write_rows
-from kartosql.write.schema import schema_bytes
-from kartosql.write.settle import read_head
-from kartosql.write.sorting import Sorter, ordered
-from kartosql.write.transaction import commit_all
+from kartosql.write.rebase import GRACE
+from kartosql.write.recovery import read_head
+from kartosql.write.retry import RetryPolicy
+from kartosql.write.rows import DEFAULT_MEMORY, Progress, WriteOptions, Written, discard, joined, write_rows
+from kartosql.write.schema import common_schema, schema_bytes
+from kartosql.write.sorting import SpillingSorter, ordered
 
 _LONGEST_TIME = f"0000-00-00T00:00:00.000000-{'0' * 32}"
 
@@ -53,11 +52,11 @@ class Operation:
         *,
         cache: MetadataCache | None = None,
         memory: int = DEFAULT_MEMORY,
-        sorter: Sorter | None = None,
+        sorter: SpillingSorter | None = None,
         single_writer: bool = False,
         progress: Callable[[Progress], None] | None = None,
         row_group_rows: int = files.ROW_GROUP_ROWS,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
         grace: dt.timedelta = GRACE,
         rows_per_file: int | None = None,
         repartition: bool | str = True,
@@ -73,16 +72,12 @@ class Operation:
         self.store = store
         self.name = name
         self._cache = cache
-        self.memory = memory
-        self.sorter = sorter
+        self.options = WriteOptions(sorter, memory, progress, row_group_rows, rows_per_file)
         # At once, as what a crash left is carried out or taken back before anything else.
         store.single_writer = store.single_writer or single_writer
-        self._progress = progress
-        self.row_group_rows = row_group_rows
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._heads: dict[str, Head | FormatError | None] = {}
         self._grace = grace
-        self._rows_per_file = rows_per_file
         self._repartition = repartition
         self.spark = spark
         self.started = utc_now()
@@ -129,53 +124,61 @@ class Operation:
 
     # -- files -----------------------------------------------------------------------------------
 
-    def write(self, rows: Mapping[str, Rows], layouts: Mapping[str, Layout]) -> dict[str, Written]:
-        """Write the data files of some datasets; if one of them fails, none stays.
+    def write(
+        self, rows: Mapping[str, Rows], layouts: Mapping[str, Layout], *, may_be_empty: bool = False
+    ) -> dict[str, Written]:
+        """Write the data files of some tables; if one of them fails, none stays.
 
-        Data without rows are ``invalid-data``.
+        Data without rows are ``invalid-data``, unless they ``may_be_empty``.
         """
         for name, layout in layouts.items():
             check_index_keys(layout)
-            if rows[name].num_rows == 0:
+            if rows[name].num_rows == 0 and not may_be_empty:
                 raise no_rows(name)
         written: dict[str, Written] = {}
         try:
             for name, layout in layouts.items():
                 written[name] = self.write_table(rows[name], layout)
-                if not written[name].rows:
+                if not written[name].rows and not may_be_empty:
                     raise no_rows(name)
         except BaseException:
             self.discard(written.values())
             raise
         return written
 
-    def write_table(self, rows: Rows, layout: Layout, table: str = naming.DEFAULT_TABLE) -> Written:
+    def write_table(self, rows: Rows, layout: Layout) -> Written:
         """Write the data files of one table of a dataset, on executors where the rows are those of Spark."""
-        options: dict[str, Any] = {
-            "sorter": self.sorter,
-            "memory": self.memory,
-            "progress": self._progress,
-            "table": table,
-            "row_group_rows": self.row_group_rows,
-            "rows_per_file": self._rows_per_file,
-        }
         if type(rows) is Rows:
-            return write_rows(self.store, rows, layout, **options)
-        from kartosql.write.spark.frames import SparkRows
-        from kartosql.write.spark.rows import write_frames
+            return write_rows(self.store, rows, layout, self.options)
+        from kartosql.write.spark.rows import SparkRows, write_frames
 
         assert isinstance(rows, SparkRows)
         self.spark = self.spark or rows.frames[0].sparkSession
-        return write_frames(self.store, rows, layout, repartition=self._repartition, **options)
+        return write_frames(self.store, rows, layout, self.options, self._repartition)
 
     def ordered(self, rows: Rows, layout: Layout) -> Generator[pa.Table]:
         """Yield rows, checked and in the order of ``layout``, within the memory of the operation."""
-        return ordered(rows, layout, self.sorter, self.memory)
+        return ordered(rows, layout, self.options.sorter, self.options.memory)
 
     def discard(self, written: Iterable[Written]) -> None:
         """Delete files that nothing refers to; what cannot be deleted now is found by a cleanup."""
         for one in written:
-            discard(self.store, one)
+            discard(self.store, one.keys)
+
+    def adding(self, written: Sequence[Written], **more: Any) -> Change:
+        """Return the change that adds what was written of the tables of a dataset; ``more`` are other fields of it."""
+        layout = written[0].layout
+        added, pairs = joined(self.store, written)
+        return Change(
+            layout.uuid,
+            self.name,
+            added=added,
+            pairs=pairs,
+            schemas={w.layout.table: common_schema(w.schema, layout.partition_on) for w in written},
+            partition_keys=layout.partition_on,
+            metadata=layout.metadata,
+            **more,
+        )
 
     # -- commit ----------------------------------------------------------------------------------
 
@@ -213,10 +216,7 @@ class Operation:
         return {c.uuid: c for c in done}
 
     def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:
-        how: dict[str, Any] = {
-            "patience": self._patience,
-            "grace": self._grace,
-        }
+        how: dict[str, Any] = {"patience": self._patience, "grace": self._grace}
         if len(changes) == 1:
             return [commit(self.store, changes[0], base=self._head(changes[0].uuid), **how)]
         assert primary is not None
@@ -261,18 +261,12 @@ def no_rows(name: str) -> UsageError:
     return invalid_data(name, "it has no rows", "Leave the dataset out.")
 
 
-def report_of(written: Sequence[Written], committed: Committed) -> dict[str, Any]:
-    """Return what was done to a dataset of several tables, for the user."""
-    total = {name: sum(report(w, None)[name] for w in written) for name in ("files", "rows", "bytes")}
-    return {**report(None, committed), **total}
-
-
-def report(written: Written | None, committed: Committed | None) -> dict[str, Any]:
+def report(written: Sequence[Written], committed: Committed | None) -> dict[str, Any]:
     """Return what was done to one dataset, for the user."""
     return {
-        "files": len(written.keys) if written else 0,
-        "rows": written.rows if written else 0,
-        "bytes": written.bytes if written else 0,
+        "files": sum(len(w.keys) for w in written),
+        "rows": sum(w.rows for w in written),
+        "bytes": sum(w.bytes for w in written),
         "removed": len(committed.labels_removed) if committed else 0,
         "sequence": committed.sequence if committed else None,
         "id": committed.id if committed else None,

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,11 +18,10 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.write import files
+from kartosql.write.indexing import Pairs, unique_values
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import Layout
-from kartosql.write.pairs import Pairs, unique_values
-from kartosql.write.sorting import Sorter, in_order, ordered
-from kartosql.write.split import check_columns, check_label, folders, run_starts
+from kartosql.write.sorting import SpillingSorter, check_columns, check_label, folders, in_order, ordered, run_starts
 
 DEFAULT_MEMORY = 512_000_000
 REMOTE_WRITERS = 16
@@ -49,7 +48,6 @@ class Written:
     """
 
     layout: Layout
-    table: str
     schema: pa.Schema
     labels: tuple[str, ...]
     keys: tuple[str, ...]
@@ -57,70 +55,100 @@ class Written:
     rows: int
     bytes: int
 
+    @property
+    def added(self) -> dict[str, dict[str, str]]:
+        """The partitions that were written, as they stand in a document."""
+        return {label: {self.layout.table: key} for label, key in zip(self.labels, self.keys, strict=True)}
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How files are written: in about ``memory`` bytes, what does not fit into it sorted by ``sorter``.
+
+    A partition with more than ``rows_per_file`` rows has several files; ``progress`` is told of each.
+    """
+
+    sorter: SpillingSorter | None = None
+    memory: int = DEFAULT_MEMORY
+    progress: Callable[[Progress], object] | None = None
+    row_group_rows: int = files.ROW_GROUP_ROWS
+    rows_per_file: int | None = None
+
 
 def write_rows(
     store: Store,
     rows: Rows,
     layout: Layout,
+    options: WriteOptions,
     *,
-    sorter: Sorter | None = None,
-    memory: int = DEFAULT_MEMORY,
-    progress: Callable[[Progress], object] | None = None,
-    table: str = naming.DEFAULT_TABLE,
-    row_group_rows: int = files.ROW_GROUP_ROWS,
-    rows_per_file: int | None = None,
     write_id: str | None = None,
     presorted: bool = False,
 ) -> Written:
     """Write the data files of one table, sorted, one for each partition, and return what they are.
 
-    There are more where a partition has more than ``rows_per_file`` rows. With ``write_id`` the
-    files belong to a write of which others write other files; ``presorted`` rows come in order.
-    Takes about ``memory`` bytes; rows and pairs of indices that do not fit into it are sorted
-    by ``sorter``. Raises ``invalid-data``, ``null-in-key``, ``duplicate-cells``, ``disk-full``
+    With ``write_id`` the files belong to a write of which others write other files; ``presorted``
+    rows come in order. Raises ``invalid-data``, ``null-in-key``, ``duplicate-cells``, ``disk-full``
     and ``store-failed``; the files that were written by then are deleted.
     """
     check_columns(rows.schema, layout)
-    names = _Names(write_id, rows_per_file)
-    with _Files(store, layout, rows.schema, table, row_group_rows, sorter, memory, progress, names) as out:
-        found = in_order(rows, layout) if presorted else ordered(rows, layout, sorter, memory)
+    with _Files(store, layout, rows.schema, options, write_id) as out:
+        found = in_order(rows, layout) if presorted else ordered(rows, layout, options.sorter, options.memory)
         with contextlib.closing(found) as pieces:
             for piece in pieces:
                 out.add(piece)
         return out.finish()
 
 
-def discard(store: Store, written: Written) -> None:
+def joined(store: Store, written: Sequence[Written]) -> tuple[dict[str, dict[str, str]], dict[str, pa.Table]]:
+    """Return the partitions of all tables, and the pairs of their indices.
+
+    Files of the same partition values share a label. Where a table has no rows of a partition,
+    a file without rows is written, as the original wants all tables in each partition.
+    """
+    if len(written) == 1:
+        return written[0].added, dict(written[0].pairs)
+    by_folder: dict[str, list[list[tuple[str, str] | None]]] = {}
+    for at, one in enumerate(written):
+        for label, key in zip(one.labels, one.keys, strict=True):
+            columns = by_folder.setdefault(label.rpartition("/")[0], [[] for _ in written])
+            columns[at].append((label, key))
+    added: dict[str, dict[str, str]] = {}
+    renamed: dict[str, str] = {}
+    for columns in by_folder.values():
+        for files_ in zip_longest(*columns):
+            label = next(f[0] for f in files_ if f is not None)
+            added[label] = {}
+            for one, file in zip(written, files_, strict=True):
+                if file is None:
+                    added[label][one.layout.table] = _put_empty(store, one, label)
+                else:
+                    added[label][one.layout.table] = file[1]
+                    renamed[file[0]] = label
+    pairs: dict[str, pa.Table] = {}
+    for one in written:
+        for column, found in one.pairs.items():
+            labels = pa.array([renamed[label] for label in found["label"].to_pylist()], pa.string())
+            found = pa.table({"value": found["value"], "label": labels})
+            pairs[column] = pa.concat_tables([pairs[column], found]) if column in pairs else found
+    return added, {c: t.group_by(["value", "label"]).aggregate([]) for c, t in pairs.items()}
+
+
+def _put_empty(store: Store, written: Written, label: str) -> str:
+    layout = written.layout
+    key = layout.file_key(label)
+    rows = written.schema.empty_table().select(files.file_columns(written.schema, layout.partition_on))
+    store.put(key, files.parquet_bytes(rows, files.ROW_GROUP_ROWS))
+    return key
+
+
+def discard(store: Store, keys: Sequence[str]) -> None:
     """Delete files that will not be committed, as far as the store lets us."""
-    _delete(store, written.keys)
-
-
-def _delete(store: Store, keys: Sequence[str]) -> None:
     # The error that led here is what the caller needs to hear of; what stays behind is an orphan.
     with contextlib.suppress(Exception):
         store.delete(keys)
 
 
-@dataclass(frozen=True)
-class _File:
-    """A file that was written."""
-
-    rows: int
-    bytes: int
-
-
-class _Names:
-    """The names of the files of one call, and how many rows they may have."""
-
-    def __init__(self, write_id: str | None, rows_per_file: int | None) -> None:
-        # One id per call, as the original does: it tells which files cannot overlay each other.
-        self._write_id = write_id or uuid.uuid4().hex
-        self._is_shared = write_id is not None
-        self.rows = rows_per_file
-
-    def next(self, is_first: bool) -> str:
-        """Return a name for the first file of a partition, or for a later one."""
-        return self._write_id if is_first and not self._is_shared else naming.file_id(self._write_id)
+Size = tuple[int, int]  # rows and bytes of a file that was written
 
 
 class _Files:
@@ -131,29 +159,28 @@ class _Files:
         store: Store,
         layout: Layout,
         schema: pa.Schema,
-        table: str,
-        row_group_rows: int,
-        sorter: Sorter | None,
-        memory: int,
-        progress: Callable[[Progress], object] | None,
-        names: _Names,
+        options: WriteOptions,
+        write_id: str | None,
     ) -> None:
-        self._store, self._layout, self._schema, self._table = store, layout, schema, table
-        self._progress = progress
+        self._store, self._layout, self._schema = store, layout, schema
+        self._progress = options.progress
         self._columns = files.file_columns(schema, layout.partition_on)
-        self._format = files.FileFormat(layout, row_group_rows)
-        limit = memory // 8 // max(1, len(layout.index_columns))
-        self._pairs = {c: Pairs(schema.field(c).type, sorter, limit) for c in layout.index_columns}
-        self._names = names
+        self._format = files.FileFormat(layout, options.row_group_rows)
+        limit = options.memory // 8 // max(1, len(layout.index_columns))
+        self._pairs = {c: Pairs(schema.field(c).type, options.sorter, limit) for c in layout.index_columns}
+        # One id per call, as the original does: it tells which files cannot overlay each other.
+        self._write_id = write_id or uuid.uuid4().hex
+        self._is_shared = write_id is not None
+        self._most_rows = options.rows_per_file
         self._labels: list[str] = []
         self._folder: str | None = None
         self._known: set[str] = set()
         self._in_file = 0
         self._files = 0
-        self._waiting: deque[tuple[Future[_File], int]] = deque()
+        self._waiting: deque[tuple[Future[Size], int]] = deque()
         self._waiting_bytes, self._rows, self._bytes = 0, 0, 0
-        self._max_waiting = memory // 8
-        self._flush_bytes = max(MIN_FLUSH_BYTES, memory // 16)
+        self._max_waiting = options.memory // 8
+        self._flush_bytes = max(MIN_FLUSH_BYTES, options.memory // 16)
         self._parts: list[pa.Table] = []
         self._parts_bytes = 0
         self._large: _LargeFile | None = None
@@ -171,12 +198,9 @@ class _Files:
         if error is not None:
             for large in self._large_files:
                 large.abort()
-            _delete(self._store, [self._key(label) for label in self._labels])
+            discard(self._store, [self._layout.file_key(label) for label in self._labels])
         for pairs in self._pairs.values():
             pairs.close()
-
-    def _key(self, label: str) -> str:
-        return files.file_key(self._layout.uuid, label, self._table)
 
     def add(self, piece: pa.Table) -> None:
         """Take rows that come behind all rows taken before."""
@@ -191,10 +215,10 @@ class _Files:
     def _add_run(self, folder: str, rows: pa.Table) -> None:
         """Take rows of one partition."""
         while rows.num_rows:
-            if folder != self._folder or self._in_file == self._names.rows:
+            if folder != self._folder or self._in_file == self._most_rows:
                 self._end_file()
                 self._begin_file(folder)
-            room = rows.num_rows if self._names.rows is None else self._names.rows - self._in_file
+            room = rows.num_rows if self._most_rows is None else self._most_rows - self._in_file
             some, rows = rows.slice(0, room), rows.slice(room)
             self._in_file += some.num_rows
             self._parts.append(some)
@@ -204,7 +228,8 @@ class _Files:
         is_first = folder != self._folder
         # Were rows of a partition to come twice, the second file would replace the first.
         assert not is_first or folder not in self._known, folder
-        label = "/".join(filter(None, [folder, self._names.next(is_first)]))
+        name = self._write_id if is_first and not self._is_shared else naming.file_id(self._write_id)
+        label = "/".join(filter(None, [folder, name]))
         check_label(label, self._layout)
         self._known.add(folder)
         self._folder, self._in_file = folder, 0
@@ -223,26 +248,28 @@ class _Files:
         """Write the row groups that are full of a partition that goes on."""
         if self._large is None:
             number = len(self._labels) - 1
-            self._large = _LargeFile(self._store, self._key(self._labels[-1]), self._format, self._pairs, number)
+            self._large = _LargeFile(
+                self._store, self._layout.file_key(self._labels[-1]), self._format, self._pairs, number
+            )
             self._large_files.append(self._large)
         # One at a time: the row groups of a file stand one behind the other.
         parts, self._parts = self._parts, []
         rest = self._large.add(self._pool, pa.concat_tables(parts))
         self._parts, self._parts_bytes = [rest], rest.nbytes
 
-    def _small_file(self) -> Callable[[list[pa.Table]], _File]:
-        number, key = len(self._labels) - 1, self._key(self._labels[-1])
+    def _small_file(self) -> Callable[[list[pa.Table]], Size]:
+        number, key = len(self._labels) - 1, self._layout.file_key(self._labels[-1])
 
-        def write(parts: list[pa.Table]) -> _File:
+        def write(parts: list[pa.Table]) -> Size:
             rows = pa.concat_tables(parts)
             data = self._format.encode(rows, _collect(rows, self._pairs, number))
             with self._store.output(key, sync_folders=False) as out:
                 out.write(data)
-            return _File(rows.num_rows, len(data))
+            return rows.num_rows, len(data)
 
         return write
 
-    def _submit(self, write: Callable[[list[pa.Table]], _File], parts: list[pa.Table], size: int) -> None:
+    def _submit(self, write: Callable[[list[pa.Table]], Size], parts: list[pa.Table], size: int) -> None:
         future = self._pool.submit(write, parts)
         self._files += 1
         self._waiting.append((future, size))
@@ -252,10 +279,10 @@ class _Files:
 
     def _await_oldest(self) -> None:
         future, size = self._waiting.popleft()
-        file = future.result()
+        rows, written = future.result()
         self._waiting_bytes -= size
-        self._rows += file.rows
-        self._bytes += file.bytes
+        self._rows += rows
+        self._bytes += written
         if self._progress is not None:
             done = self._files - len(self._waiting)
             self._progress(Progress(self._layout.name, self._rows, done, self._bytes))
@@ -269,12 +296,10 @@ class _Files:
             self._submit(self._small_file(), [self._schema.empty_table().select(self._columns)], 0)
         while self._waiting:
             self._await_oldest()
-        self._store.sync([self._key(label) for label in self._labels])
+        self._store.sync([self._layout.file_key(label) for label in self._labels])
         pairs = {column: pairs.finish(self._labels) for column, pairs in self._pairs.items()}
-        keys = tuple(self._key(label) for label in self._labels)
-        return Written(
-            self._layout, self._table, self._schema, tuple(self._labels), keys, pairs, self._rows, self._bytes
-        )
+        keys = tuple(self._layout.file_key(label) for label in self._labels)
+        return Written(self._layout, self._schema, tuple(self._labels), keys, pairs, self._rows, self._bytes)
 
 
 def _collect(rows: pa.Table, pairs: Mapping[str, Pairs], number: int) -> dict[str, int]:
@@ -320,7 +345,7 @@ class _LargeFile:
         self._writer.write_table(rows, row_group_size=self._format.row_group_rows)
         self._rows += rows.num_rows
 
-    def end(self, parts: list[pa.Table]) -> _File:
+    def end(self, parts: list[pa.Table]) -> Size:
         """Write the rest and close the file."""
         # What was submitted before runs already, so threads never wait for one another in a circle.
         self._wait()
@@ -329,7 +354,7 @@ class _LargeFile:
             self._write(rows)
         self._writer.close()
         self._context.close()
-        return _File(self._rows, self._out.count)
+        return self._rows, self._out.count
 
     def abort(self) -> None:
         """Drop the file, if it is not written to its end."""

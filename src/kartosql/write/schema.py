@@ -23,9 +23,8 @@ from kartosql.formats.kartothek.schema import merge_types, normalise, read_schem
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
 from kartosql.write.change import Change
-from kartosql.write.document import Head, read_raw, with_marks
-from kartosql.write.identity import new_id
-from kartosql.write.race import attempts
+from kartosql.write.document import Head, new_id, read_raw, with_marks
+from kartosql.write.retry import attempts
 
 # The version whose description of columns the pandas block follows.
 _PANDAS_VERSION = "1.3.5"

@@ -14,7 +14,7 @@ from kartosql.cli.repl.shell import Shell
 from kartosql.connection import Connection, connect, connect_as_owner
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 
 def _opened(place: str, *, read_only: bool = False, **settings: object) -> Connection:
@@ -56,7 +56,7 @@ def sales(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     weather = pa.table({"shop": [1, 2], "day": [1, 1], "country": ["DE", "FR"], "rain": [0.5, 1.25]})
     build_cube(store, cube, {"seed": seed, "weather": weather})
-    from kartosql.write import write_dataset
+    from written import write_dataset
 
     write_dataset(store, "shops", pa.table({"shop": [1, 2, 3], "name": ["a\x1b[31m", "NULL", None]}))
     return folder

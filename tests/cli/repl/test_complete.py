@@ -15,7 +15,7 @@ from kartosql.errors import KartosqlError
 from kartosql.settings import SETTINGS
 from kartosql.sql.functions import is_refused
 from kartosql.store import Store
-from kartosql.write import write_dataset
+from written import write_dataset
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from kartosql.plan.report import human_bytes
 from kartosql.render.tables import Summary
 from kartosql.store import Store
 from kartosql.store.store import StoreCounter
-from kartosql.write.build import build_cube
+from written import build_cube
 
 LINE = re.compile(
     r"(?P<rows>[\d,]+) rows? in (?P<seconds>[\d.]+) s \(plan (?P<plan>[\d.]+), read (?P<read>[\d.]+)\)"

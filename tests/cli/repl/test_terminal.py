@@ -16,7 +16,7 @@ from terminal import SUMMARY, Terminal
 
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 pytestmark = pytest.mark.slow
 

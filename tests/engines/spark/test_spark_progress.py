@@ -11,7 +11,7 @@ import pytest
 import kartosql
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
-from kartosql.write.build import build_cube
+from written import build_cube
 
 pytestmark = pytest.mark.slow
 

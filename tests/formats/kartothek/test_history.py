@@ -18,7 +18,7 @@ from kartosql.formats.kartothek.naming import HISTORY
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf import hashes
 from kartosql.store import Store
-from kartosql.write.build import write_dataset
+from written import write_dataset
 
 TIME = 1_700_000_000_000_000_000
 ONE = pa.schema([("a", pa.int64()), ("b", pa.null())])

@@ -54,7 +54,7 @@ def one_of(field: layout.Field, pick: random.Random, depth: int) -> Any:
     }[field.kind]
 
 
-def table_of(table: layout.Layout, pick: random.Random, depth: int) -> dict[str, Any]:
+def table_of(table: layout.TableLayout, pick: random.Random, depth: int) -> dict[str, Any]:
     found = {}
     for field in table.fields:
         is_plain = field.kind in ("scalar", "enum") and not field.optional

@@ -16,7 +16,7 @@ from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.odf.evolution import compare_events
 from kartosql.formats.odf.logical import logical_hash_of
-from kartosql.formats.odf.manifest import block_to_plain, event_from_plain, parse_text, to_json, to_yaml
+from kartosql.formats.odf.manifest import _union_from_plain, block_to_plain, parse_text, to_json, to_yaml
 from odf_data import reader_of
 
 
@@ -147,7 +147,7 @@ def test_logical_hashes_do_not_depend_on_layout(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("evolution", "name"))
 def test_evolution_is_judged(case: dict[str, Any]) -> None:
-    old, new = (event_from_plain(plain(case[k])) for k in ("old", "new"))
+    old, new = (_union_from_plain("MetadataEvent", plain(case[k]), k, 0) for k in ("old", "new"))
     assert compare_events(old, new).verdict == case["verdict"]
 
 
@@ -168,5 +168,7 @@ def test_texts_of_hashes() -> None:
 
 def test_raw_schemas_in_yaml_are_standard_base64() -> None:
     data = read_file("arrow/kamu-two-columns.bin")
-    event = event_from_plain({"kind": "SetDataSchema", "rawArrowSchema": base64.b64encode(data).decode()})
+    event = _union_from_plain(
+        "MetadataEvent", {"kind": "SetDataSchema", "rawArrowSchema": base64.b64encode(data).decode()}, "event", 0
+    )
     assert event["rawArrowSchema"] == data

@@ -12,6 +12,7 @@ import pytest
 import golden
 from kartosql.formats.xskipper import bloom, hashing
 from kartosql.formats.xskipper.java import JavaStreamError
+from skipping_data import might_contain
 
 DEFAULT = bloom.shape_for()
 
@@ -44,15 +45,15 @@ def test_the_hash_is_that_of_spark(value, seed, expected):
 def test_what_is_put_in_is_found(values, shape):
     cell = bloom.cell_of(shape, bloom.build(values, shape))
     for value in values:
-        assert bloom.might_contain(cell, [value])
+        assert might_contain(cell, [value])
     assert bloom.words_of(cell) == (shape, bloom.build(values, shape))
     if not values:
-        assert not bloom.might_contain(cell, ["x", 1])
+        assert not might_contain(cell, ["x", 1])
 
 
 def test_few_others_are_found():
     shape = bloom.shape_for(0.01, 1000)
-    layout = bloom.Layout(cell := bloom.cell_of(shape, bloom.build(range(1000), shape)))
+    layout = bloom.CellLayout(cell := bloom.cell_of(shape, bloom.build(range(1000), shape)))
     false = sum(all(cell[at] & mask for at, mask in layout.probes(n)) for n in range(1000, 11_000))
     assert false < 200
 
@@ -62,7 +63,7 @@ def test_cells_are_cut_as_java_cuts_them(words):
     # The last block has a short head up to 255 bytes.
     shape = bloom.Shape(1, 3, 0, 64 * words)
     cell = bloom.cell_of(shape, bytes(range(8)) * words)
-    layout = bloom.Layout(cell)
+    layout = bloom.CellLayout(cell)
     assert layout.fits(cell)
     assert bloom.words_of(cell) == (shape, bytes(range(8)) * words)
     assert not layout.fits(cell[:-1])
@@ -72,7 +73,7 @@ def test_cells_are_cut_as_java_cuts_them(words):
 def test_bits_are_where_the_layout_says():
     shape = bloom.Shape(1, 5, 0, 64 * 300)
     empty = bytearray(bloom.cell_of(shape, bytes(2400)))
-    layout = bloom.Layout(bytes(empty))
+    layout = bloom.CellLayout(bytes(empty))
     for at, mask in layout.probes("kartosql"):
         empty[at] |= mask
     assert bytes(empty) == bloom.cell_of(shape, bloom.build(["kartosql"], shape))
@@ -95,13 +96,13 @@ def test_damaged_cells_are_refused():
     cell = bloom.cell_of(shape, bloom.build(["a"], shape))
     for cut in range(len(cell)):
         with pytest.raises(JavaStreamError):
-            bloom.Layout(cell[:cut])
+            bloom.CellLayout(cell[:cut])
     for at in range(len(cell)):
         for change in (1, 0x80):
             changed = bytearray(cell)
             changed[at] ^= change
             try:
-                bloom.Layout(bytes(changed))
+                bloom.CellLayout(bytes(changed))
             except JavaStreamError:
                 continue
 
@@ -116,7 +117,7 @@ def test_absurd_sizes_are_refused():
     ):
         assert old in cell
         with pytest.raises(JavaStreamError):
-            bloom.Layout(cell.replace(old, new))
+            bloom.CellLayout(cell.replace(old, new))
 
 
 def test_cells_of_the_original_are_written_byte_for_byte():

@@ -12,20 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.errors import KartosqlError
-from kartosql.formats.xskipper import (
-    DataFile,
-    IndexSpec,
-    MetadataStore,
-    Sources,
-    bloom,
-    layout_for,
-    refresh,
-    segment,
-)
+from kartosql.formats.xskipper import bloom, segment
+from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.parquet.footer import Footer
 from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
+from skipping_data import might_contain
 
 TABLE = "/lake/t"
 FILES = [DataFile(f"{TABLE}/{n}", 1000 + n, str(n)) for n in range(6)]
@@ -197,9 +193,9 @@ def test_bounds_need_both_members(part):
 
 
 def test_cells_that_are_no_filters_are_tried_so_often_only(part, monkeypatch):
-    tried, layout = [], bloom.Layout
+    tried, layout = [], bloom.CellLayout
     monkeypatch.setattr(bloom, "MAX_FAILURES", 2)
-    monkeypatch.setattr(bloom, "Layout", lambda cell: tried.append(cell) or layout(cell))
+    monkeypatch.setattr(bloom, "CellLayout", lambda cell: tried.append(cell) or layout(cell))
     good = pq.read_table(part).column("i_bloomfilter_1").to_pylist()
     _rewritten(part, _without_bounds, {"i_bloomfilter_1": pa.array([b"a", b"b", b"c", *good[3:]], pa.binary())})
     found, problems = _selected(part.parent, "i = 99")
@@ -212,7 +208,7 @@ def test_cells_that_are_no_filters_are_tried_so_often_only(part, monkeypatch):
 def test_cells_that_are_no_filters_hold_everything(part, seed):
     rng = random.Random(seed)
     cells = pq.read_table(part).column("i_bloomfilter_1").to_pylist()
-    assert bloom.might_contain(cells[3], [3])
+    assert might_contain(cells[3], [3])
     for number in range(6):
         if number != 3:
             cell = bytearray(cells[number])
@@ -225,7 +221,7 @@ def test_cells_that_are_no_filters_hold_everything(part, seed):
         assert f"{TABLE}/3" in found
         for number, cell in enumerate(cells):
             try:
-                known = cell is not None and bool(bloom.Layout(cell))
+                known = cell is not None and bool(bloom.CellLayout(cell))
             except ValueError:
                 known = False
             if not known:

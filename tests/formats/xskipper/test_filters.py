@@ -9,8 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, bloom, layout_for, refresh, writer
+from kartosql.formats.xskipper import bloom, writer
 from kartosql.formats.xskipper.bloom import Budget
+from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper.refreshing import Sources, refresh
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.store import Store
 
 FILES = [DataFile(f"/t/{n}", n, str(n)) for n in range(40)]

@@ -9,8 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kartosql.formats.xskipper import DataFile, IndexSpec, Sources, bloom, layout_for, refresh
+from kartosql.formats.xskipper import bloom
+from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper.refreshing import Sources, refresh
+from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.store import Store
+from skipping_data import might_contain
 
 
 def _serialized(jvm: Any, value: Any) -> bytes:
@@ -41,8 +45,8 @@ def test_filters_are_those_of_spark_bit_for_bit(spark, version, seed):
         cell = _serialized(jvm, made)
         shape, words = bloom.words_of(cell)
         assert bloom.build([*values, *texts], shape) == words
-        assert all(bloom.might_contain(cell, [v]) for v in [*values, *texts])
-        assert bloom.Layout(cell).fits(cell)
+        assert all(might_contain(cell, [v]) for v in [*values, *texts])
+        assert bloom.CellLayout(cell).fits(cell)
 
 
 @pytest.mark.slow

@@ -17,22 +17,12 @@ import pytest
 
 import skipping_data
 from kartosql.errors import FormatError, StoreError, UsageError
-from kartosql.formats.xskipper import (
-    DataFile,
-    IndexSpec,
-    MetadataStore,
-    Secrets,
-    Sources,
-    collect,
-    drop,
-    layout_for,
-    refresh,
-    refreshing,
-    scans,
-    specs_of,
-)
-from kartosql.formats.xskipper.refreshing import MAX_PARTS
+from kartosql.formats.xskipper import collect, refreshing, scans
+from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper.refreshing import MAX_PARTS, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.writer import IndexSpec, Secrets, layout_for
 from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 
@@ -330,7 +320,10 @@ def test_neither_making_nor_using_metadata_imports_pandas(lake):
 import sys
 from functools import partial
 import pyarrow as pa
-from kartosql.formats.xskipper import DataFile, IndexSpec, MetadataStore, Sources, layout_for, refresh
+from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper.writer import IndexSpec, layout_for
+from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.parquet.reader import open_footer
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.store import Store

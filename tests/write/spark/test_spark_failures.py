@@ -18,7 +18,7 @@ import kartosql
 from kartosql.errors import ExecutionError, StoreError, UsageError
 from kartosql.store import Store
 from kartosql.write.spark import job, task
-from kartosql.write.spark.work import Address
+from kartosql.write.spark.task import Address
 
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
 FEW = ("id AS x", "concat('p', id % 3) AS p", "'i' AS i", "0.5D AS v")

@@ -21,14 +21,14 @@ import kartosql.query
 import kartosql.write.skipping
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.places import BASE
-from kartosql.formats.xskipper import DataFile, IndexSpec, layout_for
-from kartosql.formats.xskipper.collect import collect
+from kartosql.formats.xskipper.collect import DataFile, collect
 from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from kartosql.write.spark import job
+from kartosql.write.spark.task import Address
 from kartosql.write.spark.upkeep import SparkSources
-from kartosql.write.spark.work import Address
 
 INDEXES: dict[str, Any] = {
     "minmax": ["i", "u", "f", "s", "t", "d", "k", "b", "x.m", "x.y.z"],

@@ -25,7 +25,7 @@ from kartosql.store import Store
 from kartosql.store.arrow_files import arrow_files
 from kartosql.write.layout import Layout
 from kartosql.write.spark import job, ship
-from kartosql.write.spark.work import Address, WriteRows
+from kartosql.write.spark.task import Address, WriteRows
 from s3_server import BUCKET, serve
 
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
@@ -72,7 +72,7 @@ def write(folder: Path) -> WriteRows:
     (folder / "d" / ".commit" / "token").write_bytes(b"")
     layout = Layout("d", "d", ("p",), ("p", "x"), ("x",), ("p", "x"))
     schema = pa.schema([("p", pa.string()), ("x", pa.int64())])
-    return WriteRows(Address(str(folder), {}), "d/.commit/token", "f" * 32, layout, schema, "table", 1000, None)
+    return WriteRows(Address(str(folder), {}), "d/.commit/token", "f" * 32, layout, schema, 1000, None)
 
 
 HIDDEN = ("fsspec", "s3fs", "botocore", "msgpack", "zstandard", "duckdb", "sqlglot", "pandas")

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.partition_table import PartitionTable
+from kartosql.formats.partition_table import PartitionTable, numbered
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 # Without leading zeros: 01 is a text, as nobody writes a number so.
@@ -46,7 +46,7 @@ def partitions_of(names: Sequence[str], source: str, *, typed: bool = True) -> P
     files have the same columns.
     """
     folders = [name.rpartition("/")[0] for name in names]
-    different = list(dict.fromkeys(folders))
+    different, part_of_file = numbered(folders)
     rows = {folder: _components(folder) for folder in different}
     keys = tuple(name for name, _ in rows[different[0]]) if different else ()
     for folder, row in rows.items():
@@ -61,10 +61,6 @@ def partitions_of(names: Sequence[str], source: str, *, typed: bool = True) -> P
             )
     if len({key.lower() for key in keys}) < len(keys):
         raise FormatError(f"{source}: a partition column occurs twice in {different[0]!r}", code="partition-mismatch")
-    numbers = {folder: number for number, folder in enumerate(different)}
-    part_of_file: Sequence[int] = tuple(numbers[f] for f in folders)
-    if len(different) == len(folders):
-        part_of_file = range(len(folders))
     types, columns = [], []
     for at in range(len(keys)):
         type_, values = typed_values([rows[f][at][1] for f in different], typed=typed)

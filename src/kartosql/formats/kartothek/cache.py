@@ -35,7 +35,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _File:
+class _Kept:
     """What was read, and by what to tell that it did not change: one of stamp, etag and digest."""
 
     value: Any
@@ -59,7 +59,7 @@ class MetadataCache:
     """
 
     def __init__(self) -> None:
-        self._files: OrderedDict[str, dict[str, _File]] = OrderedDict()  # by uuid and key
+        self._files: OrderedDict[str, dict[str, _Kept]] = OrderedDict()  # by uuid and key
         self._made: dict[str, tuple[tuple[object, ...], Any]] = {}
         self._lock = threading.RLock()
         self._parsing = threading.Lock()
@@ -99,7 +99,7 @@ class MetadataCache:
             digest = _digest(data) if not proven or (before is not None and before.digest is not None) else None
             with self._lock:
                 if before is not None and before.is_same(stamp, etag, digest):
-                    self._files.setdefault(one.uuid, {})[one.key] = _File(before.value, stamp, etag, digest)
+                    self._files.setdefault(one.uuid, {})[one.key] = _Kept(before.value, stamp, etag, digest)
                     return before.value
                 # The old content goes before the new one comes, as both may be large.
                 del before
@@ -109,7 +109,7 @@ class MetadataCache:
             except KartosqlError as e:
                 return e
             with self._lock:
-                self._files.setdefault(one.uuid, {})[one.key] = _File(value, stamp, etag, digest)
+                self._files.setdefault(one.uuid, {})[one.key] = _Kept(value, stamp, etag, digest)
                 self._files.move_to_end(one.uuid)
                 self._evict()
             return value

@@ -185,7 +185,7 @@ def _extended(old: TableHistory | None, name: str, schema: pa.Schema, moment: in
     event = {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(schema)}
     chunks: tuple[str, ...] = ()
     if old is None:
-        from kartosql.formats.odf.keys import new_dataset_id  # only the first write of a dataset needs it
+        from kartosql.formats.odf.hashes import new_dataset_id  # only the first write of a dataset needs it
 
         seed = {"kind": "Seed", "datasetId": new_dataset_id(), "datasetKind": "Root"}
         blocks = [write_block(Block(VERSION, moment, None, 0, seed))]

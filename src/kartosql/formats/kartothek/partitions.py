@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
-from kartosql.formats.bulk import many_objects
 from kartosql.formats.kartothek import naming
-from kartosql.formats.partition_table import PartitionTable
+from kartosql.formats.kartothek.metadata import many_objects
+from kartosql.formats.partition_table import PartitionTable, numbered
 
 _INT = re.compile(rb"[+-]?[0-9]+")
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?")
@@ -39,11 +39,7 @@ def parse_partitions(
     with many_objects():
         head = len(uuid) + len(table) + 2
         folders = [key[head : key.rfind("/")] for key in file_keys]
-        different = list(dict.fromkeys(folders))
-        part_of_file: Sequence[int] = range(len(folders))
-        if len(different) < len(folders):
-            numbers = {folder: number for number, folder in enumerate(different)}
-            part_of_file = tuple([numbers[folder] for folder in folders])
+        different, part_of_file = numbered(folders)
         columns = _plain_columns(different, partition_keys, exposed)
         if columns is None:
             columns = _columns(

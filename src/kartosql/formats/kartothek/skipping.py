@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
-from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.places import Place
-from kartosql.formats.xskipper.clauses import INDEX_KINDS, Session
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import Index
-from kartosql.formats.xskipper.store import ATTEMPTS, MetadataStore, Skipped
+from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
 from kartosql.store import Store
 
 RECHECK_SECONDS = 1.0  # how often files that are not indexed make us look for newer metadata
 
 
-class DatasetSkipping:
+class DatasetSkipping(MetadataSkipping):
     """The data-skipping metadata of one table, read when a condition first asks for them.
 
     Files of a dataset never change, so what is known of one stays true; metadata are only read
@@ -29,36 +25,19 @@ class DatasetSkipping:
         self._store = store
         self._place = place
         self._names = [f"{place.table}/{file}" for file in files]
-        self._metadata: MetadataStore | None = None
-        self._files: list[tuple[str, int]] = []
         self._is_complete = False
         self._looked = 0.0
-        self._told: set[str] = set()
-
-    def skipped(self, condition: Any, types: Mapping[Any, Any], zone: str) -> Sequence[Skipped]:
-        """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""
-        try:
-            for _ in range(ATTEMPTS):
-                self._look()
-                if self._metadata is None:
-                    return []  # what is wrong with them was told
-                found = self._metadata.select_files([condition], self._files, Session(zone, types, INDEX_KINDS))
-                problems = self._metadata.problems
-                if not self._metadata.has_gaps:
-                    break
-                self._is_complete, self._looked = False, 0.0  # somebody replaced part files while they were read
-        except Exception as e:  # noqa: BLE001 - whatever is wrong with the metadata, the answer is right without them
-            self._tell(f"{self._place.folder}: {e.message if isinstance(e, KartosqlError) else e}")
-            return []
-        self._tell(*problems)
-        return found.skipped
+        self._tell = Warned()
+        self._shown = place.folder
 
     def indexed(self) -> tuple[list[Index], int]:
         """Return the indexes, and how many files of the table they know; raises what is wrong with them."""
-        self._is_complete, self._looked = False, 0.0  # there may be new indexes of the same files
-        self._look()
-        assert self._metadata is not None
-        return self._metadata.indexes, self._metadata.known(self._files)
+        self._look_again()  # there may be new indexes of the same files
+        return super().indexed()
+
+    def _look_again(self) -> bool:
+        self._is_complete, self._looked = False, 0.0
+        return True
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -76,9 +55,3 @@ class DatasetSkipping:
             times[path] = int(number) if number.lstrip("-").isdecimal() else -1
         self._files = [(name, -1 if name in odd else times.get(name, -1)) for name in self._names]
         self._is_complete = all(name in times for name in self._names)
-
-    def _tell(self, *problems: str) -> None:
-        for problem in problems:
-            if problem not in self._told:
-                self._told.add(problem)
-                warnings.warn(f"Data skipping: {problem}", KartosqlWarning, stacklevel=2)

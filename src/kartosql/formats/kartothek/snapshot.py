@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -224,11 +224,9 @@ class Snapshot:
 
     def _schemas(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], pa.Schema | Failure]:
         order = sorted(wanted)
-        found = [self._wanted_schema(uuid, naming.schema_key(uuid, table)) for uuid, table in order]
+        keys = [naming.schema_key(uuid, table) for uuid, table in order]
+        found = [Wanted(u, key, partial(read_schema, key=key)) for (u, _), key in zip(order, keys, strict=True)]
         return dict(zip(order, self._cache.load(self.store, found), strict=True))
-
-    def _wanted_schema(self, uuid: str, key: str) -> Wanted:
-        return Wanted(uuid, key, lambda data: read_schema(data, key))
 
     def _dataset(
         self, document: DatasetDocument, schemas: Mapping[str, pa.Schema | Failure], listed: Listed | None

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
 from kartosql.formats.odf import hashes
-from kartosql.formats.odf.errors import invalid_block
-from kartosql.formats.odf.flatbuffers import read_root, write_root
+from kartosql.formats.odf.flatbuffers import invalid_block, read_root, write_root
 
 MANIFEST_KIND = 0x400000
 VERSION = 3  # what is written: times are aligned

@@ -15,7 +15,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.odf.blocks import Event
-from kartosql.formats.odf.errors import DAMAGED, invalid_schema
+from kartosql.formats.odf.flatbuffers import DAMAGED, invalid_schema
 
 _PREFIX = 8  # of a message: a marker and the length
 _MARKER = 0xFFFFFFFF
@@ -62,7 +62,6 @@ BUFFER = "arrow.apache.org/bufferEncoding"
 DATE = "arrow.apache.org/dateEncoding"
 DECIMAL = "arrow.apache.org/decimalEncoding"
 NAIVE = "kartosql.dev/naiveTimestamp"
-ENCODINGS = (BUFFER, DATE, DECIMAL, NAIVE)
 MAX_DEPTH = 64
 
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}

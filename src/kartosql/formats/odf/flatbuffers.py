@@ -10,9 +10,21 @@ from typing import Any
 
 from kartosql.errors import FormatError
 from kartosql.formats.odf import hashes
-from kartosql.formats.odf.errors import invalid_block, invalid_schema
-from kartosql.formats.odf.layout import ENUMS, SCALARS, TABLES, UNIONS, Field, Layout, member_table
+from kartosql.formats.odf.layout import ENUMS, SCALARS, TABLES, UNIONS, Field, TableLayout, member_table
 from kartosql.formats.odf.times import from_parts, to_parts
+
+DAMAGED = "The file is damaged or was not written by a tool of Open Data Fabric; restore it from another copy."
+
+
+def invalid_block(message: str) -> FormatError:
+    """Return the error for bytes that are no metadata block."""
+    return FormatError(message, code="odf-invalid-block", hint=DAMAGED)
+
+
+def invalid_schema(message: str) -> FormatError:
+    """Return the error for a schema that cannot be read or expressed."""
+    return FormatError(message, code="odf-invalid-schema")
+
 
 MAX_DEPTH = 64
 _SCALAR = {
@@ -78,7 +90,7 @@ def _reader(name: str) -> Read:
     return _table_reader(TABLES[name])
 
 
-def _table_reader(layout: Layout) -> Read:
+def _table_reader(layout: TableLayout) -> Read:
     """Return the function that reads a table at a position."""
     entries = [(f.slot, f.name, _field_reader(f), _default(f), f.required) for f in layout.fields]
     tags = {f.slot: f.slot - 1 for f in layout.fields if f.kind == "union" and not f.many}
@@ -213,7 +225,7 @@ def _vector(field: Field) -> Read:
     if field.kind == "string":
         item: Read = _POINTED["string"]
     elif field.kind == "union":
-        wrapper = Layout(f"{field.of} in a list", (Field("value", 1, "union", field.of, False, False, True),), 2)
+        wrapper = TableLayout(f"{field.of} in a list", (Field("value", 1, "union", field.of, False, False, True),), 2)
         read_wrapper = _table_reader(wrapper)
         item = _pointed(lambda buffer, at, depth: read_wrapper(buffer, at, depth)["value"])
     else:
@@ -388,7 +400,7 @@ def write_root(table: str, value: dict[str, Any], *, time_alignment: int = 4) ->
         raise invalid_schema(f"{table} cannot hold what is given: {str(e)[:200]}") from None
 
 
-def _write(builder: Builder, layout: Layout, value: dict[str, Any]) -> int:
+def _write(builder: Builder, layout: TableLayout, value: dict[str, Any]) -> int:
     """Write a table and what it points to; return where it begins."""
     unknown = value.keys() - {f.name for f in layout.fields} - {"kind"}
     if unknown:

@@ -131,7 +131,7 @@ class Field(NamedTuple):
     required: bool
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """A table: its name and its fields in the order of slots."""
 
     name: str
@@ -157,8 +157,8 @@ def _field(text: str, slot: int) -> Field:
     return Field(name, slot + is_pair, kind, of, many, optional, required)
 
 
-def _parse(text: str) -> dict[str, Layout]:
-    found: dict[str, Layout] = {}
+def _parse(text: str) -> dict[str, TableLayout]:
+    found: dict[str, TableLayout] = {}
     for line in filter(None, text.split("\n")):
         name, _, rest = line.partition(":")
         fields: list[Field] = []
@@ -166,17 +166,17 @@ def _parse(text: str) -> dict[str, Layout]:
         for part in filter(None, rest.strip().split(", ")):
             fields.append(_field(part, slot))
             slot = fields[-1].slot + 1
-        found[name] = Layout(name, tuple(fields), slot)
+        found[name] = TableLayout(name, tuple(fields), slot)
     for union, members in UNIONS.items():
         if union != "MetadataEvent":
             for member in members:
-                found.setdefault(f"{union}.{member}", Layout(f"{union}.{member}", (), 0))
+                found.setdefault(f"{union}.{member}", TableLayout(f"{union}.{member}", (), 0))
     return found
 
 
 TABLES = _parse(_TABLES)
 
 
-def member_table(union: str, member: str) -> Layout:
+def member_table(union: str, member: str) -> TableLayout:
     """Return the table of a member of a union."""
     return TABLES[member if union == "MetadataEvent" else f"{union}.{member}"]

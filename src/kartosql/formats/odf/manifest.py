@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.odf import hashes, times
 from kartosql.formats.odf.blocks import OLDEST, VERSION, Block, Event, check_event
-from kartosql.formats.odf.layout import ENUMS, TABLES, UNIONS, Field, Layout, member_table
+from kartosql.formats.odf.layout import ENUMS, TABLES, UNIONS, Field, TableLayout, member_table
 
 MAX_DEPTH = 64
 _RANGES = {
@@ -47,7 +47,7 @@ def _union_to_plain(union: str, value: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": value["kind"], **_table_to_plain(member_table(union, value["kind"]), value)}
 
 
-def _table_to_plain(layout: Layout, value: Mapping[str, Any]) -> dict[str, Any]:
+def _table_to_plain(layout: TableLayout, value: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: _to_plain(f, value[f.name]) for f in layout.fields if value.get(f.name) is not None}
 
 
@@ -84,17 +84,7 @@ def block_from_plain(content: Any, version: int, where: str = "content") -> Bloc
     return Block(version, found["systemTime"], found.get("prevBlockHash"), found["sequenceNumber"], found["event"])
 
 
-def event_from_plain(value: Any, where: str = "event") -> Event:
-    """Return the event that plain values stand for; raises ``odf-invalid-manifest``."""
-    return _union_from_plain("MetadataEvent", value, where, 0)
-
-
-def table_from_plain(table: str, value: Any, where: str) -> dict[str, Any]:
-    """Return a table from plain values; raises ``odf-invalid-manifest``."""
-    return _table_from_plain(TABLES[table], value, where, 0)
-
-
-def _table_from_plain(layout: Layout, value: Any, where: str, depth: int) -> dict[str, Any]:
+def _table_from_plain(layout: TableLayout, value: Any, where: str, depth: int) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise invalid(where, f"a map is needed, not {_shown(value)}")
     if depth > MAX_DEPTH:
@@ -275,7 +265,7 @@ def from_manifest(manifest: Any) -> Block | DatasetSnapshot:
     if kind == SNAPSHOT:
         if version != 1:
             raise invalid("the manifest", f"version {version} of {SNAPSHOT} is not supported")
-        found = table_from_plain(SNAPSHOT, manifest["content"], "content")
+        found = _table_from_plain(TABLES[SNAPSHOT], manifest["content"], "content", 0)
         return DatasetSnapshot(found["name"], found["kind"], tuple(found["metadata"]))
     raise invalid("the manifest", f"its kind is neither {BLOCK} nor {SNAPSHOT}")
 

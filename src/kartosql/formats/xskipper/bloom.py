@@ -104,7 +104,7 @@ def shape_for(fpp: float = DEFAULT_FPP, ndv: int = DEFAULT_NDV) -> Shape:
 # -- cells -------------------------------------------------------------------------------------
 
 
-class Layout:
+class CellLayout:
     """Where the bits of a filter stand in cells that begin with the same bytes and are as long as each other."""
 
     def __init__(self, cell: bytes) -> None:
@@ -186,12 +186,6 @@ def _header(data: bytes) -> tuple[Shape, int]:
     if not 0 < hashes <= MAX_HASHES or not 0 < words <= MAX_WORDS or len(data) != header + 8 * words:
         raise java.JavaStreamError(f"a filter with {hashes} hashes and {words} words in {len(data):,} bytes")
     return Shape(version, hashes, seed, 64 * words), header
-
-
-def might_contain(cell: bytes, values: Sequence[int | str | bytes]) -> bool:
-    """Return whether a filter may hold one of some values; raises JavaStreamError for what is no filter."""
-    layout = Layout(cell)
-    return any(all(cell[at] & mask for at, mask in layout.probes(value)) for value in values)
 
 
 def words_of(cell: bytes) -> tuple[Shape, bytes]:
@@ -361,7 +355,7 @@ class Filters:
         self._segment = segment
         self._index = index
         self._budget = budget
-        self._layouts: list[Layout] = []
+        self._layouts: list[CellLayout] = []
         self._failures = 0
         self._held: dict[int, list[_Cell | None]] = {}
         self._asked = 0
@@ -437,7 +431,7 @@ class Filters:
         problem = "there are too many forms of them"
         if len(self._layouts) < MAX_LAYOUTS and self._failures < MAX_FAILURES:
             try:
-                self._layouts.append(Layout(bytes(cell)))
+                self._layouts.append(CellLayout(bytes(cell)))
                 return len(self._layouts) - 1
             except JavaStreamError as e:
                 self._failures += 1

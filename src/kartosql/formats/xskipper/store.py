@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,14 +11,15 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.bloom import Budget, Filters
-from kartosql.formats.xskipper.clauses import KINDS, Clauses, Session
+from kartosql.formats.xskipper.clauses import INDEX_KINDS, KINDS, Clauses, Session
 from kartosql.formats.xskipper.crypto import Keys, checked_keys
+from kartosql.formats.xskipper.domain import ColumnType
 from kartosql.formats.xskipper.naming import object_id
 from kartosql.formats.xskipper.schema import Index
 from kartosql.formats.xskipper.segment import Segment
-from kartosql.predicate.tree import Constant, Group, Leaf, Opaque, Predicate
+from kartosql.predicate.tree import Constant, Group, Leaf, Opaque, Path, Predicate
 from kartosql.store import Store
 
 # The path of a data file as the metadata know it, its modification time in milliseconds, and its size if it is known.
@@ -317,6 +319,67 @@ class MetadataStore:
     def _filters_of(self, segment: Segment, index: Index) -> Filters:
         made = Filters(segment, index, self._budget)
         return self._filters.setdefault((segment.source, index.column), made)
+
+
+class Warned:
+    """Warns of what is odd about metadata, once each."""
+
+    def __init__(self) -> None:
+        self.told: set[str] = set()
+
+    def __call__(self, *problems: str) -> None:
+        """Warn of what was not told yet."""
+        for problem in problems:
+            if problem not in self.told:
+                self.told.add(problem)
+                warnings.warn(f"Data skipping: {problem}", KartosqlWarning, stacklevel=2)
+
+
+class MetadataSkipping:
+    """What the metadata of one table tell about its files; whatever is wrong with them warns and rules out nothing.
+
+    ``_look`` notes the metadata and the files as they are named in them, ``_look_again`` does so after somebody
+    replaced part files while they were read, and returns False if nothing newer can be read.
+    """
+
+    _metadata: MetadataStore | None = None
+    _files: Sequence[File] = ()
+    _tell: Warned
+    _shown: str  # where the metadata are, in warnings
+
+    def _look(self) -> None:
+        """Take the metadata as they are."""
+
+    def _look_again(self) -> bool:
+        raise NotImplementedError
+
+    def _certain(self, condition: Predicate) -> Predicate | None:
+        """Return what of a condition the metadata can be asked about, None for nothing."""
+        return condition
+
+    def indexed(self) -> tuple[list[Index], int]:
+        """Return the indexes, and how many files of the table they know; raises what is wrong with them."""
+        self._look()
+        assert self._metadata is not None
+        return self._metadata.indexes, self._metadata.known(self._files)
+
+    def skipped(self, condition: Predicate, types: Mapping[Path, ColumnType], zone: str) -> Sequence[Skipped]:
+        """Return the files that hold no row for which a condition is TRUE, by the kind of index that proves it."""
+        try:
+            for _ in range(ATTEMPTS):
+                self._look()
+                known = self._certain(condition)
+                if self._metadata is None or known is None:
+                    return []
+                found = self._metadata.select_files([known], self._files, Session(zone, types, INDEX_KINDS))
+                problems = self._metadata.problems
+                if not self._metadata.has_gaps or not self._look_again():
+                    break
+        except Exception as e:  # noqa: BLE001 - whatever is wrong with the metadata, the answer is right without them
+            self._tell(f"{self._shown}: {e.message if isinstance(e, KartosqlError) else e}")
+            return []
+        self._tell(*problems)
+        return found.skipped
 
 
 def _each(function: Callable[[Segment], Any], segments: Sequence[Segment]) -> Iterable[Any]:

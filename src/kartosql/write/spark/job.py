@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from kartosql import stopping
 from kartosql.errors import ExecutionError, KartosqlError, UsageError
+from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write.spark import task
 from kartosql.write.spark.ship import shipped
-from kartosql.write.spark.work import Address, Work
+from kartosql.write.spark.task import Address, Work
 
 _SCHEMA = "task long, answer string"
 _NOISE = re.compile(r"at |\.\.\. |File |Traceback|JVM stacktrace|\^+$")
@@ -116,6 +117,14 @@ def address_of(store: Store) -> Address:
     if "memory" in protocols:
         raise task.unreachable(store.url)
     return Address(*store.address)
+
+
+def discard(store: Store, prefixes: Sequence[str], is_ours: Callable[[str], bool]) -> None:
+    """Delete the files whose write has a certain id, also those of which no task could tell."""
+    for prefix in prefixes:
+        with contextlib.suppress(Exception):
+            ids = {key: naming.write_id(key) for key in store.list_below(prefix)}
+            store.delete([key for key, id_ in ids.items() if id_ is not None and is_ours(id_)])
 
 
 @contextlib.contextmanager

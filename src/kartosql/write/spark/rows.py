@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -12,22 +12,101 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.store import Store
-from kartosql.write import files
-from kartosql.write.files import file_key
-from kartosql.write.inputs import open_rows
+from kartosql.write.inputs import Rows, invalid_data, open_rows, storage_schema, without_index
 from kartosql.write.layout import Layout
-from kartosql.write.rows import Progress, Written, write_rows
-from kartosql.write.sorting import Sorter
-from kartosql.write.spark.frames import SparkRows
-from kartosql.write.spark.job import Job, spark_errors
-from kartosql.write.spark.sides import collected
-from kartosql.write.spark.work import ReadCells, WriteRows, spark_name
-from kartosql.write.split import check_columns, duplicate_cells
+from kartosql.write.rows import Progress, WriteOptions, Written, write_rows
+from kartosql.write.sorting import check_columns, duplicate_cells
+from kartosql.write.spark.job import Job, discard, spark_errors
+from kartosql.write.spark.task import ReadCells, WriteRows, spark_name
+from kartosql.write.spark.task_outputs import collected
+
+_TYPES = {
+    "StringType": pa.string(),
+    "CharType": pa.string(),
+    "VarcharType": pa.string(),
+    "BinaryType": pa.binary(),
+    "BooleanType": pa.bool_(),
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "DateType": pa.date32(),
+    "TimestampType": pa.timestamp("us", "UTC"),
+    "TimestampNTZType": pa.timestamp("us"),
+    "TimeType": pa.time64("us"),
+    "NullType": pa.null(),
+}
 
 
-def check_cells(
-    job: Job, frame: Any, answers: Sequence[Mapping[str, Any]], schema: pa.Schema, layout: Layout, table: str
-) -> None:
+@dataclass(frozen=True, eq=False)
+class SparkRows(Rows):
+    """Rows of Spark DataFrames, one behind the other; how many there are is not known before they are written."""
+
+    frames: tuple[Any, ...] = ()
+
+    def _type_in(self, own: pa.DataType, stored: pa.DataType | None) -> pa.DataType:
+        # Spark tells tasks and cells apart by texts, of which two may be one date.
+        return own if pa.types.is_string(own) else super()._type_in(own, stored)
+
+    @property
+    def _tables(self) -> None:
+        return None
+
+
+def open_frame(data: Any, name: str) -> SparkRows:
+    """Return the rows of a DataFrame of Spark or of pandas-on-Spark; nothing is computed yet.
+
+    Raises ``invalid-data`` for streams, other objects of Spark, and columns that cannot be stored.
+    """
+    # Asked of the class: of an instance columns are attributes.
+    if hasattr(type(data), "to_spark"):
+        data = data.to_spark()
+    if not hasattr(type(data), "mapInArrow"):
+        raise invalid_data(name, f"a {type(data).__name__} of Spark is no DataFrame", "Pass a DataFrame.")
+    if data.isStreaming:
+        raise invalid_data(name, "it is a stream", "Write each of its batches: writeStream.foreachBatch.")
+    fields = []
+    for field in data.schema.fields:
+        type_ = arrow_type(field.dataType)
+        if type_ is None:
+            raise invalid_data(
+                name,
+                f"the column {field.name!r} is {field.dataType.simpleString()}, which cannot be stored",
+                "Cast it to another type.",
+            )
+        fields.append(pa.field(field.name, type_))
+    return SparkRows(name, storage_schema(without_index(pa.schema(fields)), name), (), (data,))
+
+
+def arrow_type(type_: Any) -> pa.DataType | None:
+    """Return the type in which a column of a Spark type is stored, None if it cannot be."""
+    name = type(type_).__name__
+    if name == "DecimalType":
+        return pa.decimal128(type_.precision, type_.scale)
+    if name == "ArrayType":
+        item = arrow_type(type_.elementType)
+        return None if item is None else pa.list_(pa.field("item", item))
+    if name == "StructType":
+        fields = [(f.name, arrow_type(f.dataType)) for f in type_.fields]
+        return pa.struct(fields) if fields and all(t is not None for _, t in fields) else None
+    return _TYPES.get(name)
+
+
+def joined(rows: Sequence[Rows], schema: pa.Schema, name: str) -> SparkRows:
+    """Return rows of several DataFrames as one; raises ``invalid-data`` where some are no DataFrames of Spark."""
+    frames: list[Any] = []
+    for one in rows:
+        if not isinstance(one, SparkRows):
+            raise invalid_data(
+                name, "some of its parts are Spark DataFrames and others are not", "Make DataFrames of all, or of none."
+            )
+        frames += one.frames
+    return SparkRows(name, schema, (), tuple(frames))
+
+
+def check_cells(job: Job, frame: Any, answers: Sequence[Mapping[str, Any]], schema: pa.Schema, layout: Layout) -> None:
     """Raise ``duplicate-cells`` if a cell occurs in two of the files that tasks have written.
 
     It is looked up in the files and not in the ``frame``, which may not be the same when it is
@@ -42,7 +121,7 @@ def check_cells(
             parts = label.split("/")
             found.setdefault("/".join(parts[i] for i in places), []).append((task, label))
     items = [
-        [file_key(layout.uuid, label, table), folder]
+        [layout.file_key(label), folder]
         for folder, files in found.items()
         if len({task if layout.cells_stay_together else label for task, label in files}) > 1
         for _, label in files
@@ -72,13 +151,7 @@ def write_frames(
     store: Store,
     rows: SparkRows,
     layout: Layout,
-    *,
-    sorter: Sorter | None,
-    memory: int,
-    progress: Callable[[Progress], object] | None,
-    table: str,
-    row_group_rows: int,
-    rows_per_file: int | None,
+    options: WriteOptions,
     repartition: bool | str,
 ) -> Written:
     """Write the data files of one table on the executors, and return what they are.
@@ -88,7 +161,9 @@ def write_frames(
     """
     check_columns(rows.schema, layout)
     with Job(rows.frames[0].sparkSession, store, layout.uuid) as job:
-        work = WriteRows(job.address, job.token, job.id, layout, rows.schema, table, row_group_rows, rows_per_file)
+        work = WriteRows(
+            job.address, job.token, job.id, layout, rows.schema, options.row_group_rows, options.rows_per_file
+        )
         try:
             with spark_errors():
                 frame = distributed(_one(rows), rows.schema, layout, repartition)
@@ -96,22 +171,16 @@ def write_frames(
             if not answers:
                 # Says what is wrong with data without rows, or writes what stands for them.
                 empty = open_rows(rows.schema.empty_table(), layout.name)
-                return write_rows(store, empty, layout, table=table, row_group_rows=row_group_rows)
+                return write_rows(store, empty, layout, WriteOptions(row_group_rows=options.row_group_rows))
             if layout.cell and not (repartition and layout.cells_stay_together):
-                check_cells(job, frame, answers, rows.schema, layout, table)
-            written = _written(store, answers, rows.schema, layout, table, sorter, memory)
+                check_cells(job, frame, answers, rows.schema, layout)
+            written = _written(store, answers, rows.schema, layout, options)
         except BaseException:
-            discard_write(store, f"{layout.uuid}/{table}/", job.id)
+            discard(store, [f"{layout.uuid}/{layout.table}/"], job.id.__eq__)
             raise
-    if progress is not None:
-        progress(Progress(layout.name, written.rows, len(written.keys), written.bytes))
+    if options.progress is not None:
+        options.progress(Progress(layout.name, written.rows, len(written.keys), written.bytes))
     return written
-
-
-def discard_write(store: Store, prefix: str, write_id: str) -> None:
-    """Delete the files of a write, also those of which no task could tell, as far as the store lets us."""
-    with contextlib.suppress(Exception):
-        store.delete([key for key in store.list_below(prefix) if key.rpartition("/")[2].startswith(write_id)])
 
 
 # -- where rows go -----------------------------------------------------------------------------------
@@ -154,29 +223,26 @@ def _written(
     answers: Sequence[Mapping[str, Any]],
     schema: pa.Schema,
     layout: Layout,
-    table: str,
-    sorter: Sorter | None,
-    memory: int,
+    options: WriteOptions,
 ) -> Written:
     labels = [label for answer in answers for label in answer["labels"]]
-    order = _ascending(labels, schema, layout, table)
+    order = _ascending(labels, schema, layout)
     types = {name: schema.field(name).type for name in layout.index_columns}
     labels = [labels[place] for place in order]
     return Written(
         layout,
-        table,
         schema,
         tuple(labels),
-        tuple(files.file_key(layout.uuid, label, table) for label in labels),
-        collected(store, answers, types, labels, sorter, memory),
+        tuple(map(layout.file_key, labels)),
+        collected(store, answers, types, labels, options),
         sum(answer["rows"] for answer in answers),
         sum(answer["bytes"] for answer in answers),
     )
 
 
-def _ascending(labels: Sequence[str], schema: pa.Schema, layout: Layout, table: str) -> list[int]:
+def _ascending(labels: Sequence[str], schema: pa.Schema, layout: Layout) -> list[int]:
     """Return the places of ``labels`` ascending by partition values, as one process writes them."""
-    keys = [files.file_key(layout.uuid, label, table) for label in labels]
+    keys = list(map(layout.file_key, labels))
     types = [schema.field(name).type for name in layout.partition_on]
-    parts = parse_partitions(keys, layout.uuid, table, layout.partition_on, types)
+    parts = parse_partitions(keys, layout.uuid, layout.table, layout.partition_on, types)
     return sorted(range(len(labels)), key=lambda place: parts.tuples[parts.part_of_file[place]])

@@ -1,14 +1,16 @@
-"""The part of a job that runs on an executor."""
+"""What tasks are told to do, as it travels to the executors, and how they do it there."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,127 +18,56 @@ import pyarrow.parquet as pq
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
+from kartosql.text.secrets import redacted
 from kartosql.write import files
-from kartosql.write.copy_files import copy_file
-from kartosql.write.indexing import values_of_file
-from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of
+from kartosql.write.files import copy_file, footer
+from kartosql.write.indexing import Pairs, values_of_file
+from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
 from kartosql.write.layout import Layout
-from kartosql.write.merge import Run, write_merged
-from kartosql.write.pairs import Pairs
-from kartosql.write.rows import Written, write_rows
-from kartosql.write.sorting import ordered
-from kartosql.write.spark.sides import put_pairs, put_tables
-from kartosql.write.spark.work import (
-    TASK_MEMORY,
-    CollectMetadata,
-    CopyFiles,
-    MergeFiles,
-    ReadCells,
-    ReadValues,
-    Work,
-    WriteRows,
-    spark_name,
-    task_sorter,
-)
-from kartosql.write.stats import footer
+from kartosql.write.merge import Merge, Run, write_merged
+from kartosql.write.rows import WriteOptions, write_rows
+from kartosql.write.sorting import SpillingSorter, ordered
+from kartosql.write.spark.task_outputs import put_pairs, put_tables
+
+if TYPE_CHECKING:
+    from kartosql.formats.xskipper.writer import Layout as SkippingLayout
+
+# What one task may take for rows; the processes of executors have little memory beside the JVM.
+TASK_MEMORY = 128_000_000
+
+
+def task_sorter() -> SpillingSorter:
+    """Return what sorts the rows of a task, in a folder that Spark clears away when the executor ends."""
+    folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return SpillingSorter(folder if os.path.isdir(folder) else None)
+
+
+def spark_name(number: int) -> str:
+    """Return the name that a column has in Spark, where names that differ in case alone are the same."""
+    return f"c{number}"
+
+
+@dataclass(frozen=True)
+class Address:
+    """How to reach a store; its options may hold secrets, so they are in no text form."""
+
+    url: str
+    options: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return f"Address({redacted(self.url)!r})"
+
+    def open(self) -> Store:
+        """Return the store, as far as a task needs it; raises ``store-failed`` and ``store-not-found``."""
+        return Store(self.url, self.options, without_driver=True)
+
 
 # How many files a task looks at together for metadata.
 PORTION = 500
 # More than the rows of metadata that come together.
 _METADATA_ROWS = 1 << 20
+Batches = Iterable[pa.RecordBatch]
 
-
-class _Indexed:
-    """The pairs of several columns, of files that come one after the other."""
-
-    def __init__(self) -> None:
-        self.labels: list[str] = []
-        self._pairs: dict[str, Pairs] = {}
-
-    def add(self, column: str, values: pa.Array) -> None:
-        """Take different values of the latest of the labels."""
-        if column not in self._pairs:
-            self._pairs[column] = Pairs(values.type, task_sorter(), TASK_MEMORY // 8)
-        self._pairs[column].add(len(self.labels) - 1, values)
-
-    def put(self, store: Store, work: ReadValues | MergeFiles) -> dict[str, Any]:
-        """Write the pairs for the driver and return what it needs to find them."""
-        try:
-            found = {column: pairs.finish(self.labels) for column, pairs in self._pairs.items()}
-            return {"labels": self.labels, "pairs": put_pairs(store, work.token, found, self.labels)}
-        finally:
-            for pairs in self._pairs.values():
-                pairs.close()
-
-
-def read_values(store: Store, work: ReadValues, items: Iterable[Any]) -> dict[str, Any]:
-    """Return where the values of columns of some files are."""
-    found = _Indexed()
-    for label, key in items:
-        found.labels.append(label)
-        for column, type_ in work.types.items():
-            found.add(column, values_of_file(store, key, column, type_))
-    return found.put(store, work)
-
-
-def merge_files(store: Store, work: MergeFiles, items: Iterable[Any]) -> dict[str, Any]:
-    """Return what became of some runs of files."""
-    sorter = task_sorter()
-    arrange = partial(ordered, sorter=sorter, memory=TASK_MEMORY)
-    found, made = _Indexed(), []
-    for number, folders, keys in items:
-        run = Run(folders, keys=keys)
-        # The files of two runs may hold the same cells, so they share no id.
-        write_id = work.prefix + uuid.uuid4().hex[len(work.prefix) :]
-
-        def write(rows: Rows, layout: Layout, table: str, write_id: str = write_id) -> Written:
-            options: dict[str, Any] = {"sorter": sorter, "memory": TASK_MEMORY, "row_group_rows": work.row_group_rows}
-            return write_rows(store, rows, layout, table=table, write_id=write_id, **options)
-
-        written = write_merged(work.how, run, store, arrange, write)
-        if written is None:
-            made.append([number, None])
-            continue
-        found.labels.append(run.label_of(written))
-        for one in written.values():
-            for column, pairs in one.pairs.items():
-                found.add(column, pairs["value"].combine_chunks())
-        tables = {table: [w.labels[0], w.keys[0], w.rows, w.bytes] for table, w in written.items()}
-        made.append([number, tables])
-    return {"made": made, **found.put(store, work)}
-
-
-def copy_files(store: Store, work: CopyFiles, items: Iterable[Any]) -> dict[str, Any]:
-    """Return the keys, rows and bytes of the copies of some files."""
-    source = work.source.open()
-    made = []
-    for number, old, folder, write_id in items:
-        # A name for each attempt: one that was cut off may have left a file behind.
-        new = f"{folder}{naming.file_id(write_id)}.parquet"
-        copy_file(source, store, (old, new))
-        made.append([number, new, *footer(store, new)])
-    store.sync([new for _, new, *_ in made])
-    return {"made": made}
-
-
-def collect_metadata(store: Store, work: CollectMetadata, items: Iterable[Any]) -> dict[str, Any]:
-    """Return where the data-skipping metadata of some files are."""
-    # Most tasks do without, and a worker may have to compile what it imports.
-    from kartosql.formats.xskipper import DataFile, Sources
-    from kartosql.formats.xskipper.scans import parquet_scan
-    from kartosql.parquet.reader import open_footer
-
-    sources = Sources(parquet_scan(store), partial(open_footer, store))
-
-    def found() -> Iterator[pa.Table]:
-        listed = iter(items)
-        while portion := [DataFile(*item) for item in islice(listed, PORTION)]:
-            yield from sources.rows(portion, work.layout)
-
-    return {"metadata": put_tables(store, work.token, work.layout.arrow_schema, found(), _METADATA_ROWS)}
-
-
-ANSWER = pa.schema([("task", pa.int64()), ("answer", pa.string())])
 # In front of an error of ours in the text of one of Spark's.
 MARK = "kartosql-error:"
 _KINDS: Mapping[str, type[KartosqlError]] = {
@@ -148,64 +79,16 @@ class StoreFailed(Exception):
     """An error of the store, as text that the driver finds in the message of Spark."""
 
 
-def run(work: Work, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do ``work`` on the rows of a task and yield its answer: one row, a number and a JSON text.
+def run(work: Work, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Do ``work`` on the rows of a task and yield what it answers.
 
     Errors of the data are answers, as trying again does not help against them. Those of the
     store are raised, so that Spark tries again.
     """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    number = context.partitionId() if context is not None else 0
     try:
-        if isinstance(work, ReadCells):
-            yield from _cells(work, batches)
-            return
-        answer = _answer(work, batches)
+        yield from work.run(batches)
     except StoreError as e:
         raise StoreFailed(MARK + json.dumps(as_dict(e))) from None
-    if answer is not None:
-        yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([json.dumps(answer)])], schema=ANSWER)
-
-
-def _answer(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, Any] | None:
-    found = (batch for batch in batches if batch.num_rows)
-    first = next(found, None)
-    if first is None:
-        return None
-    try:
-        store = work.store.open()
-    except StoreError as e:
-        # A folder of the driver's machine.
-        raise unreachable(work.store.url) if e.code == "store-not-found" else e from None
-    if token(store, work.token):
-        return {"skipped": True}  # another task has found an error already
-    try:
-        given = chain([first], found)
-        if isinstance(work, WriteRows):
-            return _write(store, work, given)
-        if isinstance(work, ReadValues):
-            return read_values(store, work, items(given))
-        if isinstance(work, MergeFiles):
-            return merge_files(store, work, items(given))
-        if isinstance(work, CollectMetadata):
-            return collect_metadata(store, work, items(given))
-        assert isinstance(work, CopyFiles), work
-        return copy_files(store, work, items(given))
-    except StoreError:
-        raise
-    except KartosqlError as e:
-        store.put(work.token, json.dumps(as_dict(e)).encode())
-        return {"skipped": True}
-
-
-def token(store: Store, key: str) -> bytes:
-    """Return nothing, or the error that a task has met; raises ``store-unreachable``."""
-    try:
-        return store.read(key)
-    except KeyError:
-        raise unreachable(store.url) from None
 
 
 def unreachable(url: str) -> StoreError:
@@ -228,30 +111,93 @@ def as_error(found: Mapping[str, Any]) -> KartosqlError:
     return kind(found["message"], code=found["code"], hint=found["hint"])
 
 
-# -- rows ------------------------------------------------------------------------------------------
+def items(batches: Batches) -> Iterator[Any]:
+    """Yield what the driver has spread over tasks."""
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            yield json.loads(text)
 
 
-def _write(store: Store, work: WriteRows, batches: Iterable[pa.RecordBatch]) -> dict[str, Any]:
-    # What reading them raises is no error of the data: the task may have been stopped.
-    renamed = (_renamed(batch, work.schema) for batch in batches)
-    written = write_rows(
-        store,
-        rows_of(renamed, work.schema, work.layout.name),
-        work.layout,
-        sorter=task_sorter(),
-        memory=TASK_MEMORY,
-        table=work.table,
-        row_group_rows=work.row_group_rows,
-        rows_per_file=work.rows_per_file,
-        write_id=work.write_id,
-        presorted=True,
-    )
-    return {
-        "labels": written.labels,
-        "rows": written.rows,
-        "bytes": written.bytes,
-        "pairs": put_pairs(store, work.token, written.pairs, written.labels),
-    }
+# -- work --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a job have in common.
+
+    ``token`` is the key of an object that the driver put into ``store``; beside it go the files
+    that tasks write for the driver.
+    """
+
+    store: Address
+    token: str
+
+    def run(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Yield the answer to the rows of a task: one row, a number and a JSON text."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        found = (batch for batch in batches if batch.num_rows)
+        first = next(found, None)
+        if first is not None:
+            answer = json.dumps(self._checked(chain([first], found)))
+            yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([answer])], names=["task", "answer"])
+
+    def _checked(self, batches: Batches) -> dict[str, Any]:
+        try:
+            store = self.store.open()
+        except StoreError as e:
+            # A folder of the driver's machine.
+            raise unreachable(self.store.url) if e.code == "store-not-found" else e from None
+        try:
+            if store.read(self.token):
+                return {"skipped": True}  # another task has found an error already
+        except KeyError:
+            raise unreachable(store.url) from None
+        try:
+            return self.answer(store, batches)
+        except StoreError:
+            raise
+        except KartosqlError as e:
+            store.put(self.token, json.dumps(as_dict(e)).encode())
+            return {"skipped": True}
+
+    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
+        """Return what the driver is told about the rows of a task."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WriteRows(Work):
+    """Write rows, which arrive as columns in the order of ``schema``, as files of a dataset."""
+
+    write_id: str
+    layout: Layout
+    schema: pa.Schema
+    row_group_rows: int
+    rows_per_file: int | None
+
+    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
+        """Return what was written of the rows of a task."""
+        # What reading them raises is no error of the data: the task may have been stopped.
+        renamed = (_renamed(batch, self.schema) for batch in batches)
+        written = write_rows(
+            store,
+            rows_of(renamed, self.schema, self.layout.name),
+            self.layout,
+            WriteOptions(
+                task_sorter(), TASK_MEMORY, row_group_rows=self.row_group_rows, rows_per_file=self.rows_per_file
+            ),
+            write_id=self.write_id,
+            presorted=True,
+        )
+        return {
+            "labels": written.labels,
+            "rows": written.rows,
+            "bytes": written.bytes,
+            "pairs": put_pairs(store, self.token, written.pairs, written.labels),
+        }
 
 
 def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -263,17 +209,137 @@ def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
-def _cells(work: ReadCells, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    store = work.store.open()
-    for key, text in items(batches):
-        with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
-            for batch in file.iter_batches(FILE_BATCH_ROWS, columns=list(work.columns)):
-                columns = [pa.repeat(pa.scalar(text), batch.num_rows), *map(batch.column, work.columns)]
-                yield pa.RecordBatch.from_arrays(columns, names=["text", *map(spark_name, range(len(work.columns)))])
+class _Indexed:
+    """The pairs of several columns, of files that come one after the other."""
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+        self._pairs: dict[str, Pairs] = {}
+
+    def add(self, column: str, values: pa.Array) -> None:
+        """Take different values of the latest of the labels."""
+        if column not in self._pairs:
+            self._pairs[column] = Pairs(values.type, task_sorter(), TASK_MEMORY // 8)
+        self._pairs[column].add(len(self.labels) - 1, values)
+
+    def put(self, store: Store, token: str) -> dict[str, Any]:
+        """Write the pairs for the driver and return what it needs to find them."""
+        try:
+            found = {column: pairs.finish(self.labels) for column, pairs in self._pairs.items()}
+            return {"labels": self.labels, "pairs": put_pairs(store, token, found, self.labels)}
+        finally:
+            for pairs in self._pairs.values():
+                pairs.close()
 
 
-def items(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield what the driver has spread over tasks."""
-    for batch in batches:
-        for text in batch.column(0).to_pylist():
-            yield json.loads(text)
+@dataclass(frozen=True)
+class ReadValues(Work):
+    """Read the different values of columns, for their indices, from files that arrive as label and key."""
+
+    types: Mapping[str, pa.DataType]
+
+    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
+        """Return where the values of columns of some files are."""
+        found = _Indexed()
+        for label, key in items(batches):
+            found.labels.append(label)
+            for column, type_ in self.types.items():
+                found.add(column, values_of_file(store, key, column, type_))
+        return found.put(store, self.token)
+
+
+@dataclass(frozen=True)
+class MergeFiles(Work):
+    """Merge files that arrive as the number, the folders and the keys of a run.
+
+    The ids of what is written begin with ``prefix``.
+    """
+
+    prefix: str
+    how: Merge
+    row_group_rows: int
+
+    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
+        """Return what became of some runs of files."""
+        options = WriteOptions(task_sorter(), TASK_MEMORY, row_group_rows=self.row_group_rows)
+        arrange = partial(ordered, sorter=options.sorter, memory=TASK_MEMORY)
+        found, made = _Indexed(), []
+        for number, folders, keys in items(batches):
+            run = Run(folders, keys=keys)
+            # The files of two runs may hold the same cells, so they share no id.
+            write_id = self.prefix + uuid.uuid4().hex[len(self.prefix) :]
+
+            written = write_merged(
+                self.how, run, store, arrange, partial(write_rows, store, options=options, write_id=write_id)
+            )
+            if written is None:
+                made.append([number, None])
+                continue
+            found.labels.append(run.label_of(written))
+            for one in written.values():
+                for column, pairs in one.pairs.items():
+                    found.add(column, pairs["value"].combine_chunks())
+            tables = {table: [w.labels[0], w.keys[0], w.rows, w.bytes] for table, w in written.items()}
+            made.append([number, tables])
+        return {"made": made, **found.put(store, self.token)}
+
+
+@dataclass(frozen=True)
+class CopyFiles(Work):
+    """Copy files that arrive as their number, their key, the folder to copy to and the id to have there."""
+
+    source: Address
+
+    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
+        """Return the keys, rows and bytes of the copies of some files."""
+        source = self.source.open()
+        made = []
+        for number, old, folder, write_id in items(batches):
+            # A name for each attempt: one that was cut off may have left a file behind.
+            new = f"{folder}{naming.file_id(write_id)}.parquet"
+            copy_file(source, store, (old, new))
+            made.append([number, new, *footer(store, new)])
+        store.sync([new for _, new, *_ in made])
+        return {"made": made}
+
+
+@dataclass(frozen=True)
+class ReadCells(Work):
+    """Read columns of files, which arrive as their key and a text; yield both."""
+
+    columns: tuple[str, ...]
+
+    def run(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of the files, with the text that came with each."""
+        store = self.store.open()
+        for key, text in items(batches):
+            with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+                for batch in file.iter_batches(FILE_BATCH_ROWS, columns=list(self.columns)):
+                    columns = [pa.repeat(pa.scalar(text), batch.num_rows), *map(batch.column, self.columns)]
+                    yield pa.RecordBatch.from_arrays(
+                        columns, names=["text", *map(spark_name, range(len(self.columns)))]
+                    )
+
+
+@dataclass(frozen=True)
+class CollectMetadata(Work):
+    """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key."""
+
+    layout: SkippingLayout
+
+    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
+        """Return where the data-skipping metadata of some files are."""
+        # Most tasks do without, and a worker may have to compile what it imports.
+        from kartosql.formats.xskipper.collect import DataFile
+        from kartosql.formats.xskipper.refreshing import Sources
+        from kartosql.formats.xskipper.scans import parquet_scan
+        from kartosql.parquet.reader import open_footer
+
+        sources = Sources(parquet_scan(store), partial(open_footer, store))
+
+        def found() -> Iterator[pa.Table]:
+            listed = items(batches)
+            while portion := [DataFile(*item) for item in islice(listed, PORTION)]:
+                yield from sources.rows(portion, self.layout)
+
+        return {"metadata": put_tables(store, self.token, self.layout.arrow_schema, found(), _METADATA_ROWS)}

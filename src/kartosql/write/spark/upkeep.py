@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
-from kartosql.formats.xskipper import DataFile
-from kartosql.formats.xskipper import Layout as FileLayout
-from kartosql.formats.xskipper.collect import partition_values
+from kartosql.formats.xskipper.collect import DataFile, partition_values
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
+from kartosql.formats.xskipper.writer import Layout as FileLayout
 from kartosql.store import Store
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge, Run
 from kartosql.write.operation import Operation
 from kartosql.write.rows import Written
-from kartosql.write.spark.job import Job, address_of
-from kartosql.write.spark.sides import collected, pieces
-from kartosql.write.spark.work import CollectMetadata, CopyFiles, MergeFiles, ReadValues
+from kartosql.write.spark.job import Job, address_of, discard
+from kartosql.write.spark.task import CollectMetadata, CopyFiles, MergeFiles, ReadValues
+from kartosql.write.spark.task_outputs import collected, pieces
 
 # How much of the id of a job stands at the beginning of the ids of what its tasks write.
 _PREFIX = 16
@@ -36,38 +33,35 @@ def pairs_of_columns(operation: Operation, table: DatasetTable, columns: Sequenc
     with Job(operation.spark, operation.store, table.uuid) as job:
         items = list(zip(table.labels, table.files, strict=True))
         answers = job.run(job.spread(items), ReadValues(job.address, job.token, types)) if items else []
-        return collected(operation.store, answers, types, table.labels, operation.sorter, operation.memory)
+        return collected(operation.store, answers, types, table.labels, operation.options)
 
 
 # -- merging -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Merged:
-    """What became of runs: the files of each by table, None for one that was left alone, and the pairs of all."""
+def merge_runs(
+    operation: Operation, how: Merge, runs: Sequence[Run]
+) -> tuple[list[dict[str, Written] | None], dict[str, pa.Table]]:
+    """Write the files that take the place of those of some runs.
 
-    made: Sequence[Mapping[str, Written] | None]
-    pairs: Mapping[str, pa.Table]
-
-
-def merge_runs(operation: Operation, how: Merge, runs: Sequence[Run]) -> Merged:
-    """Write the files that take the place of those of some runs."""
+    Returns the files of each run by table, None for one that was left alone, and the pairs of all.
+    """
     store, uuid_ = operation.store, next(iter(how.tables.values())).uuid
     with Job(operation.spark, store, uuid_) as job:
         prefix = job.id[:_PREFIX]
-        work = MergeFiles(job.address, job.token, prefix, how, operation.row_group_rows)
+        work = MergeFiles(job.address, job.token, prefix, how, operation.options.row_group_rows)
         try:
             items = [[number, run.folders, run.keys] for number, run in enumerate(runs)]
             answers = job.run(job.spread(items), work)
             labels = [label for answer in answers for label in answer["labels"]]
             types = _index_types(how)
-            pairs = collected(store, answers, types, labels, operation.sorter, operation.memory)
+            pairs = collected(store, answers, types, labels, operation.options)
         except BaseException:
-            _discard(store, [f"{uuid_}/{table}/" for table in how.tables], lambda id_: id_.startswith(prefix))
+            discard(store, [f"{uuid_}/{table}/" for table in how.tables], lambda id_: id_.startswith(prefix))
             raise
     found = dict(chain.from_iterable(answer["made"] for answer in answers))
     made = [None if found[n] is None else _written(how, found[n]) for n in range(len(runs))]
-    return Merged(made, {column: table for column, table in pairs.items() if table.num_rows})
+    return made, {column: table for column, table in pairs.items() if table.num_rows}
 
 
 def _index_types(how: Merge) -> dict[str, pa.DataType]:
@@ -79,8 +73,8 @@ def _written(how: Merge, made: Mapping[str, Any]) -> dict[str, Written]:
     found = {}
     for name, (label, key, rows, size) in made.items():
         table = how.tables[name]
-        layout = Layout(table.uuid, how.name)
-        found[name] = Written(layout, name, table.schema, (label,), (key,), {}, rows, size)
+        layout = Layout(table.uuid, how.name, table=name)
+        found[name] = Written(layout, table.schema, (label,), (key,), {}, rows, size)
     return found
 
 
@@ -105,18 +99,10 @@ def copy_all(
             answers = job.run(job.spread(items), CopyFiles(job.address, job.token, address_of(source))) if items else []
         except BaseException:
             ids = {id_ for *_, id_ in begins}
-            _discard(target, [f"{uuid_}/"], ids.__contains__)
+            discard(target, [f"{uuid_}/"], ids.__contains__)
             raise
     made = sorted(chain.from_iterable(answer["made"] for answer in answers))
     return [key for _, key, *_ in made], sum(rows for *_, rows, _ in made), sum(size for *_, size in made)
-
-
-def _discard(store: Store, prefixes: Sequence[str], is_ours: Callable[[str], bool]) -> None:
-    """Delete the files whose write has a certain id, also those of which no task could tell."""
-    for prefix in prefixes:
-        with contextlib.suppress(Exception):
-            ids = {key: naming.write_id(key) for key in store.list_below(prefix)}
-            store.delete([key for key, id_ in ids.items() if id_ is not None and is_ours(id_)])
 
 
 # What the driver takes of metadata at once.

@@ -11,20 +11,19 @@ import contextlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, key_problem
 from kartosql.write.change import Change
-from kartosql.write.identity import Identity, read_identity
+from kartosql.write.document import Identity, read_identity
 
 LOG = f"{SIDE_FOLDER}/log"
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One commit: ``added`` maps labels to their files by table, and ``removed`` lists labels.
 
     ``positions`` says of added labels whose place they took, ``origin`` which commit made the
@@ -66,21 +65,11 @@ def record(store: Store, change: Change, document: DatasetDocument, removed: Ite
 
 
 def _encode(change: Change, identity: Identity, removed: Iterable[str]) -> bytes:
-    made: dict[str, Any] = {
-        "id": identity.id,
-        "parent": identity.parent,
-        "sequence": identity.sequence,
-        "operation": identity.operation,
-        "time": identity.time,
-        "origin": identity.origin,
-        "added": {label: dict(files) for label, files in change.added.items()},
-        "removed": sorted(removed),
-    }
-    if change.positions:
-        made["positions"] = dict(change.positions)
-    if change.repaired:
-        made["repaired"] = list(change.repaired)
-    return json.dumps(made).encode()
+    names = ("id", "parent", "sequence", "operation", "time", "origin")
+    made = {name: getattr(identity, name) for name in names}
+    made |= {"added": {label: dict(files) for label, files in change.added.items()}, "removed": sorted(removed)}
+    later = {"positions": change.positions, "repaired": change.repaired}
+    return json.dumps(made | {name: value for name, value in later.items() if value}).encode()
 
 
 def keys(store: Store, uuid: str) -> list[str]:
@@ -88,16 +77,16 @@ def keys(store: Store, uuid: str) -> list[str]:
     return list(store.list_below(f"{uuid}/{LOG}/"))
 
 
-def read(store: Store, uuid: str) -> list[Entry]:
+def read(store: Store, uuid: str) -> list[LogEntry]:
     """Return all entries of a dataset, in the order of their commits; torn ones are left out."""
     found = [e for e in store.map(lambda key: _read(store, uuid, key), keys(store, uuid)) if e is not None]
     return sorted(found, key=lambda e: e.order)
 
 
-def _read(store: Store, uuid: str, key: str) -> Entry | None:
+def _read(store: Store, uuid: str, key: str) -> LogEntry | None:
     try:
         made = json.loads(store.read_metadata(key))
-        entry = Entry(
+        entry = LogEntry(
             id=made["id"],
             parent=made["parent"],
             sequence=made["sequence"],
@@ -114,7 +103,7 @@ def _read(store: Store, uuid: str, key: str) -> Entry | None:
         return None
 
 
-def _is_sound(entry: Entry, uuid: str, key: str) -> bool:
+def _is_sound(entry: LogEntry, uuid: str, key: str) -> bool:
     texts: list[object] = [entry.id, entry.operation, entry.time, *entry.removed, *entry.repaired]
     texts += [text for pair in entry.positions.items() for text in pair]
     files = [file for tables in entry.added.values() for file in tables.values()]
@@ -138,14 +127,14 @@ class Lost:
     brought back.
     """
 
-    entry: Entry
+    entry: LogEntry
     added: Mapping[str, Mapping[str, str]]
     removed: tuple[str, ...]
     later: frozenset[str]
     reason: str | None = None
 
 
-def lost(entries: Sequence[Entry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
+def lost(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
     """Return the commits that the document with this identity and these labels has lost, in their order.
 
     Each tells what is missing of it in the end: nothing that was removed later on is. Without
@@ -154,7 +143,7 @@ def lost(entries: Sequence[Entry], identity: Identity | None, labels: Iterable[s
     return net(dropped(entries, identity, labels))
 
 
-def dropped(entries: Sequence[Entry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
+def dropped(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
     """Return the commits that a document has lost, each with what it did when the others before it are back."""
     if identity is None:
         return []
@@ -189,7 +178,7 @@ def net(found: Sequence[Lost]) -> list[Lost]:
     return left
 
 
-def _ancestors(by_id: Mapping[str, Entry], identity: Identity) -> set[str]:
+def _ancestors(by_id: Mapping[str, LogEntry], identity: Identity) -> set[str]:
     known = {identity.id, *identity.recent}
     at: str | None = identity.id
     pending = [*identity.recent]
@@ -204,7 +193,11 @@ def _ancestors(by_id: Mapping[str, Entry], identity: Identity) -> set[str]:
 
 
 def _lost(
-    entry: Entry, by_id: Mapping[str, Entry], known: Collection[str], recent: Sequence[str], state: Collection[str]
+    entry: LogEntry,
+    by_id: Mapping[str, LogEntry],
+    known: Collection[str],
+    recent: Sequence[str],
+    state: Collection[str],
 ) -> Lost:
     at: str | None = entry.parent
     while at is not None and at not in known and at in by_id:

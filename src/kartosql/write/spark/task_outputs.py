@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from kartosql.store import Store
 from kartosql.write import files
-from kartosql.write.pairs import Pairs
-from kartosql.write.sorting import Sorter
+from kartosql.write.indexing import Pairs
+from kartosql.write.rows import WriteOptions
 
 PAIRS_PER_ROW_GROUP = 65_536
 
@@ -67,18 +67,17 @@ def collected(
     answers: Sequence[Mapping[str, Any]],
     types: Mapping[str, pa.DataType],
     labels: Sequence[str],
-    sorter: Sorter | None,
-    memory: int,
+    options: WriteOptions,
 ) -> dict[str, pa.Table]:
-    """Return the pairs of each index that tasks have put into the store; they take no more than ``memory`` here.
+    """Return the pairs of each index that tasks have put into the store; they take no more than its ``memory`` here.
 
     ``types`` are those of the index columns; ``labels`` are all that ``answers`` tell, in any order.
     """
-    limit = memory // 8 // max(1, len(types))
+    limit = options.memory // 8 // max(1, len(types))
     place_of = {label: place for place, label in enumerate(labels)}
     found = {}
     for name, type_ in types.items():
-        pairs = Pairs(type_, sorter, limit)
+        pairs = Pairs(type_, options.sorter, limit)
         try:
             here = [answer for answer in answers if name in answer["pairs"]]
             store.map(partial(_add, store, name, pairs, place_of), here)

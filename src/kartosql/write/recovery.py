@@ -20,24 +20,24 @@ from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change
 from kartosql.write.document import Head, read_raw, remove, swap, touched, with_marks
-from kartosql.write.prepare import prepare
-from kartosql.write.race import Patience, Race, attempts
+from kartosql.write.rebase import rebase
+from kartosql.write.retry import Race, RetryPolicy, attempts
 from kartosql.write.schema import HeadMoved, heal
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
 
 
-def read_head(store: Store, uuid: str, patience: Patience | None = None) -> Head | None:
+def read_head(store: Store, uuid: str, patience: RetryPolicy | None = None) -> Head | None:
     """Return the head of a dataset with no change under way in it, None if there is no dataset.
 
     Changes of several datasets that were left behind are carried out or taken back first.
     Raises what reading the document raises.
     """
-    head = open_head(store, uuid, patience or Patience())
+    head = open_head(store, uuid, patience or RetryPolicy())
     return None if head is None or head.is_absent else head
 
 
-def open_head(store: Store, uuid: str, patience: Patience, *, is_primary: bool = False) -> Head | None:
+def open_head(store: Store, uuid: str, patience: RetryPolicy, *, is_primary: bool = False) -> Head | None:
     """Return the head of a dataset after changes that were under way in it, also that of an absent one.
 
     A change that is only announced at a seed stays, unless the caller ``is_primary`` in one of
@@ -173,7 +173,7 @@ def roll_forward(store: Store, head: Head, intent: Intent) -> None:
     )
     live = Head(with_marks(head.document, absent=None), head.version)
     time_ = dt.datetime.now(dt.timezone.utc)
-    prepared = prepare(store, change, live, None, commit_id=intent.tx, now=time_)
+    prepared = rebase(store, change, live, None, commit_id=intent.tx, now=time_)
     swap(store, with_marks(prepared.document, intent=None), head)
 
 

@@ -11,8 +11,7 @@ from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.write.change import Change, apply, partition_keys_of
-from kartosql.write.document import Head, check_writable, with_marks
-from kartosql.write.identity import digest, succeed
+from kartosql.write.document import Head, check_writable, digest, succeed, with_marks
 from kartosql.write.indexing import IndexWork
 from kartosql.write.marks import MIN_GRACE, expired, keep
 from kartosql.write.schema import Schemas, heal, read_known, replaced, widened, with_history
@@ -30,7 +29,7 @@ class Prepared:
     has_pending: bool
 
 
-def prepare(
+def rebase(
     store: Store,
     change: Change,
     head: Head | None,

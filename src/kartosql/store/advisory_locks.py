@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from kartosql.store import steps
+from kartosql.store import syscalls
 
 TURN_SECONDS = 5.0
 _LOCKS = [threading.Lock() for _ in range(64)]
@@ -72,13 +72,13 @@ def of_folder(path: str) -> Iterator[None]:
     finally:
         if is_held:
             with contextlib.suppress(OSError):
-                steps.unlock(fd)
+                syscalls.unlock(fd)
         os.close(fd)
 
 
 def lock_before(fd: int, until: float) -> bool:
     """Lock an open file; False if others hold its lock until that time of the monotonic clock has passed."""
-    while not steps.try_lock(fd):
+    while not syscalls.try_lock(fd):
         if time.monotonic() > until:
             return False
         time.sleep(random.uniform(0.0005, 0.003))

@@ -8,7 +8,11 @@ from typing import Any
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write import cubes, datasets, files
+from kartosql.write.inputs import Rows
+from kartosql.write.layout import Layout
 from kartosql.write.operation import Operation
+from kartosql.write.rows import WriteOptions, Written
+from kartosql.write.rows import write_rows as write_files
 
 Summary = dict[str, int]
 
@@ -58,6 +62,13 @@ def write_dataset(
         overwrite=overwrite,
     )
     return _summary(done)
+
+
+def write_rows(
+    store: Store, rows: Rows, layout: Layout, *, write_id: str | None = None, presorted: bool = False, **options: Any
+) -> Written:
+    """Write the data files of one table; ``options`` are fields of WriteOptions."""
+    return write_files(store, rows, layout, WriteOptions(**options), write_id=write_id, presorted=presorted)
 
 
 def _summary(done: Mapping[str, Any]) -> Summary:

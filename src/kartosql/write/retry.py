@@ -15,7 +15,7 @@ ATTEMPTS = 100
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long, in seconds, a commit goes on after lost races, and waits for a change under way elsewhere.
 
     ``intent`` is the time for which a change of several datasets may stand still before others
