@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import uuid
 from decimal import Decimal
@@ -347,3 +348,38 @@ def test_the_metadata_are_those_of_version_4(connection):
     assert metadata.versions == [4]
     assert metadata.describe()["partition_columns"] == {"p": "integer"}
     assert len(metadata.objects) == 20
+
+
+@pytest.mark.filterwarnings("ignore:.*another program wrote it")
+@pytest.mark.parametrize("is_new", [True, False], ids=["new connection", "open connection"])
+def test_a_dataset_that_was_written_anew_under_labels_of_its_user_is_read_anew(tmp_path, is_new, monkeypatch):
+    monkeypatch.setattr("kartosql.formats.kartothek.skipping.RECHECK_SECONDS", 0.0)
+
+    def write(numbers: range) -> None:
+        """Write as other programs do: whole files under labels that a user chose, then the document."""
+        for at in range(4):
+            key = f"d/table/p={at}/mine.parquet"
+            (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
+            part = pa.table({"a": list(numbers[at * 10 : at * 10 + 10])})
+            pq.write_table(part, tmp_path / ".part")
+            (tmp_path / ".part").replace(tmp_path / key)
+        document = tmp_path / "d.by-dataset-metadata.json"
+        found = json.loads(document.read_text())
+        partitions = {f"p={at}/mine": {"files": {"table": f"d/table/p={at}/mine.parquet"}} for at in range(4)}
+        found["metadata"] = {**found["metadata"], "written": str(numbers)}
+        document.write_text(json.dumps({**found, "partitions": partitions}))
+
+    with kartosql.connect(tmp_path) as con:
+        con.create_dataset("d", pa.table({"a": [1], "p": [0]}), partition_on="p")
+        write(range(100, 140))
+        con.sql("CREATE SKIPPING INDEX ON d (MINMAX(a), VALUELIST(a))").rows()
+        sql = "SELECT a, p FROM d WHERE a IN (105, 215, 217) ORDER BY a"
+        assert con.sql(sql).rows() == [(105, 0)]
+        assert read(con, sql).get("minmax", 4) == 1
+        write(range(200, 240))
+        with kartosql.connect(tmp_path) as other:
+            asked = other if is_new else con
+            assert asked.sql(sql).rows() == [(215, 1), (217, 1)]
+            asked.sql("REFRESH SKIPPING INDEX ON d").rows()
+            assert asked.sql(sql).rows() == [(215, 1), (217, 1)]
+            assert read(asked, sql).get("minmax", 4) == 1

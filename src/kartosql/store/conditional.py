@@ -34,6 +34,11 @@ class Detail(NamedTuple):
     size: int
     modified: dt.datetime
 
+    @property
+    def milliseconds(self) -> int:
+        """The time in milliseconds since 1970, as data-skipping metadata name it."""
+        return int(self.modified.timestamp() * 1000)
+
 
 class PreconditionFailed(Exception):
     """The key does not hold the expected version.

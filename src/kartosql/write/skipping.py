@@ -224,7 +224,7 @@ def _refresh(
     files = []
     for at, key in enumerate(table.files):
         if key in details:
-            modified = int(details[key].modified.timestamp() * 1000)
+            modified = details[key].milliseconds
             row = values.part_of_file[at]
             partition = {k: column[row] for k, column in columns.items()}
             files.append(DataFile(f"{place.table}/{key.removeprefix(prefix)}", modified, key, partition))

@@ -117,8 +117,7 @@ class SkippingTable(DatasetTable):
         """Data-skipping metadata of the files."""
         from kartosql.formats.kartothek.skipping import DatasetSkipping
 
-        prefix = f"{self.uuid}/{self.table}/"
-        return DatasetSkipping(self.store, self.place, [key.removeprefix(prefix) for key in self.files])
+        return DatasetSkipping(self.store, self.place, f"{self.uuid}/{self.table}/", self.files)
 
 
 @dataclass(frozen=True, eq=False)

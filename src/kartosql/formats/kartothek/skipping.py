@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from kartosql.errors import StoreError
+from kartosql.formats.kartothek.naming import write_id
 from kartosql.formats.kartothek.places import Place
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import Index
@@ -17,14 +19,17 @@ RECHECK_SECONDS = 1.0  # how often files that are not indexed make us look for n
 class DatasetSkipping(MetadataSkipping):
     """The data-skipping metadata of one table, read when a condition first asks for them.
 
-    Files of a dataset never change, so what is known of one stays true; metadata are only read
-    again for files that are not in them. Whatever is wrong with them warns once and rules out nothing.
+    ``files`` are the keys of its files, below ``folder``. A file with a name that its writer made up, by an id, never
+    changes, so what is known of it stays true; one with a label that a user chose may be another since, which its time
+    tells. Metadata are only read again for files that are not in them. Whatever is wrong with them warns once and rules
+    out nothing.
     """
 
-    def __init__(self, store: Store, place: Place, files: Iterable[str]) -> None:
+    def __init__(self, store: Store, place: Place, folder: str, files: Iterable[str]) -> None:
         self._store = store
         self._place = place
-        self._names = [f"{place.table}/{file}" for file in files]
+        self._folder = folder
+        self._names = [f"{place.table}/{file.removeprefix(folder)}" for file in files]
         self._is_complete = False
         self._looked = 0.0
         self._tell = Warned()
@@ -53,5 +58,18 @@ class DatasetSkipping(MetadataSkipping):
                 odd.add(path)  # one of the entries is about something else
             number = name[len(path) + 1 :]
             times[path] = int(number) if number.lstrip("-").isdecimal() else -1
+        indexed = {name: times[name] for name in self._names if name in times}
+        times |= self._times_of([name for name in indexed if write_id(name) is None])
         self._files = [(name, -1 if name in odd else times.get(name, -1)) for name in self._names]
-        self._is_complete = all(name in times for name in self._names)
+        self._is_complete = all(name in indexed and indexed[name] == times[name] for name in self._names)
+
+    def _times_of(self, names: Sequence[str]) -> dict[str, int]:
+        """Return when files were written, -1 where the store does not tell."""
+        if not names:
+            return {}
+        try:
+            details = self._store.details(self._folder)
+        except StoreError:
+            return dict.fromkeys(names, -1)
+        found = ((name, details.get(self._folder + name.removeprefix(f"{self._place.table}/"))) for name in names)
+        return {name: detail.milliseconds if detail is not None else -1 for name, detail in found}
