@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 import warnings
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -104,6 +105,23 @@ def prepare(store):
     datasets.create_dataset(Operation(store, "create_dataset"), "d", PLAIN, partition_on="p", index_columns="s")
 
 
+@cache
+def prepared():
+    """Return a prepared store as files by their keys, and what readers see of it."""
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    prepare(store)
+    return {key: store.read(key) for key in store.details()}, state_of(store)
+
+
+def stored(name):
+    """Return a new store in which an operation can be carried out."""
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    if name != "build":
+        for key, data in prepared()[0].items():
+            store.put(key, data)
+    return store
+
+
 def at(store):
     # Others that stand still are not waited for: they have crashed.
     return Operation(store, "test", patience=RetryPolicy(intent=0.001))
@@ -147,25 +165,19 @@ def at_each_step(name, done):
     number = 0
     while True:
         number += 1
-        url = f"memory://{uuid.uuid4().hex}"
-        if name != "build":
-            prepare(Store(url))
-        before = state_of(Store(url))
-        store = Store(url)
+        store = stored(name)
         steps = dying(store, number, done=done)
         try:
             OPERATIONS[name](store)
         except Crash:
-            yield number, Store(url), before
+            yield number, Store(store.url), {} if name == "build" else prepared()[1]
             continue
         assert steps() < number
         return
 
 
 def after(name):
-    store = Store(f"memory://{uuid.uuid4().hex}")
-    if name != "build":
-        prepare(store)
+    store = stored(name)
     OPERATIONS[name](store)
     return state_of(store)
 
