@@ -242,7 +242,7 @@ def test_memory_may_run_out_in_any_form_of_a_result(folder, form, tmp_path, monk
     with kartosql.connect(str(folder)) as con:
         query = con.sql("SELECT * FROM d")
         arguments = {"write": (str(tmp_path / "a.parquet"),), "head": (2,)}.get(form, ())
-        monkeypatch.setattr(kartosql.query.SelectQuery, "_plan", fail)
+        monkeypatch.setattr(kartosql.query.Execution, "plan", fail)
         with pytest.raises(LimitError) as e:
             getattr(query, form)(*arguments)
     assert e.value.code == "out-of-memory"

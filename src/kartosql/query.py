@@ -1,18 +1,21 @@
-"""A SELECT, from its text to the stream of its rows."""
+"""A SELECT: planned, carried out, and what that took."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from kartosql.engines.base import EngineStatement, RunStats
-from kartosql.engines.duckdb import LOST_COLUMN, FileAccess, Planner, Runtime, Statement, table_names
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.planner import Planner
+from kartosql.engines.duckdb.runtime import Runtime
+from kartosql.engines.duckdb.statement import LOST_COLUMN, Statement, table_names
 from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
@@ -20,20 +23,281 @@ from kartosql.plan.cache import PlanCache
 from kartosql.plan.less import counted
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
-from kartosql.plan.report import ScanReport, human_bytes
+from kartosql.plan.report import ScanReport
 from kartosql.plan.scan import Scan
 from kartosql.result import Progress, Query
-from kartosql.routing import NOT_SPARK, Router, begun
+from kartosql.routing import NOT_SPARK, begun, choose_engine
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
 from kartosql.stopping import Work
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
+from kartosql.text.sizes import human_bytes
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
 _NAME_ERRORS = ("unknown-column", "unknown-table", "invalid-query")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a query is carried out with: engines, settings, plans that are kept, and what happened before.
+
+    ``phases`` are the seconds that each phase took so far; ``calls`` and ``data_bytes`` are what was asked of the
+    store before the query. ``traced`` says that each step of the plan holds its files.
+    """
+
+    runtime: Runtime
+    settings: Settings
+    plans: PlanCache
+    pruned: bool
+    traced: bool
+    phases: Mapping[str, float]
+    calls: Mapping[str, int]
+    data_bytes: int
+
+
+@dataclass(frozen=True)
+class PlannedQuery:
+    """A query with the files that it reads, and the engine that reads them; ``is_kept`` tells of an earlier plan."""
+
+    bound: BoundQuery
+    report: ScanReport
+    is_kept: bool
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to carry out a query: as it is bound, ``ordered`` by the engine's order of joins, on Spark or not."""
+
+    bound: BoundQuery
+    ordered: bool = True
+    not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
+
+    def after(self, error: KartosqlError, *, chose_spark: bool) -> Way | None:
+        """Return the way that is left after one ended with an error, if any; ``chose_spark`` says who ran it."""
+        occurrences = self.bound.occurrences
+        if error.code in ("unknown-column", "unknown-table") and any(o.columns is not None for o in occurrences):
+            # A reference was overlooked; with every column there the engine can find it.
+            return replace(self, bound=self.bound.with_all_columns())
+        if chose_spark and error.code in NOT_SPARK:
+            return replace(self, not_spark=error.message)
+        return replace(self, ordered=False) if self.ordered and LOST_COLUMN in error.message else None
+
+
+@dataclass(frozen=True)
+class ExecutionResult:
+    """What an execution read and took; what the engine counted is asked for when somebody wants to know."""
+
+    stats: Mapping[str, Any]
+    counted: RunStats
+    fetched: Mapping[str, int | None]  # of a remote store, whose bytes DuckDB finds in memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a dictionary of its own for whoever asks."""
+        return {**self.stats, **self.counted.settle(), **self.fetched}
+
+
+class Execution:
+    """A query carried out in one way: planned, prepared on its engine, and streamed."""
+
+    def __init__(self, context: Context, way: Way) -> None:
+        self.way = way
+        self.planned: PlannedQuery | None = None
+        self._context = context
+        self._store = context.runtime.store
+        self._files = FileAccess(self._store)
+        self._started = self._prepared = time.perf_counter()
+        self._statement: EngineStatement | None = None
+        self._running: Planner | EngineStatement | None = None
+
+    @property
+    def chose_spark(self) -> bool:
+        """Whether the query was given to Spark without being asked to."""
+        engine = None if self.planned is None else self.planned.report.engine
+        return engine == "spark" and self._context.settings["engine"] == "auto"
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far it is, from any thread; None if it does not run."""
+        running, planned = self._running, self.planned
+        if running is None:
+            return None
+        if planned is None or isinstance(running, Planner):
+            return Progress("plan")
+        return Progress("read", planned.report.files_selected, planned.report.bytes_selected, running.fraction())
+
+    # -- planning ------------------------------------------------------------------------------
+
+    def plan(self, statement: EngineStatement | None = None, *, traced: bool = False) -> PlannedQuery:
+        """Plan the query; functions of the clock have the values that they have in ``statement``."""
+        context, bound = self._context, self.way.bound
+        traced = traced or context.traced
+        found = None
+        if statement is None and context.pruned and not traced:
+            found = context.plans.scan(bound, prune, context.settings.engine_settings())
+        scan = replace(found, phases={}) if found is not None else self._pruned(statement, traced)
+        self.planned = PlannedQuery(bound, self._report(scan), found is not None)
+        return self.planned
+
+    def _pruned(self, statement: EngineStatement | None, traced: bool) -> Scan:
+        bound, context = self.way.bound, self._context
+        options: dict[str, Any] = {"freeze": statement.clock if statement is not None else None, "trace": traced}
+        options |= {} if context.pruned else {"enabled": False}
+        with context.runtime.planner(context.settings, self._files) as planner:
+            self._running = planner
+            try:
+                with planner.errors(bound.select.text):
+                    return prune(bound, planner.evaluator, **options)
+            finally:
+                self._running = None
+
+    def _report(self, scan: Scan) -> ScanReport:
+        files, settings = self._files, self._context.settings
+        phases = {**self._context.phases, **scan.phases}
+        residual = partial(_residual, self.way.bound)
+        report = ScanReport(self.way.bound.select.text, "duckdb", "", scan, files.sizes, residual, phases=phases)
+        most = STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
+        if report.files_selected <= most or settings["max_bytes"] is not None:
+            files.stat(report.selected)
+        choice = choose_engine(settings, report, files, self.way.not_spark, self._untranslatable)
+        return replace(report, engine=choice.engine, engine_reason=choice.reason)
+
+    def _untranslatable(self, report: ScanReport) -> str | None:
+        """Return why Spark would not give DuckDB's answer, None if it does."""
+        try:
+            self.check_spark(report)
+        except KartosqlError as e:
+            if e.code not in NOT_SPARK:
+                raise
+            return e.message
+        return None
+
+    def check_spark(self, report: ScanReport) -> None:
+        """Raise what Spark would refuse; no session is started."""
+        statement: Any = self._start("spark", report)
+        try:
+            statement.check(self.way.bound, report.scan)
+        finally:
+            statement.close()
+
+    def _check_budget(self, report: ScanReport) -> None:
+        limit = self._context.settings["max_bytes"]
+        if limit is None:
+            return
+        total = sum(report.sizes.get(key) or 0 for key in report.selected)
+        if total > limit:
+            raise LimitError(
+                f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
+                code="byte-budget",
+                hint="Narrow the conditions, see EXPLAIN COST, or raise max_bytes.",
+            )
+
+    # -- running -------------------------------------------------------------------------------
+
+    def begin(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
+        """Plan the query and start it; returns what ``EngineStatement.stream`` does."""
+        settings, bound = self._context.settings, self.way.bound
+        statement = self._early("spark" if settings["engine"] == "spark" else "duckdb")
+        try:
+            report = self.plan(statement).report
+            self._check_budget(report)
+            if statement is None or self.chose_spark:
+                statement = self._start(report.engine, report, statement)
+            self._statement = self._running = statement
+            # Spark does not read metadata in place of rows.
+            run = counted(bound, report.scan) if report.engine == "duckdb" else bound
+            statement.prepare(run, report.scan)
+            self._prepared = time.perf_counter()
+            schema, batches, types = statement.stream(run, ordered=self.way.ordered)
+            if report.engine == "spark":
+                # All rows come at once, and whether Spark has them is known before any is passed on.
+                batches = begun(batches)
+        except BaseException:
+            self._close(statement)
+            raise
+        self._keep()
+        return schema, batches, types
+
+    def frame(self, spark: Any) -> Any:
+        """Plan the query and return it as a DataFrame of a Spark session."""
+        statement: Any = self._early("spark")
+        try:
+            report = self.plan(statement).report
+            self._check_budget(report)
+            if statement is None:
+                statement = self._start("spark", report)
+            return statement.frame(self.way.bound, report.scan, spark)
+        finally:
+            self._close(statement)
+
+    def end(self, rows: int) -> ExecutionResult:
+        """Free the engine, and return what it took to read so many rows."""
+        ended, store, context = time.perf_counter(), self._store, self._context
+        statement, self._statement, self._running = self._statement, None, None
+        assert statement is not None
+        assert self.planned is not None
+        report, counted_by_engine = self.planned.report, statement.measured()
+        stats = {
+            "rows": rows,
+            "seconds": round(ended - self._started, 6),
+            "plan_seconds": round(self._prepared - self._started, 6),
+            "run_seconds": round(ended - self._prepared, 6),
+            "engine": report.engine,
+            "files_total": report.files_total,
+            "files_read": report.files_selected,
+            "bytes_selected": report.bytes_selected,
+            "store": {k: n - context.calls[k] for k, n in store.counter.to_dict().items()},
+        }
+        fetched: dict[str, int | None] = {}
+        if not store.is_local:
+            local = any(store.is_on_disk(key) for key in report.selected)
+            fetched["bytes_read"] = None if local else store.counter.data_bytes - context.data_bytes
+        statement.rest(context.plans.is_kept(report.scan))
+        return ExecutionResult(stats, counted_by_engine, fetched)
+
+    def _keep(self) -> None:
+        """Keep the plan for other statements."""
+        context, planned = self._context, self.planned
+        if planned is None or planned.is_kept or not context.pruned or context.traced:
+            return
+        if not may_tell_time(planned.bound.select.text):
+            context.plans.keep(planned.bound, prune, context.settings.engine_settings(), planned.report.scan)
+
+    def _early(self, engine: str) -> EngineStatement | None:
+        """Start a statement that asks the clock before it is planned, as now() has to be the same in both."""
+        return self._start(engine) if may_tell_time(self.way.bound.select.text) else None
+
+    def _start(
+        self, engine: str, report: ScanReport | None = None, former: EngineStatement | None = None
+    ) -> EngineStatement:
+        """Return a statement over the files of a report, or over files that are still to be chosen.
+
+        ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
+        """
+        runtime, settings, files = self._context.runtime, self._context.settings, self._files
+        every = [p.table for o in self.way.bound.occurrences for p in o.source.parts]
+        if engine == "spark":
+            from kartosql.engines.spark.engine import SparkStatement
+
+            if isinstance(former, Statement):
+                return SparkStatement(former, files, settings)
+            # DuckDB opens files only where nothing else gives a column its type.
+            untyped = any(pa.types.is_null(t) for table in every for t in table.types.values())
+            keys = () if not untyped else None if report is None else report.selected
+            bound = runtime.statement(settings, files, every if untyped else (), keys)
+            return SparkStatement(bound, files, settings)
+        if report is None:
+            return runtime.statement(settings, files, every)
+        tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
+        return runtime.statement(settings, files, tables, report.selected, report.scan)
+
+    def _close(self, statement: EngineStatement | None) -> None:
+        self._statement = self._running = None
+        if statement is not None:
+            statement.close()
 
 
 @tells_failures
@@ -54,33 +318,23 @@ class SelectQuery(Query):
         traced: bool = False,
     ) -> None:
         super().__init__()
-        self._before = runtime.store.counter.to_dict()
-        self._data_before = runtime.store.counter.data_bytes
-        self._runtime = runtime
-        self._store = runtime.store
-        self._settings = settings
-        self._plans = plans or PlanCache()
+        counter = runtime.store.counter
+        calls, data_bytes = counter.to_dict(), counter.data_bytes
+        plans = plans or PlanCache()
         started = time.perf_counter()
         if select.tree is None:
-            self._bound = bind_unplanned(select, table_names(select.text), known, parameters)
+            bound = bind_unplanned(select, table_names(select.text), known, parameters)
         else:
-            self._bound = self._plans.bind(select, known, parameters)
-        self._phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
-        self._report: ScanReport | None = None
+            bound = plans.bind(select, known, parameters)
+        phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
+        self._context = Context(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
+        self._way = Way(bound)
+        self._planned: PlannedQuery | None = None
+        self._execution: Execution | None = None  # what goes on, or went on last
+        self._result: ExecutionResult | None = None
+        self._work: Work | None = None
         self._schema: pa.Schema | None = None
-        self._running: Planner | EngineStatement | None = None
-        self._reading: ScanReport | None = None  # what the run that goes on reads
-        self._kept = False  # whether the scan is one that was kept
-        self._measured: RunStats | None = None
-        # Of a remote store, whose bytes DuckDB finds in memory: what was fetched counts.
-        self._fetched: dict[str, int | None] = {}
-        self._work: Work | None = None  # what goes on
-        self._ordered = True  # whether the engine may choose the order of joins
-        self._engine = "spark" if settings["engine"] == "spark" else "duckdb"  # as far as it is known
-        self._not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
-        self._pruned = pruned
-        self._traced = traced  # whether each step of the plan holds its files
-        if self._bound.suspects:
+        if bound.suspects:
             self._check_suspects()
 
     def _check_suspects(self) -> None:
@@ -94,22 +348,25 @@ class SelectQuery(Query):
         """Return the error about the names that nothing explains, with what is known of them as values."""
         from kartosql.plan.unquoted import with_hints
 
-        bound = self._bound
-        with contextlib.suppress(KartosqlError), self._runtime.planner(self._settings, FileAccess(self._store)) as p:
+        bound, context = self._way.bound, self._context
+        files = FileAccess(context.runtime.store)
+        with contextlib.suppress(KartosqlError), context.runtime.planner(context.settings, files) as p:
             bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, bound.occurrences, p.evaluator))
         return bound.unknown_names()
 
     def _describe(self) -> pa.Schema:
-        statement = self._runtime.statement(self._settings, FileAccess(self._store), keys=())
-        try:
-            return statement.describe(self._bound)
-        finally:
-            statement.close()
+        with contextlib.closing(self._without_files()) as statement:
+            return statement.describe(self._way.bound)
+
+    def _without_files(self) -> Statement:
+        """Return a statement of DuckDB that opens no file."""
+        runtime = self._context.runtime
+        return runtime.statement(self._context.settings, FileAccess(runtime.store), keys=())
 
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the result, from binding alone: no data file is opened, except for PIVOT."""
-        if self._table is not None or self._bound.has_dynamic_columns:
+        if self._table is not None or self._way.bound.has_dynamic_columns:
             return self.arrow().schema
         if self._schema is None:
             self._schema = self._describe()
@@ -118,61 +375,43 @@ class SelectQuery(Query):
     @property
     def report(self) -> ScanReport:
         """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
-        while self._report is None:
-            files = FileAccess(self._store)
-            try:
-                # Who asks for a report before the run wants to know about each step.
-                report = self._plan(files, traced=True)
-                if self._settings["engine"] == "spark":
-                    self._check_spark(report, files)
-                self._report = report
-            except KartosqlError as e:
-                if not self._may_work_otherwise(e):
-                    raise
-        self._add_totals(self._report)
-        return self._report
+        if self._planned is None:
+            self._planned = self._carried_out(self._plan_to_explain)
+        report, runtime = self._planned.report, self._context.runtime
+        # Sizes of files that are not selected; only a report shows them, no run needs them.
+        tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
+        if runtime.store.is_local and sum(len(t.files) for t in tables) <= STAT_LIMIT:
+            report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
+        return report
+
+    def _plan_to_explain(self, execution: Execution) -> PlannedQuery:
+        # Who asks for a report before the run wants to know about each step.
+        planned = execution.plan(traced=True)
+        if self._context.settings["engine"] == "spark":
+            execution.check_spark(planned.report)
+        return planned
 
     @property
     def stats(self) -> dict[str, Any] | None:
         """What was really read; None until the query ran to its end."""
-        if self._stats is None or self._measured is None:
-            return None
-        # A dictionary of its own for whoever asks; what DuckDB counted is asked for now.
-        return {**self._stats, **self._measured.settle(), **self._fetched}
+        return None if self._result is None else self._result.to_dict()
 
     @property
     def progress(self) -> Progress | None:
         """How far the query is, from any thread; None if it does not run."""
-        running, report = self._running, self._reading
-        if running is None:
-            return None
-        if report is None:
-            return Progress("plan")
-        fraction = getattr(running, "fraction", None)
-        return Progress(
-            "read", report.files_selected, report.bytes_selected, fraction() if fraction is not None else None
-        )
-
-    def _fetched_bytes(self, report: ScanReport) -> int | None:
-        """Return the bytes of data files that were fetched, None if some of the files were read from the disk."""
-        if any(self._store.is_on_disk(key) for key in report.selected):
-            return None
-        return self._store.counter.data_bytes - self._data_before
+        execution = self._execution
+        return None if execution is None else execution.progress
 
     def learn_sizes(self) -> None:
         """Learn the sizes of all files of the tables, for an account of what was not read.
 
         Of a remote store this lists each dataset once, as long as it does not change. Raises ``store-failed``.
         """
-        if self._report is not None and not self._store.is_local:
-            tables = [p.part.table for o in self._report.scan.occurrences for p in o.parts]
-            self._report.sizes.update({**self._runtime.sizes_of(tables), **self._report.sizes})
-
-    def _add_totals(self, report: ScanReport) -> None:
-        """Note the sizes of the files that are not selected; only a report shows them, no run needs them."""
-        tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
-        if self._store.is_local and sum(len(t.files) for t in tables) <= STAT_LIMIT:
-            report.sizes.update({**self._runtime.sizes_of(tables), **report.sizes})
+        runtime = self._context.runtime
+        if self._planned is not None and not runtime.store.is_local:
+            report = self._planned.report
+            tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
+            report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
 
     def interrupt(self) -> None:
         """Stop the query if it runs, from any thread."""
@@ -182,219 +421,40 @@ class SelectQuery(Query):
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
         """Be at work, which other threads can stop; what is in memory needs nothing."""
-        return contextlib.nullcontext() if self._table is not None else self._runtime.works.one()
+        return contextlib.nullcontext() if self._table is not None else self._context.runtime.works.one()
 
-    # -- planning and running ------------------------------------------------------------------
-
-    def _plan(self, files: FileAccess, statement: EngineStatement | None = None, *, traced: bool = False) -> ScanReport:
-        """Plan the query; functions of the clock have the values that they have in ``statement``."""
-        freeze = statement.clock if statement is not None else None
-        traced = traced or self._traced
-        unpruned = {} if self._pruned else {"enabled": False}
-        found = None
-        if statement is None and self._pruned and not traced:
-            found = self._plans.scan(self._bound, prune, self._settings.engine_settings())
-        self._kept = found is not None
-        if found is not None:
-            return self._account(replace(found, phases={}), files)
-        with self._runtime.planner(self._settings, files) as planner:
-            self._running = planner
+    def _carried_out(self, carry_out: Callable[[Execution], _T]) -> _T:
+        """Return what comes of an execution in the first way that leads to it; raises what ended the last one."""
+        while True:
+            self._execution = execution = Execution(self._context, self._way)
             try:
-                with planner.errors(self._bound.select.text):
-                    scan = prune(self._bound, planner.evaluator, trace=traced, freeze=freeze, **unpruned)
-            finally:
-                self._running = None
-        return self._account(scan, files)
-
-    def _account(self, scan: Scan, files: FileAccess) -> ScanReport:
-        phases = {**self._phases, **scan.phases}
-        report = ScanReport(
-            self._bound.select.text, "duckdb", "", scan, files.sizes, partial(_residual, self._bound), phases=phases
-        )
-        count = report.files_selected
-        if (
-            count <= (STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT)
-            or self._settings["max_bytes"] is not None
-        ):
-            files.stat(report.selected)
-        choice = Router(self._settings, self._not_spark).choose(report, files, self._untranslatable)
-        self._engine = choice.engine
-        return replace(report, engine=choice.engine, engine_reason=choice.reason)
-
-    def _untranslatable(self, report: ScanReport, files: FileAccess) -> str | None:
-        """Return why Spark would not give DuckDB's answer, None if it does."""
-        self._engine = "spark"
-        try:
-            self._check_spark(report, files)
-        except KartosqlError as e:
-            if e.code not in NOT_SPARK:
-                raise
-            return e.message
-        return None
-
-    def _check_spark(self, report: ScanReport, files: FileAccess) -> None:
-        """Raise what Spark would refuse; no session is started."""
-        statement: Any = self._start(files, report)
-        try:
-            statement.check(self._bound, report.scan)
-        finally:
-            statement.close()
-
-    def _check_budget(self, report: ScanReport) -> None:
-        limit = self._settings["max_bytes"]
-        if limit is None:
-            return
-        total = sum(report.sizes.get(key) or 0 for key in report.selected)
-        if total > limit:
-            raise LimitError(
-                f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
-                code="byte-budget",
-                hint="Narrow the conditions, see EXPLAIN COST, or raise max_bytes.",
-            )
+                return carry_out(execution)
+            except KartosqlError as e:
+                way = self._way.after(e, chose_spark=execution.chose_spark)
+                if way is None:
+                    raise
+                if way.bound is not self._way.bound:
+                    self._context.plans.correct(way.bound)
+                self._way = way
 
     def reader(self) -> pa.RecordBatchReader:
         """Run the query and return its stream of record batches."""
         if self._table is not None:
             return self._table.to_reader()
-        self._work = work = self._runtime.works.begin()
+        self._work = work = self._context.runtime.works.begin()
         try:
             with work:
-                while True:
-                    try:
-                        return self._run(work)
-                    except KartosqlError as e:
-                        if not self._may_work_otherwise(e):
-                            raise
+                self._schema, batches, self._types = self._carried_out(Execution.begin)
         except BaseException:
             work.end()
             raise
+        execution = self._execution
+        assert execution is not None
+        self._planned = execution.planned
+        return pa.RecordBatchReader.from_batches(self._schema, self._passed_on(batches, execution, work))
 
-    def _run(self, work: Work) -> pa.RecordBatchReader:
-        """Run the query once, in the way that is known to be open; ``work`` goes on until the stream ends."""
-        started = time.perf_counter()
-        self._reading = None
-        files = FileAccess(self._store)
-        # Begun before planning, as now() has to be the same in both.
-        statement: EngineStatement | None = self._start(files) if may_tell_time(self._bound.select.text) else None
-        try:
-            report = self._plan(files, statement)
-            self._check_budget(report)
-            if statement is None or (report.engine == "spark" and self._settings["engine"] == "auto"):
-                statement = self._start(files, report, statement)
-            self._running, self._reading = statement, report
-            # Spark does not read metadata in place of rows.
-            bound = counted(self._bound, report.scan) if report.engine == "duckdb" else self._bound
-            statement.prepare(bound, report.scan)
-            planned = time.perf_counter()
-            schema, batches, self._types = statement.stream(bound, ordered=self._ordered)
-            if report.engine == "spark":
-                # All rows come at once, and whether Spark has them is known before any is passed on.
-                batches = begun(batches)
-        except BaseException:
-            self._end(statement)
-            raise
-        self._report = report
-        self._schema = schema
-        if self._pruned and not self._traced and not self._kept and not may_tell_time(self._bound.select.text):
-            self._plans.keep(self._bound, prune, self._settings.engine_settings(), report.scan)
-        return pa.RecordBatchReader.from_batches(
-            schema, self._finish(batches, statement, report, started, planned, work)
-        )
-
-    def spark_frame(self, spark: Any) -> Any:
-        """Return the result as a DataFrame of a Spark session, index-pruned, which runs when rows are asked for.
-
-        The setting ``engine`` has to be ``spark``. Raises ``not-portable`` where Spark's answer
-        would not be DuckDB's.
-        """
-        files = FileAccess(self._store)
-        statement: Any = self._start(files) if may_tell_time(self._bound.select.text) else None
-        try:
-            report = self._plan(files, statement)
-            self._check_budget(report)
-            if statement is None:
-                statement = self._start(files, report)
-            self._report = report
-            return statement.frame(self._bound, report.scan, spark)
-        finally:
-            self._end(statement)
-
-    def _may_work_otherwise(self, error: KartosqlError) -> bool:
-        """Return whether to run the query once more, and prepare for that."""
-        occurrences = self._bound.occurrences
-        if error.code in ("unknown-column", "unknown-table") and any(o.columns is not None for o in occurrences):
-            # A reference was overlooked; with every column there the engine can find it.
-            for occurrence in occurrences:
-                occurrence.all_used = True
-            return True
-        if self._engine == "spark" and self._settings["engine"] == "auto" and error.code in NOT_SPARK:
-            self._not_spark = error.message
-            self._engine = "duckdb"
-            return True
-        if self._ordered and LOST_COLUMN in error.message:
-            self._ordered = False
-            return True
-        return False
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The values of the parameters, by the names that conditions of the plan give them."""
-        return self._bound.parameters if isinstance(self._bound.parameters, Mapping) else {}
-
-    @property
-    def sources(self) -> tuple[Table, ...]:
-        """The tables of the statement, one per place that names one."""
-        return self._bound.sources
-
-    def answer_over(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Return the answer over other data, one table in memory for each of ``sources``."""
-        sources = [arrow_table(s.name, t) for s, t in zip(self.sources, tables, strict=True)]
-        pairs = zip(self._bound.occurrences, sources, strict=True)
-        bound = replace(self._bound, occurrences=tuple(replace(o, source=source) for o, source in pairs))
-        statement = self._runtime.statement(self._settings, FileAccess(self._store), keys=())
-        try:
-            statement.prepare(bound, Scan(()))
-            schema, batches, _ = statement.stream(bound)
-            return pa.Table.from_batches(list(batches), schema)
-        finally:
-            statement.close()
-
-    def _start(
-        self, files: FileAccess, report: ScanReport | None = None, former: EngineStatement | None = None
-    ) -> EngineStatement:
-        """Return a statement over the files of a report, or over files that are still to be chosen.
-
-        ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
-        """
-        every = [p.table for o in self._bound.occurrences for p in o.source.parts]
-        if self._engine == "spark":
-            from kartosql.engines.spark.engine import SparkStatement
-
-            if isinstance(former, Statement):
-                return SparkStatement(former, files, self._settings)
-            # DuckDB opens files only where nothing else gives a column its type.
-            untyped = any(pa.types.is_null(t) for table in every for t in table.types.values())
-            keys = () if not untyped else None if report is None else report.selected
-            bound = self._runtime.statement(self._settings, files, every if untyped else (), keys)
-            return SparkStatement(bound, files, self._settings)
-        if report is None:
-            return self._runtime.statement(self._settings, files, every)
-        tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
-        return self._runtime.statement(self._settings, files, tables, report.selected, report.scan)
-
-    def _end(self, statement: EngineStatement | None) -> None:
-        self._running = None
-        if statement is not None:
-            statement.close()
-
-    def _finish(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        statement: EngineStatement,
-        report: ScanReport,
-        started: float,
-        planned: float,
-        work: Work,
+    def _passed_on(
+        self, batches: Iterator[pa.RecordBatch], execution: Execution, work: Work
     ) -> Iterator[pa.RecordBatch]:
         """Pass the batches on; afterwards note what was read and free the engine."""
         rows = 0
@@ -408,23 +468,41 @@ class SelectQuery(Query):
                 yield batch
         finally:
             work.end()
-            ended = time.perf_counter()
-            self._measured = statement.measured()
-            self._stats = {
-                "rows": rows,
-                "seconds": round(ended - started, 6),
-                "plan_seconds": round(planned - started, 6),
-                "run_seconds": round(ended - planned, 6),
-                "engine": report.engine,
-                "files_total": report.files_total,
-                "files_read": report.files_selected,
-                "bytes_selected": report.bytes_selected,
-                "store": {k: n - self._before[k] for k, n in self._store.counter.to_dict().items()},
-            }
-            if not self._store.is_local:
-                self._fetched = {"bytes_read": self._fetched_bytes(report)}
-            self._running = None
-            statement.rest(self._plans.is_kept(report.scan))
+            self._result = execution.end(rows)
+
+    def spark_frame(self, spark: Any) -> Any:
+        """Return the result as a DataFrame of a Spark session, index-pruned, which runs when rows are asked for.
+
+        The setting ``engine`` has to be ``spark``. Raises ``not-portable`` where Spark's answer
+        would not be DuckDB's.
+        """
+        execution = Execution(self._context, self._way)
+        try:
+            return execution.frame(spark)
+        finally:
+            self._planned = execution.planned or self._planned
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The values of the parameters, by the names that conditions of the plan give them."""
+        parameters = self._way.bound.parameters
+        return parameters if isinstance(parameters, Mapping) else {}
+
+    @property
+    def sources(self) -> tuple[Table, ...]:
+        """The tables of the statement, one per place that names one."""
+        return self._way.bound.sources
+
+    def answer_over(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Return the answer over other data, one table in memory for each of ``sources``."""
+        bound = self._way.bound
+        sources = [arrow_table(s.name, t) for s, t in zip(self.sources, tables, strict=True)]
+        pairs = zip(bound.occurrences, sources, strict=True)
+        bound = replace(bound, occurrences=tuple(replace(o, source=source) for o, source in pairs))
+        with contextlib.closing(self._without_files()) as statement:
+            statement.prepare(bound, Scan(()))
+            schema, batches, _ = statement.stream(bound)
+            return pa.Table.from_batches(list(batches), schema)
 
 
 def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:

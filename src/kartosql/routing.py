@@ -8,10 +8,11 @@ from itertools import chain
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb import FileAccess
+from kartosql.engines.duckdb.files import FileAccess
 from kartosql.errors import FormatError, StoreError
-from kartosql.plan.report import ScanReport, human_bytes
+from kartosql.plan.report import ScanReport
 from kartosql.settings import Settings, machine_memory
+from kartosql.text.sizes import counted, human_bytes
 
 MEMORIES = 4  # DuckDB spills what does not fit; that much of compressed data one machine reads without haste
 
@@ -25,20 +26,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Work:
+class ReadVolume:
     """What a statement reads after pruning: the number of its files and their size in bytes, if that is known."""
 
     files: int
     size: int | None
 
     def __str__(self) -> str:
-        size = "" if self.size is None else f", {human_bytes(self.size)}"
-        return f"{self.files:,} {'file' if self.files == 1 else 'files'}{size}"
+        return counted(self.files, "file") + ("" if self.size is None else f", {human_bytes(self.size)}")
 
 
 def choose(
     wish: str,
-    work: Work,
+    work: ReadVolume,
     limit: int,
     *,
     measure: Callable[[], int],
@@ -61,7 +61,7 @@ def choose(
     if work.size is None:
         if found is not None:
             return Choice("duckdb", enough)
-        work = Work(work.files, measure())
+        work = ReadVolume(work.files, measure())
         assert work.size is not None
         if work.size <= limit:
             return Choice("duckdb", f"{work}: one machine is enough")
@@ -95,61 +95,52 @@ NOT_SPARK = {
 }
 
 
-class Router:
-    """Chooses the engine by the settings; ``not_spark`` tells why Spark cannot run the statement, if that is known."""
+def choose_engine(
+    settings: Settings,
+    report: ScanReport,
+    files: FileAccess,
+    not_spark: str | None,
+    untranslatable: Callable[[ScanReport], str | None],
+) -> Choice:
+    """Return the engine for what a report selects, by the settings.
 
-    def __init__(self, settings: Settings, not_spark: str | None = None) -> None:
-        self._settings = settings
-        self._not_spark = not_spark
+    ``not_spark`` tells why Spark cannot run the statement, if that is known. ``untranslatable``
+    tells why Spark would answer it differently; it is asked only where Spark would be chosen.
+    """
+    wish, limit = settings["engine"], settings["spark_threshold"]
 
-    def choose(
-        self, report: ScanReport, files: FileAccess, untranslatable: Callable[[ScanReport, FileAccess], str | None]
-    ) -> Choice:
-        """Return the engine for what a report selects.
+    def measure() -> int:
+        files.stat(report.selected)
+        return report.bytes_selected or 0
 
-        ``untranslatable`` tells why Spark would answer a statement differently; it is asked
-        only where Spark would be chosen.
-        """
-        wish = self._settings["engine"]
+    choice = choose(
+        wish,
+        ReadVolume(report.files_selected, report.bytes_selected),
+        default_limit(settings["memory_limit"]) if limit is None else limit,
+        measure=measure,
+        used=lambda enough: _bytes_used(report, files, enough),
+        obstacle=lambda: not_spark or _obstacle(report, files),
+    )
+    if choice.engine == "duckdb" or wish == "spark":
+        return choice
+    reason = untranslatable(report)
+    return choice if reason is None else refused(choice, reason)
 
-        def measure() -> int:
-            files.stat(report.selected)
-            return report.bytes_selected or 0
 
-        choice = choose(
-            wish,
-            Work(report.files_selected, report.bytes_selected),
-            self._limit(),
-            measure=measure,
-            used=lambda enough: _bytes_used(report, files, enough),
-            obstacle=lambda: self._obstacle(report, files),
-        )
-        if choice.engine == "duckdb" or wish == "spark":
-            return choice
-        reason = untranslatable(report, files)
-        return choice if reason is None else refused(choice, reason)
+def _obstacle(report: ScanReport, files: FileAccess) -> str | None:
+    """Return why Spark cannot read the files of a report, None if it can."""
+    from kartosql.engines.spark.attached import Places
+    from kartosql.engines.spark.session import obstacle
 
-    def _limit(self) -> int:
-        given: int | None = self._settings["spark_threshold"]
-        if given is not None:
-            return given
-        return default_limit(self._settings["memory_limit"])
-
-    def _obstacle(self, report: ScanReport, files: FileAccess) -> str | None:
-        if self._not_spark is not None:
-            return self._not_spark
-        from kartosql.engines.spark.attached import Places
-        from kartosql.engines.spark.session import obstacle
-
-        try:
-            places = Places(files.store)
-            for occurrence in report.scan.occurrences:
-                for part in occurrence.parts:
-                    if part.files:
-                        places.of(part.part.table.files[part.files[0]])  # all files of a table are in one store
-        except StoreError as e:
-            return e.message
-        return obstacle()
+    try:
+        places = Places(files.store)
+        for occurrence in report.scan.occurrences:
+            for part in occurrence.parts:
+                if part.files:
+                    places.of(part.part.table.files[part.files[0]])  # all files of a table are in one store
+    except StoreError as e:
+        return e.message
+    return obstacle()
 
 
 def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:

@@ -437,15 +437,15 @@ def test_characters_of_patterns_in_the_path_of_the_store(tmp_path: Path, name: s
 def test_now_is_one_instant_before_and_in_the_text(connection):
     connection.sql("SELECT x FROM t").rows()
     query = connection.sql("SELECT CAST(now() AS VARCHAR) AS n, CAST(current_date AS VARCHAR) AS d FROM t WHERE x = 0")
-    (source,) = query._bound.sources
+    (source,) = query.sources
     statement = connection._session.runtime.statement(
         connection.settings, FileAccess(connection.store), [p.table for p in source.parts]
     )
     try:
         now, today = (statement.clock(f).split("'")[1] for f in ("now()", "current_date"))
         assert abs(dt.datetime.fromisoformat(now + ":00") - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=1)
-        statement.prepare(query._bound, query.report.scan)
-        schema, batches, _ = statement.stream(query._bound)
+        statement.prepare(query._way.bound, query.report.scan)
+        schema, batches, _ = statement.stream(query._way.bound)
         assert pa.Table.from_batches(batches, schema).to_pylist() == [{"n": now, "d": today}]
     finally:
         statement.close()

@@ -58,6 +58,10 @@ class BoundQuery:
         """Return the query of a statement with the same tree."""
         return self._of(select, self.edits)
 
+    def with_all_columns(self) -> BoundQuery:
+        """Return the query with every column of its tables, as a reference to one may have been overlooked."""
+        return replace(self, occurrences=tuple(replace(o, all_used=True) for o in self.occurrences))
+
     def _of(self, select: Select, edits: Sequence[tuple[Span, str]]) -> BoundQuery:
         text, shape = texts_of(select, edits)
         return replace(self, select=select, text=text, shape=shape)

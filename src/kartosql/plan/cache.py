@@ -65,6 +65,14 @@ class PlanCache:
                 self._entries.popitem(last=False)
         return bound
 
+    def correct(self, bound: BoundQuery) -> None:
+        """Keep a query in the place of the one that its statement, and those that it is like, were bound to."""
+        with self._lock:
+            for select in (bound.select, bound.select.like):
+                entry = self._entries.get(id(select))
+                if entry is not None and entry.bound.walked is bound.walked:
+                    entry.bound = bound.alike(entry.select)
+
     def scan(self, bound: BoundQuery, planner: Planner, settings: Mapping[str, Any]) -> Scan | None:
         """Return the scan that ``planner`` made of a bound query and that was kept."""
         entry, key = self._entries.get(id(bound.select)), _key(bound, planner, settings)

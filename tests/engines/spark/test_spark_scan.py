@@ -199,7 +199,7 @@ def test_registered_data_become_a_view(spark: Any, local: Store) -> None:
         "c": pa.array([1], pa.time64("us")),
     }
     con.register("mine", pa.table(data))
-    source = con.sql("SELECT * FROM mine")._bound.occurrences[0].source  # type: ignore[attr-defined]
+    source = con.sql("SELECT * FROM mine").sources[0]  # type: ignore[attr-defined]
     views = Views(spark, con.store)
     name = views.create_registered(source)
     found = spark.table(name).toArrow()
