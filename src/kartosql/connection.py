@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from kartosql.engines.duckdb import check_setting
+from kartosql.engines.duckdb.instance import check_setting
 from kartosql.errors import UsageError, text_of
 from kartosql.failures import tells_failures
 from kartosql.formats.kartothek.cube import Cube

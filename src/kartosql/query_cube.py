@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
-from kartosql.engines.duckdb import FileAccess, Runtime
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset

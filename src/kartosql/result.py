@@ -198,7 +198,7 @@ class Query:
         The format follows from the suffix (parquet, arrow, csv, tsv, json, jsonl) unless
         given. Raises ``invalid-argument`` and ``store-failed``.
         """
-        from kartosql.render import write_file
+        from kartosql.render.formats import write_file
 
         return write_file(self.reader(), path, format)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb import Runtime
+from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.failures import reraise
 from kartosql.formats.kartothek.cache import MetadataCache

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.demo.flights import build_flights
+from kartosql.demo import build_flights
 from kartosql.store import Store
 from tests.written import write_dataset
 

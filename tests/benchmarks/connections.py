@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from kartosql.demo.flights import build_flights
+from kartosql.demo import build_flights
 from kartosql.store import Store
 from tests.benchmarks.ratios import HEAD, Figure, row
 

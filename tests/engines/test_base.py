@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from kartosql.engines.base import EngineStatement
-from kartosql.engines.duckdb import Statement
+from kartosql.engines.duckdb.statement import Statement
 from kartosql.engines.spark.engine import SparkStatement
 
 MEMBERS = [name for name in vars(EngineStatement) if inspect.isfunction(vars(EngineStatement)[name]) and name[0] != "_"]

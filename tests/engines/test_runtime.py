@@ -17,7 +17,8 @@ import pytest
 
 import builders
 import kartosql
-from kartosql.engines.duckdb import FileAccess, instance, runtime
+from kartosql.engines.duckdb import instance, runtime
+from kartosql.engines.duckdb.files import FileAccess
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
 from written import write_dataset

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.errors import StoreError, UsageError
-from kartosql.render import write_file
-from kartosql.render.formats import SUFFIXES, format_of
+from kartosql.render.formats import SUFFIXES, format_of, write_file
 
 TABLE = pa.table({"a": [1, 2]})
 

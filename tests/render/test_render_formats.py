@@ -10,8 +10,7 @@ import pytest
 
 from kartosql.cli import options
 from kartosql.errors import UsageError
-from kartosql.render import write_stream
-from kartosql.render.formats import BINARY_FORMATS, FORMATS, WRITERS
+from kartosql.render.formats import BINARY_FORMATS, FORMATS, WRITERS, write_stream
 
 TABLE = pa.table({"s": ["a", None, "", 'x,"y"\nz'], "n": [1, None, 3, 4]})
 TEXT_FORMATS = [f for f in FORMATS if f not in (*BINARY_FORMATS, "none")]

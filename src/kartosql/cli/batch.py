@@ -16,8 +16,7 @@ from kartosql.cli.report import say
 from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
-from kartosql.render import write_stream
-from kartosql.render.formats import BINARY_FORMATS
+from kartosql.render.formats import BINARY_FORMATS, write_stream
 from kartosql.result import Query, ReportQuery
 from kartosql.settings import find
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Statement, parse, split_statements
@@ -196,12 +195,19 @@ class _Runner:
 
     def _parameters(self, statement: Statement) -> Any:
         given = self._options.parameters
-        if self._several:
-            used = parameter_names(statement, set(given))
-            given = {name: value for name, value in given.items() if name in used}
-        if given and set(given) == {str(n) for n in range(1, len(given) + 1)}:
-            return [given[str(n)] for n in range(1, len(given) + 1)]
-        return given or None
+        return parameters_of(statement, given) if self._several else as_given(given)
+
+
+def parameters_of(statement: Statement, given: dict[str, Any]) -> Any:
+    """Return those of the given parameters that a statement has, as ``Connection.sql`` takes them."""
+    used = parameter_names(statement, set(given))
+    return as_given({name: value for name, value in given.items() if name in used})
+
+
+def as_given(parameters: dict[str, Any]) -> Any:
+    """Return parameters as ``Connection.sql`` takes them: a list if their names are 1, 2 and so on."""
+    numbers = [str(n) for n in range(1, len(parameters) + 1)]
+    return [parameters[n] for n in numbers] if numbers and set(parameters) == set(numbers) else parameters or None
 
 
 def parameter_names(statement: Statement, given: set[str]) -> set[str]:

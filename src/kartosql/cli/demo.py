@@ -12,7 +12,7 @@ from kartosql.cli.report import say
 from kartosql.connection import Connection, connect
 from kartosql.demo import DEMO_QUERIES, build_flights
 from kartosql.query import SelectQuery
-from kartosql.render import write_stream
+from kartosql.render.formats import write_stream
 
 _NEXT = """\
 Try next:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CHECKOUT = os.path.dirname(os.path.dirname(_PACKAGE))
+_HEADING = re.compile(r"^## `?([a-z-]+)`?$", re.MULTILINE)
 
 
 def path(name: str) -> str:
@@ -26,3 +28,12 @@ def names(folder: str) -> list[str]:
         return sorted(os.listdir(path(folder)))
     except OSError:
         return []
+
+
+def error_sections() -> dict[str, str]:
+    """Return the sections of the page of errors by their codes; none where the page is not there."""
+    try:
+        pieces = _HEADING.split(text("docs/errors.md"))[1:]
+    except OSError:
+        return {}
+    return {code: section.strip() for code, section in zip(pieces[::2], pieces[1::2], strict=True)}

@@ -15,8 +15,6 @@ from kartosql.cli.repl.options import OPTIONS
 from kartosql.cli.report import EXIT_CODES
 from kartosql.settings import SETTINGS
 
-_HEADING = re.compile(r"^## `?([a-z-]+)`?$", re.MULTILINE)
-
 
 def spec(parser: argparse.ArgumentParser) -> str:
     """Return the description of the whole command as JSON."""
@@ -65,13 +63,5 @@ def _option(action: argparse.Action) -> dict[str, Any]:
 
 def error_codes() -> list[dict[str, str]]:
     """Return every error code with the first sentence of its section in the page of errors."""
-    try:
-        page = resources.text("docs/errors.md")
-    except OSError:
-        return []
-    codes = []
-    pieces = _HEADING.split(page)[1:]
-    for code, section in zip(pieces[::2], pieces[1::2], strict=True):
-        text = " ".join(section.strip().split("\n\n")[0].split())
-        codes.append({"code": code, "about": re.split(r"(?<=[.:]) ", text)[0]})
-    return codes
+    first = {code: " ".join(s.split("\n\n")[0].split()) for code, s in resources.error_sections().items()}
+    return [{"code": code, "about": re.split(r"(?<=[.:]) ", text)[0]} for code, text in first.items()]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kartosql.engines.duckdb import Runtime
+from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError, quoted, text_of
 from kartosql.sources.csv import csv_folder
 from kartosql.sources.folder import parquet_folder

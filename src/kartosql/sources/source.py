@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kartosql.engines.duckdb import Runtime
+from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import UsageError, quoted
 from kartosql.settings import Settings
 from kartosql.store import Mounts, Store

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.conditions import check_types, parse_conditions, to_sql
-from kartosql.engines.duckdb import FileAccess, table_names
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.statement import table_names
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.plan.removal import OnlyTable, condition_columns

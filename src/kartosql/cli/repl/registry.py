@@ -6,7 +6,7 @@ import difflib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import UsageError
 
@@ -58,6 +58,27 @@ def command(
         return run
 
     return declared
+
+
+def sql_command(
+    name: str, *aliases: str, sql: Callable[[Shell, str], str], quiet: bool = False, **declaration: Any
+) -> None:
+    """Declare a command that runs a statement, the text of which ``sql`` makes of its arguments.
+
+    ``quiet`` leaves the last result as it is.
+    """
+    command(name, *aliases, **declaration)(lambda shell, text: shell.run_sql(sql(shell, text), quiet=quiet))
+
+
+def option_command(name: str, *aliases: str, **declaration: Any) -> None:
+    """Declare a command that sets the option of its name, if a value is given, and tells it."""
+
+    def run(shell: Shell, text: str) -> None:
+        if text:
+            shell.set_option(name, text)
+        shell.screen.say(f"{name}: {shell.options[name]}", "note")
+
+    command(name, *aliases, **declaration)(run)
 
 
 def load() -> None:

@@ -13,7 +13,7 @@ from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.results import Result, footer, look_of, table_lines
 from kartosql.cli.repl.running import Cancelled, Running, Target
-from kartosql.cli.repl.screen import Screen
+from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.cli.repl.values import Values
 from kartosql.cli.report import BEHIND, described, is_debugging
@@ -138,16 +138,11 @@ class Shell:
         """Run a statement and show its result; raises KartosqlError. ``quiet`` leaves ``.last`` as it is."""
         statement = parse(text)
         given = self.parameters if parameters is None else parameters
+        values = None
         if isinstance(statement, Select | Inspect | Write) and given:
-            from kartosql.cli.batch import parameter_names
+            from kartosql.cli.batch import parameters_of
 
-            wanted = parameter_names(statement, set(given))
-            given = {name: value for name, value in given.items() if name in wanted}
-        else:
-            given = {}
-        values: Any = given or None
-        if given and set(given) == {str(n) for n in range(1, len(given) + 1)}:
-            values = [given[str(n)] for n in range(1, len(given) + 1)]
+            values = parameters_of(statement, given)
         self._run(statement, text, lambda: self.connection.sql(text, values), quiet)
         if not isinstance(statement, Select | Inspect | Set | Reset | Show | Describe):
             self.on_change()
@@ -196,6 +191,12 @@ class Shell:
         lines = table_lines(table, result.types, mode if mode in PEOPLES else "box", look_of(self.screen, self.options))
         below = footer(table.num_rows, result)
         self.screen.show(lines + ([self.screen.paint("hint", below)] if below else []), page=every_row)
+
+    def set_option(self, name: str, value: object) -> None:
+        """Set an option and let the screen follow it; raises ``invalid-setting``."""
+        self.options.set(name, value)
+        self.screen.pager = self.options["pager"]
+        self.screen.theme = chosen(self.options["theme"], is_terminal=self.screen.is_terminal)
 
     # -- stores --------------------------------------------------------------------------------------
 

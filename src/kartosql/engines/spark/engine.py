@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.engines.duckdb import FileAccess, Statement
+from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.logical import Logical
+from kartosql.engines.duckdb.statement import Statement
 from kartosql.engines.spark.attached import Places
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.scan import Views, check_types, stored_columns

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from kartosql.cli.repl.registry import arguments, command
 from kartosql.cli.repl.shell import Shell
+from kartosql.engines.duckdb.types import literal
 from kartosql.errors import UsageError
 from kartosql.result import Query
 from kartosql.tables.names import Tables, quote_if_needed
@@ -103,7 +104,7 @@ def _copy(shell: Shell, text: str) -> None:
     if len(found) < 2:
         raise UsageError("Name a cube and a store.", hint=".copy CUBE URL [NAME]")
     named = f" AS {found[2]}" if len(found) > 2 else ""
-    shell.run_sql(f"COPY CUBE {found[0]} TO {_text(found[1])}{named}")
+    shell.run_sql(f"COPY CUBE {found[0]} TO {literal(found[1])}{named}")
 
 
 @command("delete", usage="CUBE", about="delete a cube with all its datasets; asks first", group=_GROUP, takes=("cube",))
@@ -145,7 +146,3 @@ def _index(shell: Shell, text: str) -> None:
         raise UsageError("Name a table and at least one column.", hint=".index TABLE COLUMN")
     columns = ", ".join(quote_if_needed(c) for c in found[1:])
     shell.run_sql(f"CREATE INDEX ON {found[0]} ({columns})")
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pyarrow as pa
 
-from kartosql.cli.repl.registry import command
+from kartosql.cli.repl.registry import command, sql_command
 from kartosql.cli.repl.results import look_of, table_lines
 from kartosql.cli.repl.shell import Shell
 
-_GROUP = "Look around"
+_declare = partial(sql_command, group="Look around")
+_of_table = partial(_declare, usage="[TABLE]", takes=("table",))
 
 
-@command("tables", r"\dt", r"\l", about="every table that a statement can name", group=_GROUP)
-def _tables(shell: Shell, text: str) -> None:
-    shell.run_sql("SHOW TABLES")
+def _show(word: str) -> Callable[[Shell, str], str]:
+    return lambda shell, text: f"SHOW {word} FROM {shell.one_table(text)}"
 
 
-@command("cubes", r"\dc", about="cubes with their dimensions, partitions and indices", group=_GROUP)
-def _cubes(shell: Shell, text: str) -> None:
-    shell.run_sql("SHOW CUBES")
-
-
-@command("datasets", r"\dd", usage="[CUBE]", about="datasets, or those of a cube", group=_GROUP, takes=("cube",))
-def _datasets(shell: Shell, text: str) -> None:
-    shell.run_sql(f"SHOW DATASETS FROM {text}" if text else "SHOW DATASETS")
+_declare("tables", r"\dt", r"\l", about="every table that a statement can name", sql=lambda shell, text: "SHOW TABLES")
+_declare(
+    "cubes", r"\dc", about="cubes with their dimensions, partitions and indices", sql=lambda shell, text: "SHOW CUBES"
+)
+_declare(
+    "datasets",
+    r"\dd",
+    usage="[CUBE]",
+    about="datasets, or those of a cube",
+    takes=("cube",),
+    sql=lambda shell, text: f"SHOW DATASETS FROM {text}" if text else "SHOW DATASETS",
+)
+_of_table(
+    "schema",
+    r"\d",
+    about="columns of a table, with type, role and index",
+    sql=lambda shell, text: f"DESCRIBE {shell.one_table(text)}",
+)
 
 
 @command(
-    "schema",
-    r"\d",
-    usage="[TABLE]",
-    about="columns of a table, with type, role and index",
-    group=_GROUP,
-    takes=("table",),
+    "columns", r"\dC", usage="[TEXT]", about="columns of all tables whose name has a text in it", group="Look around"
 )
-def _schema(shell: Shell, text: str) -> None:
-    shell.run_sql(f"DESCRIBE {shell.one_table(text)}")
-
-
-@command("columns", r"\dC", usage="[TEXT]", about="columns of all tables whose name has a text in it", group=_GROUP)
 def _columns(shell: Shell, text: str) -> None:
     from kartosql.cli.repl.known import load
 
@@ -54,30 +57,15 @@ def _columns(shell: Shell, text: str) -> None:
     shell.screen.show(lines if rows else [f"No column has {text!r} in its name."], page=True)
 
 
-@command(
-    "partitions", r"\dp", usage="[TABLE]", about="partitions of a table and their files", group=_GROUP, takes=("table",)
-)
-def _partitions(shell: Shell, text: str) -> None:
-    shell.run_sql(f"SHOW PARTITIONS FROM {shell.one_table(text)}")
-
-
-@command("files", r"\df", usage="[TABLE]", about="files of a table and their sizes", group=_GROUP, takes=("table",))
-def _files(shell: Shell, text: str) -> None:
-    shell.run_sql(f"SHOW FILES FROM {shell.one_table(text)}")
-
-
-@command("indexes", r"\di", usage="[TABLE]", about="indices of a table", group=_GROUP, takes=("table",))
-def _indexes(shell: Shell, text: str) -> None:
-    shell.run_sql(f"SHOW INDEXES FROM {shell.one_table(text)}")
-
-
-@command(
-    "stats",
-    r"\ds",
-    usage="[TABLE]",
-    about="partitions, files, rows and bytes of a table",
-    group=_GROUP,
-    takes=("table",),
-)
-def _stats(shell: Shell, text: str) -> None:
-    shell.run_sql(f"SHOW STATS FROM {shell.one_table(text)}")
+for _name, _alias, _about in (
+    ("partitions", r"\dp", "partitions of a table and their files"),
+    ("files", r"\df", "files of a table and their sizes"),
+    ("indexes", r"\di", "indices of a table"),
+    ("stats", r"\ds", "partitions, files, rows and bytes of a table"),
+):
+    _of_table(
+        _name,
+        _alias,
+        about=_about,
+        sql=_show(_name.upper()),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kartosql.cli.repl.options import on_off
-from kartosql.cli.repl.registry import arguments, command
+from kartosql.cli.repl.registry import arguments, command, option_command
 from kartosql.cli.repl.results import Result, look_of
 from kartosql.cli.repl.shell import PEOPLES, Shell
 from kartosql.errors import UsageError
@@ -15,7 +15,7 @@ _GROUP = "Results"
 MAX_BARS = 200
 
 
-@command(
+option_command(
     "mode",
     r"\f",
     usage="[FORMAT]",
@@ -23,10 +23,6 @@ MAX_BARS = 200
     group=_GROUP,
     takes=("format",),
 )
-def _mode(shell: Shell, text: str) -> None:
-    if text:
-        shell.options.set("mode", text)
-    shell.screen.say(f"mode: {shell.options['mode']}", "note")
 
 
 @command("once", r"\o", usage="FILE", about="write the next result to a file", group=_GROUP, takes=("file",))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from kartosql.cli.repl.registry import arguments, command
+from kartosql.cli.repl.registry import arguments, sql_command
 from kartosql.cli.repl.shell import Shell
+from kartosql.engines.duckdb.types import literal
 from kartosql.errors import UsageError
-
-_GROUP = "Plans"
 
 
 def _query(shell: Shell, text: str) -> str:
@@ -17,68 +16,49 @@ def _query(shell: Shell, text: str) -> str:
     return found
 
 
-@command(
-    "explain", r"\x", usage="[SQL]", about="what a SELECT, or the last one, reads and why", group=_GROUP, takes=("sql",)
-)
-def _explain(shell: Shell, text: str) -> None:
-    shell.run_sql(f"EXPLAIN {_query(shell, text)}", quiet=True)
+def _declare(name: str, *aliases: str, about: str, words: str) -> None:
+    """Declare a command that puts words before a SELECT."""
+
+    def sql(shell: Shell, text: str) -> str:
+        return f"{words} {_query(shell, text)}"
+
+    sql_command(name, *aliases, sql=sql, quiet=True, usage="[SQL]", about=about, group="Plans", takes=("sql",))
 
 
-@command(
-    "analyze",
-    usage="[SQL]",
-    about="run a SELECT, or the last one, and tell what it really read",
-    group=_GROUP,
-    takes=("sql",),
-)
-def _analyze(shell: Shell, text: str) -> None:
-    shell.run_sql(f"EXPLAIN ANALYZE {_query(shell, text)}", quiet=True)
+_declare("explain", r"\x", about="what a SELECT, or the last one, reads and why", words="EXPLAIN")
+_declare("analyze", about="run a SELECT, or the last one, and tell what it really read", words="EXPLAIN ANALYZE")
+_declare("cost", about="what a SELECT, or the last one, would cost", words="EXPLAIN COST")
+_declare("advise", about="why a SELECT, or the last one, is slow, and what helps", words="ADVISE")
 
 
-@command("cost", usage="[SQL]", about="what a SELECT, or the last one, would cost", group=_GROUP, takes=("sql",))
-def _cost(shell: Shell, text: str) -> None:
-    shell.run_sql(f"EXPLAIN COST {_query(shell, text)}", quiet=True)
-
-
-@command(
-    "advise",
-    usage="[SQL]",
-    about="why a SELECT, or the last one, is slow, and what helps",
-    group=_GROUP,
-    takes=("sql",),
-)
-def _advise(shell: Shell, text: str) -> None:
-    shell.run_sql(f"ADVISE {_query(shell, text)}", quiet=True)
-
-
-@command("why", usage="FILE", about="why the last SELECT reads a file or does not", group=_GROUP, takes=("data file",))
-def _why(shell: Shell, text: str) -> None:
+def _why(shell: Shell, text: str) -> str:
     found = arguments(text, 1)
     if not found:
         raise UsageError("Name a file.", hint=".files lists them; the end of a name will do.")
-    file = found[0].replace("'", "''")
-    shell.run_sql(f"EXPLAIN WHY '{file}' {_query(shell, '')}", quiet=True)
+    return f"EXPLAIN WHY {literal(found[0])} {_query(shell, '')}"
 
 
-@command(
-    "verify",
-    usage="[SQL]",
-    about="answer a SELECT, or the last one, in several ways",
-    group=_GROUP,
-    takes=("sql",),
+def _coverage(shell: Shell, text: str) -> str:
+    found = text.split()
+    by = f" BY {', '.join(found[1:])}" if len(found) > 1 else ""
+    return f"SHOW COVERAGE OF {shell.one_table(found[0] if found else '', cube=True)}{by}"
+
+
+sql_command(
+    "why",
+    usage="FILE",
+    about="why the last SELECT reads a file or does not",
+    group="Plans",
+    takes=("data file",),
+    sql=_why,
+    quiet=True,
 )
-def _verify(shell: Shell, text: str) -> None:
-    shell.run_sql(f"VERIFY {_query(shell, text)}", quiet=True)
-
-
-@command(
+_declare("verify", about="answer a SELECT, or the last one, in several ways", words="VERIFY")
+sql_command(
     "coverage",
     usage="[CUBE [COLUMN [COLUMN]]]",
     about="which cells of a cube there are, as a map",
     group="Look around",
     takes=("cube", "column"),
+    sql=_coverage,
 )
-def _coverage(shell: Shell, text: str) -> None:
-    found = text.split()
-    by = f" BY {', '.join(found[1:])}" if len(found) > 1 else ""
-    shell.run_sql(f"SHOW COVERAGE OF {shell.one_table(found[0] if found else '', cube=True)}{by}")

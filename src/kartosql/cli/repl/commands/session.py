@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from kartosql import __version__
-from kartosql.cli import config
+from kartosql.cli import config, resources
 from kartosql.cli.repl import options as shell_options
-from kartosql.cli.repl.registry import COMMANDS, GROUPS, arguments, command, find
-from kartosql.cli.repl.screen import chosen
+from kartosql.cli.repl.registry import COMMANDS, GROUPS, arguments, command, find, option_command
 from kartosql.cli.repl.shell import Shell
+from kartosql.engines.duckdb.types import literal
 from kartosql.errors import StoreError, UsageError
 from kartosql.settings import SETTINGS
 from kartosql.tables.names import quote_if_needed
@@ -60,9 +60,8 @@ def _attach(shell: Shell, text: str) -> None:
         from kartosql.sql.attach_parse import TYPES
 
         raise UsageError("Name the table or schema, too.", hint=f".attach URL NAME [{'|'.join(TYPES)}]")
-    url = found[0].replace("'", "''")
     type_ = found[2] if len(found) > 2 else "parquet"
-    shell.run_sql(f"ATTACH '{url}' AS {quote_if_needed(found[1])} (TYPE {quote_if_needed(type_)})")
+    shell.run_sql(f"ATTACH {literal(found[0])} AS {quote_if_needed(found[1])} (TYPE {quote_if_needed(type_)})")
 
 
 @command("detach", usage="NAME", about="let go of what is attached", group=_GROUP, takes=("table",))
@@ -100,20 +99,13 @@ def _config(shell: Shell, text: str) -> None:
         return
     option = shell_options.find(found[0])
     if len(found) == 2:
-        set_option(shell, option.name, found[1])
+        shell.set_option(option.name, found[1])
     shell.screen.say(f"{option.name} = {shell.options.shown(option.name)}")
 
 
 def _setting(shell: Shell, name: str) -> str:
     value = shell.connection.settings[name]
     return "not set" if value is None else str(value)
-
-
-def set_option(shell: Shell, name: str, value: object) -> None:
-    """Set an option of the shell and let the screen follow it; raises ``invalid-setting``."""
-    shell.options.set(name, value)
-    shell.screen.pager = shell.options["pager"]
-    shell.screen.theme = chosen(shell.options["theme"], is_terminal=shell.screen.is_terminal)
 
 
 def _save_config(shell: Shell) -> None:
@@ -125,18 +117,8 @@ def _save_config(shell: Shell) -> None:
     shell.screen.say(f"Saved to {place}.", "note")
 
 
-@command("theme", usage="[NAME]", about="colours: auto, dark, light or none", group=_GROUP, takes=("theme",))
-def _theme(shell: Shell, text: str) -> None:
-    if text:
-        set_option(shell, "theme", text)
-    shell.screen.say(f"theme: {shell.options['theme']}", "note")
-
-
-@command("keys", usage="[emacs|vi]", about="keys of the prompt", group=_GROUP, takes=("keys",))
-def _keys(shell: Shell, text: str) -> None:
-    if text:
-        set_option(shell, "keys", text)
-    shell.screen.say(f"keys: {shell.options['keys']}", "note")
+option_command("theme", usage="[NAME]", about="colours: auto, dark, light or none", group=_GROUP, takes=("theme",))
+option_command("keys", usage="[emacs|vi]", about="keys of the prompt", group=_GROUP, takes=("keys",))
 
 
 @command(
@@ -153,9 +135,9 @@ def _help(shell: Shell, text: str) -> None:
         shell.screen.show(help_lines(shell), page=True)
         return
     if text[0] not in ".\\" and text not in COMMANDS:
-        section = error_section(text)
+        section = resources.error_sections().get(text)
         if section:
-            shell.screen.say(section)
+            shell.screen.say(f"{text}\n{section}")
             return
     found = find(text if text[0] in ".\\" else f".{text}")
     shell.screen.say(found.synopsis, "command")
@@ -176,21 +158,6 @@ def help_lines(shell: Shell) -> list[str]:
                 shown = found.synopsis if len(found.synopsis) <= widest else f".{found.name} ..."
                 lines.append(f"  {shell.screen.paint('command', shown.ljust(widest))}  {found.about}{aliases}")
     return lines
-
-
-def error_section(code: str) -> str | None:
-    """Return the section of the page of errors about a code."""
-    from kartosql.cli import resources
-
-    try:
-        page = resources.text("docs/errors.md")
-    except OSError:
-        return None
-    for section in page.split("\n## ")[1:]:
-        head, _, body = section.partition("\n")
-        if head.strip("` ") == code:
-            return f"{code}\n{body.strip()}"
-    return None
 
 
 @command("quit", r"\q", about="leave the shell, as Ctrl-D does", group=_GROUP)

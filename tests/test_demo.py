@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.demo import flights as demo
+from kartosql import demo
 from kartosql.errors import KartosqlError, UsageError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
