@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
-from kartosql.cli.repl import pages, registry
+from kartosql.cli.repl import registry
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 def test_the_generated_parts_of_the_page_are_up_to_date():
     page = (DOCS / "shell.md").read_text("utf-8")
-    # Else run: python -m kartosql.cli.repl.pages
-    assert pages.renewed(page) == page
+    # Else run: python docs/shell_tables.py
+    assert runpy.run_path(str(DOCS / "shell_tables.py"))["renewed"](page) == page
 
 
 def test_every_command_is_on_the_page_and_no_other():

@@ -1,15 +1,15 @@
-"""The tables of ``docs/shell.md``, from what declares commands and options: ``python -m kartosql.cli.repl.pages``."""
+"""The tables of ``docs/shell.md``, from what declares commands and options: ``python docs/shell_tables.py``."""
 
 from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 
-from kartosql.cli import resources
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import OPTIONS
 
-PAGE = "docs/shell.md"
+PAGE = Path(__file__).with_name("shell.md")
 _PART = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -48,11 +48,7 @@ def renewed(page: str) -> str:
 
 def main() -> int:
     """Write the page of the checkout anew."""
-    place = resources.path(PAGE)
-    with open(place, encoding="utf-8") as file:
-        page = file.read()
-    with open(place, "w", encoding="utf-8") as file:
-        file.write(renewed(page))
+    PAGE.write_text(renewed(PAGE.read_text("utf-8")), "utf-8")
     return 0
 
 
