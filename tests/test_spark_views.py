@@ -212,7 +212,7 @@ def test_what_is_no_frame_is_an_error(spark: Any, ktk_store: Path, text: str, co
 
 def test_credentials_are_in_no_plan(spark: Any, ktk_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kartosql.engines.spark import attached
-    from kartosql.engines.spark.attached import Location
+    from kartosql.engines.spark.stores import Location
 
     where = attached.location(Store(str(ktk_store)))
     secret = Location(where.root, {"fs.s3a.bucket.b.secret.key": "HUSH"})

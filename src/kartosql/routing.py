@@ -129,8 +129,8 @@ def choose_engine(
 
 def _obstacle(report: ScanReport, files: FileAccess) -> str | None:
     """Return why Spark cannot read the files of a report, None if it can."""
-    from kartosql.engines.spark.attached import Places
     from kartosql.engines.spark.session import obstacle
+    from kartosql.engines.spark.stores import Places
 
     try:
         places = Places(files.store)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.connection import Connection, connect
 from kartosql.engines.spark.listing import warming
-from kartosql.engines.spark.scan import Views
+from kartosql.engines.spark.scan import ScanFrames
 from kartosql.engines.spark.session import keeping_active, quiet
 from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import quote
@@ -109,10 +109,10 @@ class RegisteredViews:
     def _frame(self, table: str) -> Any:
         query = self._connection.sql(f"SELECT * FROM {table}")
         assert isinstance(query, SelectQuery)
-        views = Views(self._spark, self._connection.store, self._shapes, leave_out=True)
-        frame = views.frame(query.report.scan.occurrences[0])
-        if views.left_out:
-            names = ", ".join(sorted(views.left_out))
+        frames = ScanFrames(self._spark, self._connection.store, self._shapes, leave_out=True)
+        frame = frames.frame(query.report.scan.occurrences[0])
+        if frames.left_out:
+            names = ", ".join(sorted(frames.left_out))
             warnings.warn(
                 f"The view of {table} lacks columns of types that Spark does not have: {names}",
                 KartosqlWarning,

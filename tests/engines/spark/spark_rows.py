@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 
 import kartosql
-from kartosql.engines.spark.scan import Views
+from kartosql.engines.spark.scan import ScanFrames
 from kartosql.engines.spark.types import stored_type
 
 
 def on_spark(spark: Any, con: kartosql.Connection, text: str) -> pa.Table:
     """Return the rows of the first table occurrence of a statement, as Spark reads them."""
     query: Any = con.sql(text)
-    views = Views(spark, con.store)
+    views = ScanFrames(spark, con.store)
     table: pa.Table = views.frame(query.report.scan.occurrences[0]).toArrow()
     return table
 

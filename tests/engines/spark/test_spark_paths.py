@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kartosql.engines.spark.attached import Location, location
+from kartosql.engines.spark.stores import Location, location
 from kartosql.errors import StoreError
 from kartosql.store import Store
 
@@ -99,10 +99,10 @@ def test_what_spark_cannot_find_is_an_error(unreachable: Any) -> None:
 
 
 def test_spark_connect_is_told_apart() -> None:
-    from kartosql.engines.spark.scan import Views
+    from kartosql.engines.spark.scan import ScanFrames
     from kartosql.errors import ExecutionError
 
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(ExecutionError) as caught:
-        Views(remote, Store("memory://connect"))
+        ScanFrames(remote, Store("memory://connect"))
     assert caught.value.code == "spark-connect"

@@ -15,7 +15,7 @@ import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from engines.spark.spark_rows import comparable, on_duckdb, on_spark
 from kartosql.engines.spark import files as file_queries
-from kartosql.engines.spark.scan import Views
+from kartosql.engines.spark.scan import ScanFrames
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
 
@@ -163,7 +163,7 @@ def test_types_that_spark_lacks_are_refused_where_they_are_used(spark: Any, loca
 def test_a_store_in_memory_is_out_of_reach(spark: Any) -> None:
     store = Store("memory://out-of-reach")
     with pytest.raises(KartosqlError) as caught:
-        Views(spark, store)
+        ScanFrames(spark, store)
     assert caught.value.code == "store-unreachable"
 
 
@@ -180,8 +180,7 @@ def test_conditions_reach_files_and_row_groups(spark: Any, local: Store) -> None
     files = {f"p={p}": {"x": [p, p + 10]} for p in range(4)}
     put(local, "t", {"p": pa.int64(), "x": pa.int64()}, files, partition_keys=["p"])
     con = kartosql.connect(local.root)
-    views = Views(spark, con.store)
-    frame = views.frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    frame = ScanFrames(spark, con.store).frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
     narrow = frame.where("p = 2 AND x > 5")
     plan = narrow._jdf.queryExecution().executedPlan().toString()
     assert "PartitionFilters: [isnotnull(p" in plan
@@ -191,7 +190,7 @@ def test_conditions_reach_files_and_row_groups(spark: Any, local: Store) -> None
     assert frame.where("p IN (1, 3)").count() == 4
 
 
-def test_registered_data_become_a_view(spark: Any, local: Store) -> None:
+def test_registered_data_become_a_frame(spark: Any, local: Store) -> None:
     con = kartosql.connect(local.root)
     data = {
         "u": pa.array([2**64 - 1], pa.uint64()),
@@ -200,23 +199,9 @@ def test_registered_data_become_a_view(spark: Any, local: Store) -> None:
     }
     con.register("mine", pa.table(data))
     source = con.sql("SELECT * FROM mine").sources[0]  # type: ignore[attr-defined]
-    views = Views(spark, con.store)
-    name = views.create_registered(source)
-    found = spark.table(name).toArrow()
+    found = ScanFrames(spark, con.store).registered(source).toArrow()
     assert [str(f.type) for f in found.schema] == ["decimal128(20, 0)", "timestamp[us]"]
     assert found.to_pylist()[0]["u"] == 2**64 - 1
-    views.close()
-
-
-def test_closed_views_are_gone_and_frames_of_them_stay(spark: Any, local: Store) -> None:
-    put(local, "t", {"x": pa.int64()}, {"": {"x": [1]}})
-    con = kartosql.connect(local.root)
-    views = Views(spark, con.store)
-    (name,) = views.create(con.sql("SELECT * FROM t").report.scan).values()  # type: ignore[attr-defined]
-    frame = spark.table(name)
-    views.close()
-    assert not spark.catalog.tableExists(name)
-    assert frame.count() == 1
 
 
 @pytest.mark.parametrize("text", ["f > 5", "f <> 1", "s.f > 5", "s.t.f > 5", "f = 0", "s.f = 0", "NOT (f <= 5)"])
@@ -234,8 +219,7 @@ def test_statistics_of_floats_leave_no_row_out(spark: Any, local: Store, text: s
     data = pa.Table.from_pylist(rows, schema)
     put(local, "t", {n: schema.field(n).type for n in schema.names}, {"": parquet(data, row_group_size=1)})
     con = kartosql.connect(local.root)
-    views = Views(spark, con.store)
-    frame = views.frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    frame = ScanFrames(spark, con.store).frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
     assert frame.count() == 5
     assert same(spark, con, "SELECT * FROM t")
     found = sorted(row.i for row in frame.where(text).select("i").collect())
@@ -267,7 +251,7 @@ def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: A
     files = {folder: {"x": [at, -5, 4]} for at, folder in enumerate(folders)}
     put(local, "t", schema, files, partition_keys=list(schema)[:-1])
     con = kartosql.connect(local.root)
-    frame = Views(spark, con.store).frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    frame = ScanFrames(spark, con.store).frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
     rows = frame.toArrow()
     assert len(same(spark, con, "SELECT * FROM t")) == 15
     spark.createDataFrame(rows).createOrReplaceTempView("rows")

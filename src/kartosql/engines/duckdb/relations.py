@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kartosql.engines.duckdb.changelog import record_names, state
 from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
-from kartosql.engines.joining import SEED, Codes, joins_of
+from kartosql.engines.relations import FILE, OP, ROW, Codes, RelationBuilder
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant
 from kartosql.plan.occurrences import Occurrence
-from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan
-from kartosql.tables.table import Changelog, FileTable, Table
+from kartosql.plan.scan import FileSummary, OccurrenceScan
+from kartosql.tables.table import FileTable, Table
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.session import Session
@@ -53,7 +52,7 @@ MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
 _Made = tuple[str, frozenset[tuple[str, str]]]  # the body of a view, and what the types of its variables depend on
 
 
-class Relations:
+class Relations(RelationBuilder[str]):
     """Creates the views over which the user's text runs."""
 
     def __init__(self, session: Session, former: Relations | None = None) -> None:
@@ -116,41 +115,16 @@ class Relations:
         available = {c for p in scan.parts for c in p.part.columns}
         # What no part of the statement names costs time in each binding, and some types cannot be read.
         named = source.columns if used is None else [c for c in source.columns if c in used]
-        listed = [c for c in named if c in available]
-        refused = self._refused(source, listed, used)
+        columns = [c for c in named if c in available]
+        refused = self._refused(source, columns, used)
         if scan.is_empty:
-            return _empty(source, listed)
-        columns = [c for c in listed if c not in refused]
+            return self.empty(source, columns)
         seed = scan.parts[0]
         if seed.summary is not None:
             return self._summary(source, seed.part.table, seed.summary)
-        shown = {c: source.exposed.get(c, c) for c in source.columns}
-        typed: set[tuple[str, str]] = set()
-        of_seed, joins = joins_of(scan)
-        names = {seed.part.name: SEED, **{join.scan.part.name: join.alias for join in joins}}
-        body = f"({self._part(seed, columns, shown, typed, of_seed)}) {SEED}"
-        for join in joins:
-            key = [(c, quote(shown[c])) for c in join.columns]
-            on = [f"{SEED}.{name} = {self._exactly(f'{join.alias}.{name}', source, c)}" for c, name in key]
-            on += [f"{SEED}.{quote(name)} = {join.alias}.{quote(name)}" for name in join.codes]
-            query = self._part(join.scan, columns, shown, typed, join.codes)
-            body += f" {join.keyword} ({query}) {join.alias} ON {' AND '.join(on)}"
-        items = []
-        for column in listed:
-            owner = names.get(source.owner[column])
-            untyped = pa.types.is_null(source.columns[column])
-            if column in refused:
-                # Who uses all columns, maybe, may not need this one: then nobody computes it.
-                value = f"CAST(error({literal(refused[column])}) AS {binding_type(source.columns[column])})"
-            elif untyped and (owner is None or (source.owner[column], column) not in typed):
-                value = "NULL"
-            elif owner is None:
-                value = f"CAST(NULL AS {sql_type(source.columns[column])})"
-            else:
-                value = f"{owner}.{quote(shown[column])}"
-            items.append(f"{value} AS {quote(shown[column])}")
-        # A table always has some column, even where count(*) is all that is asked.
-        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}"
+        # Who uses all columns, maybe, may not need these: then nobody computes the error.
+        errors = {c: f"CAST(error({literal(why)}) AS {binding_type(source.columns[c])})" for c, why in refused.items()}
+        return self.over_files(scan, columns, errors)
 
     def _summary(self, source: Table, table: FileTable, summary: FileSummary) -> str:
         """Return the query for one row per file with its row count, and two where extremes are asked for."""
@@ -183,7 +157,7 @@ class Relations:
         source, used = occurrence.source, occurrence.columns
         refused = self._refused(source, source.columns, used)
         columns = [c for c in source.columns if used is None or c not in refused]
-        self._view(occurrence, _empty(source, columns))
+        self._view(occurrence, self.empty(source, columns))
 
     def create_table(self, occurrence: Occurrence, name: str, scan: OccurrenceScan | None) -> None:
         """Create the view of one occurrence over a table without rows that stands in its schema.
@@ -193,7 +167,7 @@ class Relations:
         source, used = occurrence.source, occurrence.columns
         named = [c for c in source.columns if used is None or c in used]
         self._refused(source, named, used)
-        body = _empty(source, named)
+        body = self.empty(source, named)
         if source.data is not None:
             body = f"SELECT * FROM {self._session.registered_name(source)} LIMIT 0"
         elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
@@ -236,54 +210,58 @@ class Relations:
                 found[column] = e.message
         return found
 
-    def _exactly(self, name: str, table: Table | FileTable, column: str) -> str:
-        """Return a column of a cell's key; whatever texts are equal to the user, other values are other cells."""
-        columns = table.columns if isinstance(table, Table) else table.types
-        collated = self._session.instance.settings.get("default_collation") and pa.types.is_string(columns[column])
-        return f'{name} COLLATE "binary"' if collated else name
+    # -- the SQL of DuckDB -----------------------------------------------------------------------
 
-    # -- one dataset ---------------------------------------------------------------------------
+    def quoted(self, name: str) -> str:
+        """Return a name as an identifier."""
+        return quote(name)
 
-    def _part(
-        self, scan: PartScan, wanted: Sequence[str], shown: Mapping[str, str], typed: set[tuple[str, str]], codes: Codes
-    ) -> str:
-        """Return the query over the files of one dataset, overlays resolved.
+    def null(self, type_: pa.DataType) -> str:
+        """Return NULL as a value of a type."""
+        return "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {binding_type(type_)})"
 
-        Columns to which only the files give a type are added to ``typed``; ``codes`` are numbers
-        of files that become columns.
-        """
-        part, table = scan.part, scan.part.table
-        if isinstance(part.rows, Changelog):
-            return self._state(scan, part.rows, wanted, shown)
-        own = set(part.columns) & set(wanted) | set(part.join_key)
-        # The schema file has no type for columns that were all NULL when it was written, but files may have one.
-        untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
-        types = self._session.types_in_files([table.files[f] for f in scan.files], untyped) if untyped else {}
-        typed |= {(part.name, c) for c in types}
-        names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
-        plain = [f for f in scan.files if f not in scan.overlaid]
-        overlaid = [f for f in scan.files if f in scan.overlaid]
-        queries = []
-        for variant in table.variants(plain) if plain else ():
-            queries.append(self.rows_of(table, variant.files, names, types=types, codes=codes, variant=variant))
-        if overlaid:
-            outer = ", ".join(map(quote, [*names.values(), *codes])) or "NULL AS nothing"
-            cell = ", ".join(self._exactly(quote(shown[c]), part.table, c) for c in part.join_key)
-            inner = self.rows_of(table, overlaid, names, types=types, codes=codes, ordered=True)
-            queries.append(
-                f"SELECT {outer} FROM ({inner}) QUALIFY row_number() OVER "
-                f"(PARTITION BY {cell} ORDER BY __kartosql_file DESC, __kartosql_row DESC) = 1"
-            )
-        return " UNION ALL ".join(queries)
+    def _is_collated(self, type_: pa.DataType) -> bool:
+        return bool(pa.types.is_string(type_) and self._session.instance.settings.get("default_collation"))
 
-    def _state(self, scan: PartScan, log: Changelog, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
-        """Return the query over the rows that hold after all records of some files."""
-        table = scan.part.table
-        columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
-        names = record_names(log, columns, shown, table.schema.names)
-        queries = [self.rows_of(table, variant.files, names, variant=variant) for variant in table.variants(scan.files)]
-        collated = bool(self._session.instance.settings.get("default_collation"))
-        return state(log, columns, names, table.types, " UNION ALL ".join(queries), collated=collated)
+    def as_key(self, name: str, type_: pa.DataType) -> str:
+        """Return a column of a key; whatever texts are equal to the user, other values are other cells."""
+        return f'{name} COLLATE "binary"' if self._is_collated(type_) else name
+
+    def as_group(self, name: str, type_: pa.DataType) -> str:
+        """Return a column that rows are counted by, with texts as bytes if others may be equal to them."""
+        return f"encode({name})" if self._is_collated(type_) else name
+
+    def raised(self, message: str, value: str) -> str:
+        """Return an integer that fails when it is computed, with a message and a value behind it."""
+        return f"CAST(error({literal(message)} || CAST({value} AS VARCHAR)) AS INTEGER)"
+
+    def repeated(self, query: str, shown: Sequence[str]) -> str:
+        """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
+        listed = ", ".join([*shown, f"unnest(range(CAST({OP} AS BIGINT)))"])
+        return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM (SELECT {listed} FROM ({query}) WHERE {OP} > 0)"
+
+    def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, str]:
+        """Return DuckDB's types that files give to columns; those that hold only NULL are left out."""
+        return self._session.types_in_files([table.files[f] for f in files], columns)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def rows(
+        self,
+        table: FileTable,
+        files: Sequence[int],
+        names: Mapping[str, str],
+        types: Mapping[str, str],
+        codes: Codes,
+        *,
+        ordered: bool = False,
+    ) -> Iterator[str]:
+        """Yield queries that together give the rows of files; see RelationBuilder."""
+        if ordered:
+            yield self.rows_of(table, files, names, types=types, codes=codes, ordered=True)
+            return
+        for variant in table.variants(files):
+            yield self.rows_of(table, variant.files, names, types=types, codes=codes, variant=variant)
 
     def rows_of(
         self,
@@ -301,7 +279,7 @@ class Relations:
         ``types`` are the DuckDB types of columns for which the schema has none; ``variant`` is
         given for files with columns of their own.
 
-        With ``ordered`` the columns __kartosql_file and __kartosql_row tell where a row stands.
+        With ``ordered`` the columns FILE and ROW tell where a row stands.
         """
         number = self._count
         self._count += 1
@@ -336,7 +314,7 @@ class Relations:
         self.by_position |= ordered or "r.file_index" in "".join([*found.values(), joined])
         if ordered:
             # Positions ascend in document order, and so does DuckDB's file index.
-            items += ["r.file_index AS __kartosql_file", "r.file_row_number AS __kartosql_row"]
+            items += [f"r.file_index AS {FILE}", f"r.file_row_number AS {ROW}"]
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
 
     def _as_in_table(
@@ -393,15 +371,6 @@ class Relations:
         self._tables.append(name)
         self._session.register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
         return values, f" JOIN {name} k ON k.i = r.file_index"
-
-
-def _empty(source: Table, columns: Sequence[str]) -> str:
-    items = []
-    for column in columns:
-        type_ = source.columns[column]
-        value = "NULL" if pa.types.is_null(type_) else f"CAST(NULL AS {binding_type(type_)})"
-        items.append(f"{value} AS {quote(source.exposed.get(column, column))}")
-    return f"SELECT {', '.join(items) or 'NULL AS nothing'} WHERE false"
 
 
 def parquet_schema_argument(declared: dict[str, str]) -> str:

@@ -16,9 +16,8 @@ from kartosql import stopping
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import Statement
-from kartosql.engines.spark.attached import Places
 from kartosql.engines.spark.listing import moved
-from kartosql.engines.spark.scan import Views, check_types, stored_columns
+from kartosql.engines.spark.scan import ScanFrames, check_types, stored_columns
 from kartosql.engines.spark.session import (
     check_session,
     isolated,
@@ -29,6 +28,7 @@ from kartosql.engines.spark.session import (
 )
 from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.shapes import Shapes
+from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
 from kartosql.plan.bind import BoundQuery
@@ -82,7 +82,6 @@ class SparkStatement:
         self._zone = str(settings["TimeZone"])
         self._tag = f"kartosql-{uuid.uuid4().hex}"
         self._spark: Any = None
-        self._views: Views | None = None
         self._translation: Translation | None = None
         self._schema: pa.Schema | None = None
         self._interrupted = self._timed_out = False
@@ -158,13 +157,12 @@ class SparkStatement:
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
         store = self._files.store
-        self._views = Views(self._spark, store, shapes_of(store))
+        frames = ScanFrames(self._spark, store, shapes_of(store))
         for found in scan.occurrences:
-            self._views.frame(found).createOrReplaceTempView(_view(found.occurrence.id))
+            frames.frame(found).createOrReplaceTempView(_view(found.occurrence.id))
         for occurrence in query.occurrences:
             if occurrence.source.data is not None:
-                name = self._views.create_registered(occurrence.source)
-                self._spark.table(name).createOrReplaceTempView(_view(occurrence.id))
+                frames.registered(occurrence.source).createOrReplaceTempView(_view(occurrence.id))
 
     def stream(
         self, query: BoundQuery, *, ordered: bool = True
@@ -253,14 +251,10 @@ class SparkStatement:
         self.close()
 
     def close(self) -> None:
-        """Drop the views and free the engine that bound the statement."""
-        views, self._views = self._views, None
+        """Free the engine that bound the statement."""
         try:
-            if views is not None:
-                with quiet():
-                    views.close()
-        finally:
             self._open.close()
+        finally:
             self._statement.close()
 
 

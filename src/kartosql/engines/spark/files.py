@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.joining import Codes
-from kartosql.engines.spark.attached import Places, converted, with_validity
+from kartosql.engines.relations import FILE, OP, ROW, Codes, RelationBuilder
 from kartosql.engines.spark.listing import FileColumn, relation
 from kartosql.engines.spark.shapes import Reading, Shapes, corrupt, is_void, reading
-from kartosql.engines.spark.types import quote, spark_type, stored_type
-from kartosql.errors import FormatError
+from kartosql.engines.spark.stores import Places
+from kartosql.engines.spark.types import quote, spark_type, stored_type, text
+from kartosql.errors import FormatError, NotPortable
 from kartosql.formats.partition_table import Variant
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
@@ -22,7 +22,6 @@ from kartosql.tables.table import FileTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROW = "__kartosql_row"  # the position of a row in its file
 Batches = Iterator[Any]
 
 
@@ -75,12 +74,12 @@ def decoder(columns: Mapping[str, pa.DataType], constants: Sequence[str]) -> Cal
     return decode
 
 
-FILE = "__kartosql_file"  # the position of a file in its table
+_VALID = "__kartosql_valid_"
 MAX_GROUPS = 8  # differently written files of one table that are read each in their own way
 _numbers = count()
 
 
-class FileQueries:
+class FileQueries(RelationBuilder[pa.DataType]):
     """Makes queries over files of tables, for a session in which they are read.
 
     ``shapes`` remembers schemas of files over several statements.
@@ -92,6 +91,32 @@ class FileQueries:
         self._shapes = shapes
         self._access = FileAccess(store)
         self._places = Places(store)
+
+    # -- the SQL of Spark ------------------------------------------------------------------------
+
+    def quoted(self, name: str) -> str:
+        """Return a name as an identifier."""
+        return quote(name)
+
+    def null(self, type_: pa.DataType) -> str:
+        """Return NULL as a value of a type."""
+        return f"CAST(NULL AS {spark_type(type_)})"
+
+    def as_group(self, name: str, type_: pa.DataType) -> str:
+        """Return a column that rows are counted by; raises ``not-portable`` for values that Spark cannot compare."""
+        check_comparable(type_)
+        return name
+
+    def raised(self, message: str, value: str) -> str:
+        """Return an integer that fails when it is computed, with a message and a value behind it."""
+        return f"CAST(raise_error(concat({text(message)}, CAST({value} AS STRING))) AS INT)"
+
+    def repeated(self, query: str, shown: Sequence[str]) -> str:
+        """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
+        repeated = f"LATERAL VIEW explode(sequence(1, greatest({OP}, 1))) AS __kartosql_n"
+        return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM ({query}) {repeated} WHERE {OP} > 0"
+
+    # -- files -----------------------------------------------------------------------------------
 
     def rows(
         self,
@@ -275,6 +300,64 @@ class FileQueries:
                         "in different files"
                     )
         return found
+
+
+def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
+    """Return the expression for a value of type ``given`` as one of a type to which it widens."""
+    if stored_type(given).equals(stored_type(wanted)):
+        return value
+    t = pa.types
+    if t.is_struct(given) and t.is_struct(wanted):
+        known = {f.name: f.type for f in given}
+        members = []
+        for field in wanted:
+            member = f"CAST(NULL AS {spark_type(field.type)})"
+            if field.name in known:
+                member = converted(f"{value}.{quote(field.name)}", known[field.name], field.type, depth)
+            members += [text(field.name), member]
+        return f"IF({value} IS NULL, NULL, named_struct({', '.join(members)}))"
+    if t.is_list(given) and t.is_list(wanted):
+        item = converted(f"i{depth}", given.value_type, wanted.value_type, depth + 1)
+        return f"transform({value}, i{depth} -> {item})"
+    if t.is_map(given) and t.is_map(wanted):
+        item = converted(f"i{depth}", given.item_type, wanted.item_type, depth + 1)
+        return f"transform_values({value}, (k{depth}, i{depth}) -> {item})"
+    return f"CAST({value} AS {spark_type(wanted)})"
+
+
+def with_validity(columns: Sequence[FileColumn]) -> tuple[list[FileColumn], dict[str, str]]:
+    """Return columns without NULL, and the expressions for those that had some."""
+    found: list[FileColumn] = []
+    values: dict[str, str] = {}
+    for at, column in enumerate(columns):
+        if None not in column.values:
+            found.append(column)
+            continue
+        given: Any = next((v for v in column.values if v is not None), None)
+        if given is None:
+            values[column.name] = f"CAST(NULL AS {spark_type(column.type)})"
+            continue
+        name = f"{_VALID}{at}"
+        found.append(FileColumn(column.name, column.type, [given if v is None else v for v in column.values]))
+        found.append(FileColumn(name, pa.int64(), [int(v is not None) for v in column.values]))
+        values[column.name] = f"IF({quote(name)} = 1, {quote(column.name)}, NULL)"
+    return found, values
+
+
+def check_comparable(type_: pa.DataType) -> None:
+    """Raise ``not-portable`` for values of records that Spark cannot compare."""
+    if _holds_map(type_):
+        raise NotPortable(
+            "Records with maps cancel each other, which Spark cannot compare.", hint="Use engine='duckdb' or 'auto'."
+        )
+
+
+def _holds_map(type_: pa.DataType) -> bool:
+    if pa.types.is_map(type_):
+        return True
+    if pa.types.is_struct(type_):
+        return any(_holds_map(f.type) for f in type_)
+    return bool(pa.types.is_list(type_)) and _holds_map(type_.value_type)
 
 
 def _mismatch(message: str) -> FormatError:

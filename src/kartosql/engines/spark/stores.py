@@ -1,20 +1,14 @@
-"""What tables need that are attached: places, wider types, NULL in paths, and states that follow from records."""
+"""Where Spark finds the files of stores: fsspec's URLs and options as those of Hadoop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
-from kartosql.engines.duckdb.changelog import OFFSET, OP
-from kartosql.engines.spark.listing import FileColumn
-from kartosql.engines.spark.types import quote, spark_type, stored_type
-from kartosql.errors import NotPortable, StoreError
+from kartosql.errors import StoreError
 from kartosql.store import Files, Store
 from kartosql.store.mounts import Mounts
-from kartosql.tables.table import Changelog
 
 _S3 = {"s3", "s3a", "s3n"}
 _AZURE = {"abfs", "abfss", "az"}
@@ -123,9 +117,6 @@ def _google(options: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-_VALID = "__kartosql_valid_"
-
-
 class Places:
     """Where Spark finds the files of several stores."""
 
@@ -146,83 +137,3 @@ class Places:
         if found is None:
             found = self._known[id(store)] = location(store)
         return found
-
-
-def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
-    """Return the expression for a value of type ``given`` as one of a type to which it widens."""
-    if stored_type(given).equals(stored_type(wanted)):
-        return value
-    t = pa.types
-    if t.is_struct(given) and t.is_struct(wanted):
-        known = {f.name: f.type for f in given}
-        members = []
-        for field in wanted:
-            member = f"CAST(NULL AS {spark_type(field.type)})"
-            if field.name in known:
-                member = converted(f"{value}.{quote(field.name)}", known[field.name], field.type, depth)
-            members += ["'" + field.name.replace("\\", "\\\\").replace("'", "\\'") + "'", member]
-        return f"IF({value} IS NULL, NULL, named_struct({', '.join(members)}))"
-    if t.is_list(given) and t.is_list(wanted):
-        item = converted(f"i{depth}", given.value_type, wanted.value_type, depth + 1)
-        return f"transform({value}, i{depth} -> {item})"
-    if t.is_map(given) and t.is_map(wanted):
-        item = converted(f"i{depth}", given.item_type, wanted.item_type, depth + 1)
-        return f"transform_values({value}, (k{depth}, i{depth}) -> {item})"
-    return f"CAST({value} AS {spark_type(wanted)})"
-
-
-def with_validity(columns: Sequence[FileColumn]) -> tuple[list[FileColumn], dict[str, str]]:
-    """Return columns without NULL, and the expressions for those that had some."""
-    found: list[FileColumn] = []
-    values: dict[str, str] = {}
-    for at, column in enumerate(columns):
-        if None not in column.values:
-            found.append(column)
-            continue
-        given: Any = next((v for v in column.values if v is not None), None)
-        if given is None:
-            values[column.name] = f"CAST(NULL AS {spark_type(column.type)})"
-            continue
-        name = f"{_VALID}{at}"
-        found.append(FileColumn(column.name, column.type, [given if v is None else v for v in column.values]))
-        found.append(FileColumn(name, pa.int64(), [int(v is not None) for v in column.values]))
-        values[column.name] = f"IF({quote(name)} = 1, {quote(column.name)}, NULL)"
-    return found, values
-
-
-def state(
-    log: Changelog, columns: Sequence[str], names: Mapping[str, str], types: Mapping[str, Any], records: str
-) -> str:
-    """Return the query over the rows that hold after some records; ``names`` are those of their columns."""
-    outer = ", ".join(quote(names[c]) for c in columns) or "NULL AS nothing"
-    count = (
-        f"CASE WHEN coalesce({OP}, 0) IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 ELSE "
-        f"CAST(raise_error(concat('A record has the operation ', CAST({OP} AS STRING))) AS INT) END"
-    )
-    if log.key:
-        cell = ", ".join(quote(names[c]) for c in log.key)
-        return (
-            f"SELECT {outer} FROM (SELECT *, row_number() OVER (PARTITION BY {cell} ORDER BY {OFFSET} DESC) "
-            f"AS __kartosql_rank FROM ({records})) WHERE __kartosql_rank = 1 AND {count} > 0"
-        )
-    check_compared(log, types)
-    groups = ", ".join(quote(names[c]) for c in log.compared)
-    sums = f"SELECT {groups}, sum({count}) AS {OP} FROM ({records}) GROUP BY {groups}"
-    repeated = f"LATERAL VIEW explode(sequence(1, greatest({OP}, 1))) AS __kartosql_n"
-    return f"SELECT {outer} FROM ({sums}) {repeated} WHERE {OP} > 0"
-
-
-def check_compared(log: Changelog, types: Mapping[str, Any]) -> None:
-    """Raise ``not-portable`` for records that Spark cannot compare."""
-    if not log.key and any(_holds_map(types[c]) for c in log.compared):
-        raise NotPortable(
-            "Records with maps cancel each other, which Spark cannot compare.", hint="Use engine='duckdb' or 'auto'."
-        )
-
-
-def _holds_map(type_: pa.DataType) -> bool:
-    if pa.types.is_map(type_):
-        return True
-    if pa.types.is_struct(type_):
-        return any(_holds_map(f.type) for f in type_)
-    return bool(pa.types.is_list(type_)) and _holds_map(type_.value_type)
