@@ -16,6 +16,7 @@ from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import KartosqlError
 from kartosql.result import Query
 from kartosql.sql import split_statements
+from kartosql.tables.names import quote_identifier
 from kartosql.text.secrets import redacted
 
 OPTIONS = [
@@ -113,7 +114,7 @@ class HarlequinKartosqlConnection(HarlequinConnection):
         columns = []
         try:
             for field in self.native.sql(f"FROM {name}").schema:
-                quoted = '"' + field.name.replace('"', '""') + '"'
+                quoted = quote_identifier(field.name)
                 columns.append(
                     CatalogItem(
                         qualified_identifier=f"{name}.{quoted}",

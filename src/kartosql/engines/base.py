@@ -1,4 +1,4 @@
-"""What every engine does with one statement."""
+"""What every engine does with one statement, and says of files that it cannot read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from kartosql.errors import FormatError
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 
@@ -52,3 +53,15 @@ class EngineStatement(Protocol):
 
     def close(self) -> None:
         """Free all that the statement holds."""
+
+
+def corrupt_file(message: str) -> FormatError:
+    """Return the error about a data file that cannot be read."""
+    hint = "The file is damaged, or not one that the dataset's writer wrote."
+    return FormatError(message, code="corrupt-file", hint=hint)
+
+
+def schema_mismatch(message: str) -> FormatError:
+    """Return the error about a data file whose columns are not those of its table."""
+    hint = "The file was written with another schema; kartothek would refuse it too."
+    return FormatError(message, code="schema-mismatch", hint=hint)

@@ -276,7 +276,7 @@ def _index(
     yield Advice(
         "index",
         f"an index on {column} of {target}",
-        f"{condition.text} holds in {counted_files(found.files)} of the {len(part.files):,} that are read, "
+        f"{condition.text} holds in {counted(found.files, 'file')} of the {len(part.files):,} that are read, "
         "and nothing tells in which",
         f"CREATE INDEX ON {target} ({quote_if_needed(column)})",
         len(part.files),
@@ -294,16 +294,11 @@ def _about_nulls(scan: OccurrenceScan, column: str, found: Matches) -> str:
     return f"; {column} holds NULL, which the index leaves out: {ORIGINALS_REFUSE.removesuffix('.')}"
 
 
-def counted_files(count: int) -> str:
-    """Return a number of files."""
-    return f"{count:,} file" if count == 1 else f"{count:,} files"
-
-
 def looked(found: Matches) -> str:
     """Return in how many files matches were counted."""
     of = found.sample
     if of.is_all:
-        return f"counted in all {counted_files(of.of)}"
+        return f"counted in all {counted(of.of, 'file')}"
     return f"estimated from {len(of.files):,} of {of.of:,} files"
 
 
@@ -354,7 +349,7 @@ def compaction(request: Request, scan: OccurrenceScan) -> Iterator[Advice]:
         if mean > SMALL_BYTES or saved < max(1, LEAST_SHARE * len(part.files)):
             continue
         target = target_of(scan, part)
-        why = f"{counted_files(len(part.files))} of {mean:,} bytes on average stand in {len(folders):,} partitions"
+        why = f"{counted(len(part.files), 'file')} of {mean:,} bytes on average stand in {len(folders):,} partitions"
         if part.overlaid:
             why += f", and {len(part.overlaid):,} may hold newer versions of each other's rows"
         yield Advice(
@@ -508,14 +503,14 @@ def _by_bounds(
     return Advice(
         "skipping index",
         f"a skipping index with the bounds of {column} of {target}",
-        f"the bounds of {column} rule out {condition.text} in {counted_files(saved)}, "
+        f"the bounds of {column} rule out {condition.text} in {counted(saved, 'file')}, "
         "but their footers tell that only when they are opened",
         f"CREATE SKIPPING INDEX ON {target} (MINMAX({quote_if_needed(column)}))",
         len(part.files),
         saved,
         sizes(request, part)[0],
         found.scaled(sum(missing)),
-        f"by the footers of {counted_files(len(found.files))}",
+        f"by the footers of {counted(len(found.files), 'file')}",
         "smaller and quicker to keep up to date than an index of all values",
     )
 
@@ -535,7 +530,7 @@ def _by_values(
     missing = found.sample.scaled(sum(s for s, rows in zip(found.sample.sizes, found.rows, strict=True) if not rows))
     target, quoted = target_of(scan, part), quote_if_needed(column)
     total, mean = sizes(request, part)
-    why = f"{condition.text} holds in {counted_files(found.files)} of the {len(part.files):,} that are read, "
+    why = f"{condition.text} holds in {counted(found.files, 'file')} of the {len(part.files):,} that are read, "
     if max(counts) <= MAX_LIST:
         if _has(part, VALUE_LIST, column):
             return None

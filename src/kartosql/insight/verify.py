@@ -30,7 +30,7 @@ from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
 from kartosql.text.report import Report, table_of
-from kartosql.text.sizes import human_bytes, human_seconds
+from kartosql.text.sizes import counted, human_bytes, human_seconds
 from kartosql.text.version import VERSION
 
 TOLERANCE = 1e-9  # relative, of floating point numbers that were summed in another order
@@ -314,7 +314,7 @@ class Certificate(Report):
         ]
 
     def _facts(self) -> list[tuple[str, str]]:
-        tables = ", ".join(f"{name} ({count:,} {'file' if count == 1 else 'files'})" for name, count in self.tables)
+        tables = ", ".join(f"{name} ({counted(count, 'file')})" for name, count in self.tables)
         made = f"{self.time} by kartosql {self.version}"
         return [("query", self.sql), ("store", self.store), ("tables", tables or "none"), ("made", made)]
 

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
 from kartosql.text.grid import grid, one_line
 from kartosql.text.report import Report
-from kartosql.text.sizes import human_bytes
+from kartosql.text.sizes import counted, human_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["ReportLine", "ScanReport", "human_bytes"]
 
 Sizes = MutableMapping[str, int | None]
 
@@ -251,7 +249,7 @@ class ScanReport(Report):
         """Return how many files and bytes of a table occurrence are left."""
         files = [p.part.table.files for p in scan.parts]
         total = sum(map(len, files))
-        text = f"{sum(len(p.files) for p in scan.parts):,} of {total:,} {'file' if total == 1 else 'files'}"
+        text = f"{sum(len(p.files) for p in scan.parts):,} of {counted(total, 'file')}"
         size = self._bytes(p.part.table.files[i] for p in scan.parts for i in p.files)
         whole = self._bytes(key for keys in files for key in keys)
         if size is not None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.plan.report import ScanReport, human_bytes
+from kartosql.plan.report import ScanReport
 from kartosql.render.values import is_number, texts
 from kartosql.text.escape import escaped, width
+from kartosql.text.sizes import counted, human_bytes
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Summary:
         return max(0, self.bytes_total - self.bytes_read)
 
     def __str__(self) -> str:
-        parts = [f"{self.rows:,} {'row' if self.rows == 1 else 'rows'} in {self.seconds:.3f} s"]
+        parts = [f"{counted(self.rows, 'row')} in {self.seconds:.3f} s"]
         if self.plan_seconds is not None:
             read = max(0.0, self.seconds - self.plan_seconds)
             parts[0] += f" (plan {self.plan_seconds:.3f}, read {read:.3f})"
         if self.files_total:
-            parts.append(f"{self.files_read:,} of {self.files_total:,} {'file' if self.files_total == 1 else 'files'}")
+            parts.append(f"{self.files_read:,} of {counted(self.files_total, 'file')}")
             if self.bytes_read is not None:
                 total = "" if self.bytes_total is None else f" of {human_bytes(self.bytes_total)}"
                 parts.append(f"{human_bytes(self.bytes_read)}{total} read")

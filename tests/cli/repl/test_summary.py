@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.plan.report import human_bytes
 from kartosql.render.tables import Summary
 from kartosql.store import Store
 from kartosql.store.store import StoreCounter
+from kartosql.text.sizes import human_bytes
 from written import build_cube
 
 LINE = re.compile(

@@ -18,6 +18,7 @@ from kartosql.sql.functions import words
 from kartosql.sql.lexemes import Lexeme, lexemes, statement_end
 from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
 from kartosql.tables.names import quote_if_needed
+from kartosql.text.sizes import counted
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.shell import Shell
@@ -563,7 +564,7 @@ class Completion:
             literal = found.literal(value)
             if where.in_string and not literal.startswith("'"):
                 literal = f"'{value}'"
-            total = f"{files:,} of {found.total:,} {'file' if found.total == 1 else 'files'}"
+            total = f"{files:,} of {counted(found.total, 'file')}"
             yield Candidate(
                 literal[:-1] if closes and literal.endswith("'") else literal, where.start, total, shown=value
             )

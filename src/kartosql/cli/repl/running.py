@@ -14,10 +14,10 @@ from kartosql.cli.output import interruptible
 from kartosql.cli.repl.results import Result, account, gather
 from kartosql.cli.repl.screen import Bytes, Screen
 from kartosql.errors import KartosqlError, StoreError, UsageError
-from kartosql.plan.report import human_bytes
 from kartosql.query import SelectQuery
 from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
 from kartosql.result import Progress, Query
+from kartosql.text.sizes import counted, human_bytes
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _totals(progress: Progress) -> str:
     if progress.files is None:
         return ""
     size = f", {human_bytes(progress.bytes)}" if progress.bytes is not None else ""
-    return f" of {progress.files:,} {'file' if progress.files == 1 else 'files'}{size}"
+    return f" of {counted(progress.files, 'file')}{size}"
 
 
 def line(progress: Progress | None, seconds: float, reading: float, share: float) -> str:

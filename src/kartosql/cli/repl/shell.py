@@ -24,6 +24,7 @@ from kartosql.result import Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
 from kartosql.text.escape import escaped, escaped_lines
+from kartosql.text.sizes import counted
 
 PEOPLES = ("box", "vertical", "markdown")  # formats of which some rows are shown, and the others counted
 
@@ -172,7 +173,7 @@ class Shell:
         if isinstance(statement, Set | Reset):
             return
         if out is not None:
-            self.screen.say(f"{result.rows:,} {'row' if result.rows == 1 else 'rows'} written to {out.path}", "note")
+            self.screen.say(f"{counted(result.rows, 'row')} written to {out.path}", "note")
         elif stream is not None:
             pass  # it was written as it came
         elif running.lines and mode == "box":

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kartosql import stopping
+from kartosql.engines.base import schema_mismatch
 from kartosql.engines.duckdb.types import fits, literal
-from kartosql.errors import FormatError
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.reader import local_footer
 from kartosql.tables.table import FileTable
@@ -173,13 +173,13 @@ class Footers:
             types = dict(session.rows(described, [path]))
         for name in suspects:
             if types.get(name) is None or not fits(types[name], declared[name]):
-                raise _mismatch(
+                raise schema_mismatch(
                     f"{key}: the column {name!r} is {types.get(name)}, but {declared[name]} in the schema of its table"
                 )
         names = {name for name, _, _ in shape}
         for name in declared:
             if name not in names:
-                raise _mismatch(f"{key}: the column {name!r} is missing")
+                raise schema_mismatch(f"{key}: the column {name!r} is missing")
 
     def narrower(
         self,
@@ -345,11 +345,3 @@ def _text(value: str, type_: str) -> str:
     if type_ == "TIMESTAMP WITH TIME ZONE":
         return f"CAST(timezone('UTC', {value}) AS VARCHAR) || '+00'"
     return f"CAST({value} AS VARCHAR)"
-
-
-def _mismatch(message: str) -> FormatError:
-    return FormatError(
-        message,
-        code="schema-mismatch",
-        hint="The file was written with another schema; kartothek would refuse it too.",
-    )

@@ -17,6 +17,7 @@ from kartosql.plan.cells import Files, Found
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.predicate.tree import Comparison, Predicate
 from kartosql.tables.table import FileTable
+from kartosql.text.sizes import counted
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import DuckEvaluator
@@ -373,5 +374,5 @@ class _Lookup:
         """Keep all files, as it would not pay to look for the ``rest``."""
         if not rest:
             return self._everything
-        note = f"not looked up, at most {len(rest):,} {'file' if len(rest) == 1 else 'files'} could be left out"
+        note = f"not looked up, at most {counted(len(rest), 'file')} could be left out"
         return Found(self._table.all_files, note)

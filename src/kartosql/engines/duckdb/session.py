@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql import stopping
+from kartosql.engines.base import corrupt_file
 from kartosql.engines.duckdb.evaluator import index_columns
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
@@ -87,10 +88,10 @@ def translate(
     if _UNREADABLE.search(message):
         return FormatError(message, code="unsupported-type", hint="Leave the column out of the statement.", sql=sql)
     if key is not None:
-        code = "schema-mismatch" if "failed to cast column" in raw else "corrupt-file"
-        return FormatError(
-            f"{key}: {message}", code=code, hint="The file is damaged, or not one that the dataset's writer wrote."
-        )
+        error_of_file = corrupt_file(f"{key}: {message}")
+        if "failed to cast column" in raw:
+            error_of_file.code = "schema-mismatch"
+        return error_of_file
     if isinstance(error, (duckdb.ConversionException, duckdb.OutOfRangeException, duckdb.InvalidInputException)):
         if isinstance(error, duckdb.ConversionException) and hint is None:
             hint = "TRY_CAST gives NULL where a value does not fit."
@@ -281,11 +282,7 @@ class Session:
             except (pa.ArrowException, OSError, ValueError, KeyError) as e:
                 reraise(e, f"Cannot read {self.store.shown(key)!r}")
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-                return FormatError(
-                    f"{self.store.shown(key)}: {reason}",
-                    code="corrupt-file",
-                    hint="The file is damaged, or not one that the dataset's writer wrote.",
-                )
+                return corrupt_file(f"{self.store.shown(key)}: {reason}")
         return None
 
     # -- files ---------------------------------------------------------------------------------

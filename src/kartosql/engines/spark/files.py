@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kartosql.engines.base import corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.relations import FILE, OP, ROW, Codes, RelationBuilder
 from kartosql.engines.spark.listing import FileColumn, relation
-from kartosql.engines.spark.shapes import Reading, Shapes, corrupt, is_void, reading
+from kartosql.engines.spark.shapes import Reading, Shapes, is_void, reading
 from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text
-from kartosql.errors import FormatError, NotPortable
+from kartosql.errors import NotPortable
 from kartosql.formats.partition_table import Variant
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
@@ -234,7 +235,7 @@ class FileQueries(RelationBuilder[pa.DataType]):
         sizes = [self._access.sizes[k] or 0 for k in keys]
         for key, size in zip(keys, sizes, strict=True):
             if size == 0:
-                raise corrupt(key, "it is empty")  # Spark would leave it out
+                raise corrupt_file(f"{key}: it is empty")  # Spark would leave it out
         return self._shapes.of(table, list(zip(keys, sizes, strict=True)))
 
     def _groups(
@@ -268,14 +269,14 @@ class FileQueries(RelationBuilder[pa.DataType]):
         for name, type_ in declared.items():
             column = shape.get(name)
             if column is None:
-                raise _mismatch(f"{key}: the column {name!r} is missing")
+                raise schema_mismatch(f"{key}: the column {name!r} is missing")
             if is_void(column):
                 found[name] = None
                 continue
             try:
                 found[name] = reading(column, type_)
             except ValueError:
-                raise _mismatch(
+                raise schema_mismatch(
                     f"{key}: the column {name!r} is {column.arrow}, but {type_} in the schema of its table"
                 ) from None
             arrow |= found[name] is None
@@ -295,7 +296,7 @@ class FileQueries(RelationBuilder[pa.DataType]):
                     continue
                 type_ = stored_type(column.arrow)
                 if not found.setdefault(name, type_).equals(type_):
-                    raise _mismatch(
+                    raise schema_mismatch(
                         f"{table.files[files[0]]} and others: the column {name!r} is {found[name]} and {type_} "
                         "in different files"
                     )
@@ -358,11 +359,3 @@ def _holds_map(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
         return any(_holds_map(f.type) for f in type_)
     return bool(pa.types.is_list(type_)) and _holds_map(type_.value_type)
-
-
-def _mismatch(message: str) -> FormatError:
-    return FormatError(
-        message,
-        code="schema-mismatch",
-        hint="The file was written with another schema; kartothek would refuse it too.",
-    )

@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from kartosql.engines.base import corrupt_file
 from kartosql.engines.spark.portable.casts import REFUSED
-from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, NotPortable, StoreError, UsageError
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, StoreError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,11 +104,7 @@ def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> Ka
         return NotPortable("Spark has no numbers of more than 38 digits.", hint=_HINT)
     corrupt = _CORRUPT.search(text)
     if corrupt:
-        return FormatError(
-            corrupt[1].strip(),
-            code="corrupt-file",
-            hint="The file is damaged, or not one that the dataset's writer wrote.",
-        )
+        return corrupt_file(corrupt[1].strip())
     return _by_condition(text, type(error).__name__)
 
 
@@ -121,11 +118,7 @@ def _by_condition(text: str, kind: str) -> KartosqlError:
             missing = "FILE_NOT_EXIST" in condition or "FileNotFoundException" in text
             if missing:
                 return StoreError(message, code="missing-file", hint="A data file was removed while it was read.")
-            return FormatError(
-                message,
-                code="corrupt-file",
-                hint="The file is damaged, or not one that the dataset's writer wrote.",
-            )
+            return corrupt_file(message)
     if "OutOfMemoryError" in text:
         return LimitError("Spark ran out of memory.", code="out-of-memory", hint="Give the driver or executors more.")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from kartosql.engines.base import corrupt_file
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text
-from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.footer import END
@@ -85,20 +85,11 @@ class Shapes:
         try:
             found = read_footer(self._store, key, size, self._tail)
         except OSError:
-            raise corrupt(key, "it cannot be read") from None
+            raise corrupt_file(f"{key}: it cannot be read") from None
         if found is None:
-            raise corrupt(key, "it is torn or no Parquet file")
+            raise corrupt_file(f"{key}: it is torn or no Parquet file")
         self._tail = len(found) + END + SPARE
         return found
-
-
-def corrupt(key: str, reason: str) -> FormatError:
-    """Return the error about a file that cannot be read."""
-    return FormatError(
-        f"{key}: {reason}",
-        code="corrupt-file",
-        hint="The file is damaged, or not one that the dataset's writer wrote.",
-    )
 
 
 def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
@@ -107,11 +98,11 @@ def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
         arrow = schema.to_arrow_schema()
     except (pa.ArrowException, OSError, ValueError) as e:
         reraise(e, f"Cannot read {key!r}")
-        raise corrupt(key, str(e).splitlines()[0]) from None
+        raise corrupt_file(f"{key}: {str(e).splitlines()[0]}") from None
     found: dict[str, FileColumnType] = {}
     for field in arrow:
         if field.name in found:
-            raise corrupt(key, f"the column {field.name!r} is there twice")
+            raise corrupt_file(f"{key}: the column {field.name!r} is there twice")
         found[field.name] = FileColumnType(None, "", field.type)
     for at in range(len(schema)):
         leaf = schema.column(at)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kartosql.engines.duckdb.types import literal, quote
 from kartosql.engines.spark.portable.types import INTEGERS, UNSIGNED, Type, read_type
 from kartosql.errors import NotPortable
 from kartosql.formats.arrays import decimal_of
@@ -150,9 +151,9 @@ def _function(node: Node, children: list[str]) -> str:
         return f"({children[0]} {name} {children[1]})"
     if name in ("struct_pack", "row"):
         parts = read_type(node["return_type"]).parts
-        children = [f"{_name(n)} := {c}" for (n, _), c in zip(parts, children, strict=True)]
+        children = [f"{quote(n)} := {c}" for (n, _), c in zip(parts, children, strict=True)]
         name = "struct_pack"
-    return f"{_name(name)}({', '.join(children)})"
+    return f"{quote(name)}({', '.join(children)})"
 
 
 def _operator(type_: str, children: list[str]) -> str:
@@ -178,7 +179,7 @@ def _constant(value: Node) -> str:
     if type_.name == "LIST" and isinstance(raw, dict):
         items = [_constant({"type": value["type"]["type_info"]["child_type"], **c}) for c in raw.get("children", ())]
         return f"CAST([{', '.join(items)}] AS {type_.sql()})"
-    return f"CAST({_quoted(_text(raw, type_))} AS {type_.sql()})"
+    return f"CAST({literal(_text(raw, type_))} AS {type_.sql()})"
 
 
 def _text(raw: Any, type_: Type) -> str:
@@ -196,11 +197,3 @@ def _text(raw: Any, type_: Type) -> str:
     if type_.name == "BOOLEAN":
         return json.dumps(bool(raw))
     raise NotPortable(f"Spark cannot be given a constant of the type {type_.sql()}.")
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kartosql.engines.duckdb.types import quote
 from kartosql.errors import NotPortable
 
 INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
@@ -95,7 +96,7 @@ class Type:
         if self.name == "MAP":
             return f"MAP({self.parts[0][1].sql()}, {self.parts[1][1].sql()})"
         if self.name == "STRUCT":
-            fields = ", ".join(f"{_quoted(name)} {part.sql()}" for name, part in self.parts)
+            fields = ", ".join(f"{quote(name)} {part.sql()}" for name, part in self.parts)
             return f"STRUCT({fields})"
         return '"NULL"' if self.name == "NULL" else self.name
 
@@ -151,7 +152,3 @@ def identifier(name: str) -> str:
         # Spark replaces variables anywhere in the text, and a name has no escapes.
         raise NotPortable(f"Spark cannot be given the name {name!r}.")
     return "`" + name.replace("`", "``") + "`"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
