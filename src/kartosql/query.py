@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from kartosql.engines.base import EngineStatement, RunStats
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, Statement, table_names
 from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 import builders
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import Instance
-from kartosql.engines.duckdb.planner import Planner
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store

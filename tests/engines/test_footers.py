@@ -11,10 +11,10 @@ import pytest
 
 import builders
 from kartosql.engines.duckdb import footers as module
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import Instance
-from kartosql.engines.duckdb.planner import Planner
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot

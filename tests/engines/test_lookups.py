@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 import builders
-from kartosql.engines.duckdb import held, indexed, structures
 from kartosql.engines.duckdb import lookups as module
+from kartosql.engines.duckdb import planner_tables, sorted_index
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import Instance
 from kartosql.engines.duckdb.lookups import compared
-from kartosql.engines.duckdb.planner import Planner
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.cells import Found
@@ -83,7 +83,7 @@ class Indexed:
         )
 
     @property
-    def index(self) -> indexed.Index:
+    def index(self) -> planner_tables.Index:
         return self.planner.evaluator._structures.index(self.table, "i")
 
     def hold(self) -> None:
@@ -109,8 +109,8 @@ def reckoning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small indices be reckoned with as large ones are."""
     monkeypatch.setattr(module, "NEGLIGIBLE", 0.0)
     monkeypatch.setattr(module, "FIRST", 8)
-    monkeypatch.setattr(indexed, "FREE_USES", 1_000)
-    monkeypatch.setattr(structures, "SMALL_INDEX_BYTES", 0)
+    monkeypatch.setattr(planner_tables, "FREE_USES", 1_000)
+    monkeypatch.setattr(planner_tables, "SMALL_INDEX_BYTES", 0)
 
 
 def _scattered(each: int = 400) -> list[list[int]]:
@@ -173,7 +173,7 @@ POINTS = ("(v = {0})", "({0} = v)", "(v = {0}\n)")
 @pytest.mark.parametrize("batch", [10, 300, 500_000])
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int16(), pa.uint8(), pa.string()])
 def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning, type_, batch):
-    monkeypatch.setattr(held, "BATCH_PAIRS", batch)
+    monkeypatch.setattr(sorted_index, "BATCH_PAIRS", batch)
     is_text, limit = pa.types.is_string(type_), 200 if type_ == pa.uint8() else VALUES
     random_ = random.Random(4)
     low = 0 if type_ == pa.uint8() else -limit
@@ -195,12 +195,12 @@ def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning
 def test_other_predicates_are_no_point_queries(make, monkeypatch, predicate):
     one = make(_scattered())
     one.hold()
-    monkeypatch.setattr(held.Ascending, "files", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(sorted_index.Ascending, "files", lambda *_: pytest.fail("asked"))
     assert one.find(predicate).files == one.matching(predicate)
 
 
 def test_indices_are_held_twice_only_where_there_is_room(make, monkeypatch):
-    monkeypatch.setattr(structures, "MAX_TWICE", 10)
+    monkeypatch.setattr(planner_tables, "MAX_TWICE", 10)
     one = make(_scattered())
     one.hold()
     assert one.index.ascending is None
@@ -261,7 +261,7 @@ def test_what_few_values_match_prunes_where_neighbours_lie_together(make, monkey
 
 
 def test_few_files_do_not_pay_for_a_large_index(make, monkeypatch, reckoning):
-    monkeypatch.setattr(indexed, "READ_PAIR", 1e-5)
+    monkeypatch.setattr(planner_tables, "READ_PAIR", 1e-5)
     one = make(_scattered())
     assert one.find("(v = 17)", frozenset({3})).files == one.table.all_files
     assert one.index.uses == 1
@@ -284,9 +284,9 @@ def test_the_report_says_that_an_index_was_not_looked_up(make, monkeypatch, reck
 @pytest.mark.parametrize("row_group", [7, 500, VALUES])
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int32(), pa.string()], ids=str)
 def test_an_index_is_held_portion_by_portion(make, monkeypatch, type_, row_group):
-    from kartosql.engines.duckdb import held
+    from kartosql.engines.duckdb import sorted_index
 
-    monkeypatch.setattr(held, "BATCH_PAIRS", 300)
+    monkeypatch.setattr(sorted_index, "BATCH_PAIRS", 300)
     text = pa.types.is_string(type_)
     values = [[f"v{v:05}" if text else v for v in found] for found in _scattered(40)]
     one = make(values, type_, row_group)

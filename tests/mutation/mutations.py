@@ -28,7 +28,7 @@ DATASETS, EVALUATE, OVERLAY = "plan/datasets.py", "plan/evaluate.py", "plan/over
 COLUMNS, READER, TREE = "plan/columns.py", "plan/reader.py", "predicate/tree.py"
 LOOKUP, TRANSFER, ENGINE = "plan/lookup.py", "plan/transfer.py", "engines/duckdb/"
 LESS, SHAPES, CELLS = "plan/less.py", "plan/shapes.py", "plan/cells.py"
-LOOKUPS, HELD, STRUCTURES = ENGINE + "lookups.py", ENGINE + "held.py", ENGINE + "structures.py"
+LOOKUPS, HELD, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
 FROM_SQL = "predicate/from_sql.py"
 BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
 
@@ -105,7 +105,7 @@ MUTATIONS = [
     Mutation("two indices are evaluated as one", EVALUATE, "return frozenset(indexed) if len(indexed) <= 1 else None", "return frozenset(sorted(indexed)[:1])", by="tests/plan/test_extract.py::test_where"),
     Mutation("NULL is in indices", ENGINE + "evaluator.py", "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("NaN is in indices", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and not never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
-    Mutation("indices tell the zeros apart", ENGINE + "structures.py", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
+    Mutation("indices tell the zeros apart", TABLES, "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
     Mutation("a predicate that fails holds for nothing", ENGINE + "evaluator.py", 'f"coalesce(TRY({predicate}), true)"', 'f"coalesce(TRY({predicate}), false)"', by="tests/plan/test_evaluate.py::test_a_cast_that_fails_while_planning_keeps_the_file_and_fails_in_the_run"),
     Mutation("columns of cubes are never NULL", DATASETS, "never_null = rows.never_null if", "never_null = frozenset(table.indices) if", by="tests/plan/test_prune.py::test_an_index_column_of_a_cube_may_be_null"),
     Mutation("statistics forget NULL", ENGINE + "bounds.py", '"nulls <> 0"', '"false"', by="tests/engines/test_statistics.py"),
@@ -156,10 +156,10 @@ MUTATIONS = [
     Mutation("a held index is read with one batch's dictionary", HELD, "if codes is None or not labels.dictionary.equals(last):", "if codes is None:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("labels without a file are held", HELD, "if unknown or lists.null_count or labels.null_count:", "if False:", by="tests/engines/test_lookups.py::test_unusual_index_files_say_the_same_once_they_are_held"),
     Mutation("text that is none is held", HELD, "values.validate(full=True)", "pass", survives="DuckDB refuses to store such text, and the index is not held then either"),
-    Mutation("an index is held before it is whole", STRUCTURES, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
-    Mutation("a value stands once in a held index", STRUCTURES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_cells.py"),
-    Mutation("indices with a collation are held", STRUCTURES, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_structures.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
-    Mutation("an index is never held", "engines/duckdb/indexed.py", "if self.held is not None or not self.may_be_held or self.uses < FREE_USES:", "if True:", by="tests/engines/test_structures.py::test_an_index_gives_the_same_answer_before_and_after_it_is_held"),
+    Mutation("an index is held before it is whole", TABLES, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
+    Mutation("a value stands once in a held index", TABLES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_cells.py"),
+    Mutation("indices with a collation are held", TABLES, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_planner_tables.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
+    Mutation("an index is never held", TABLES, "if self.held is not None or not self.may_be_held or self.uses < FREE_USES:", "if True:", by="tests/engines/test_planner_tables.py::test_an_index_gives_the_same_answer_before_and_after_it_is_held"),
     # -- statistics
     Mutation("statistics: the ends of a list are outside", BOUNDS, "lambda e: low <= e AND e <= high", "lambda e: low < e AND e < high", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("statistics: a long list is looked at from one end", BOUNDS, "low <= list_max({items}) AND high >= list_min({items})", "low <= list_min({items}) AND high >= list_min({items})", by="tests/engines/test_statistics.py"),
@@ -180,7 +180,7 @@ MUTATIONS = [
     Mutation("files without statistics match nothing", FOOTERS, "bool_and(coalesce(nulls = num_values, false) OR (low", "bool_or(coalesce(nulls = num_values, false) OR (low", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
-    Mutation("extremes of all types are exact", ENGINE + "knowledge.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_less.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
+    Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_less.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
     Mutation("files without rows are counted", LESS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_less.py::test_files_without_rows_make_no_groups"),
     Mutation("no files have no count", LESS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_less.py::test_files_without_rows_make_no_groups"),
     Mutation("rows are grouped by what is in no metadata", SHAPES, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_less.py::test_the_files_that_are_read"),
@@ -206,7 +206,7 @@ MUTATIONS = [
     Mutation("where there are many files none is overlaid", OVERLAY, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
     # -- transfer
     Mutation("what a dimension leaves out hides nothing", TRANSFER, "left=n.left | files", "left=n.left", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
-    Mutation("looked up values are as many as there may be", ENGINE + "knowledge.py", "if count > limit:", "if False:", by="tests/plan/test_lookup.py::test_more_values_than_may_be_looked_up_are_no_condition"),
+    Mutation("looked up values are as many as there may be", ENGINE + "evaluator.py", "if count > limit:", "if False:", by="tests/plan/test_lookup.py::test_more_values_than_may_be_looked_up_are_no_condition"),
     Mutation("overwritten rows are looked up no more", LOOKUP, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/datasets.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached

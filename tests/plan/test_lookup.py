@@ -14,8 +14,8 @@ import pytest
 
 import kartosql
 import kartosql.query
-from kartosql.engines.duckdb import knowledge
-from kartosql.engines.duckdb.planner import Planner
+from kartosql.engines.duckdb import evaluator
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.plan import lookup
 from kartosql.plan.prune import prune
 from kartosql.store import Store
@@ -104,12 +104,12 @@ def check(connection: Any, monkeypatch: pytest.MonkeyPatch, sql: str, parameters
 )
 @pytest.mark.parametrize("fetched", [256, 0], ids=["values fetched", "values held"])
 def test_the_files_that_a_small_source_leaves(connection, monkeypatch, sql, files, fetched):
-    monkeypatch.setattr(knowledge, "MAX_FETCHED", fetched)
+    monkeypatch.setattr(evaluator, "MAX_FETCHED", fetched)
     assert check(connection, monkeypatch, sql) == files
 
 
 def test_values_that_were_held_are_gone_after_the_statement(connection, monkeypatch):
-    monkeypatch.setattr(knowledge, "MAX_FETCHED", 0)
+    monkeypatch.setattr(evaluator, "MAX_FETCHED", 0)
     planners = []
     begin = Planner.begin
     monkeypatch.setattr(Planner, "begin", lambda self, *args: planners.append(self) or begin(self, *args))

@@ -17,9 +17,8 @@ from kartosql.plan.cells import Files, Rows
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.indexed import Index
-    from kartosql.engines.duckdb.planner import Planner
-    from kartosql.engines.duckdb.structures import Structures
+    from kartosql.engines.duckdb.evaluator import Planner
+    from kartosql.engines.duckdb.planner_tables import Index, PlannerTables
 
 HELD_FACTOR = 4  # how much faster an index is scanned that the planner holds
 SAMPLED = 4  # files whose sizes stand for those of all
@@ -32,7 +31,7 @@ class DuckCells:
     everything.
     """
 
-    def __init__(self, session: Planner, select: Callable[..., list[Any] | bool], structures: Structures) -> None:
+    def __init__(self, session: Planner, select: Callable[..., list[Any] | bool], structures: PlannerTables) -> None:
         self._session = session
         self._select = select
         self._structures = structures

@@ -1,21 +1,23 @@
-"""Evaluates predicates over partition values, index values and statistics, for the planner."""
+"""The planner's instance: predicates over partition values, index values and statistics, and values of small tables."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.bounds import Bounded, bounded
 from kartosql.engines.duckdb.cells import DuckCells
-from kartosql.engines.duckdb.indexed import Index
-from kartosql.engines.duckdb.knowledge import Knowledge
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.lookups import Lookups
+from kartosql.engines.duckdb.planner_tables import Index, PlannerTables
 from kartosql.engines.duckdb.predicates import (
     atoms_of,
     is_pure,
@@ -26,26 +28,28 @@ from kartosql.engines.duckdb.predicates import (
     with_lists,
     without_places,
 )
-from kartosql.engines.duckdb.structures import Structures, index_columns
-from kartosql.engines.duckdb.types import sql_type
+from kartosql.engines.duckdb.session import Session
+from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.plan.cells import Files, Found
-from kartosql.plan.evaluate import Outline, ParsedAtom
-from kartosql.predicate.tree import Predicate, may_hold_for_null
-from kartosql.tables.table import FileTable
+from kartosql.plan.evaluate import Held, Outline, ParsedAtom
+from kartosql.plan.occurrences import Occurrence
+from kartosql.plan.scan import OccurrenceScan
+from kartosql.predicate.tree import Condition, Predicate, may_hold_for_null, parameters_for
+from kartosql.tables.table import FileTable, shown_data
 
-if TYPE_CHECKING:
-    from kartosql.engines.duckdb.planner import Planner
-
-__all__ = ["DuckEvaluator", "index_columns"]
-
+MAX_FETCHED = 256  # more values than these are faster where they are than as a parameter
+# Types whose statistics in a footer are values of the file, not bounds.
+_EXACT = re.compile(
+    r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)|DATE|TIMESTAMP(_S|_MS|_NS| WITH TIME ZONE)?|DECIMAL.*|BOOLEAN"
+)
 MAX_TEXTS = 512  # predicates of which the parse is kept
 MAX_LENGTH = 5_000  # of their texts
 _NULL = r"CAST\(NULL AS [^()']+(?:\([\d, ]+\))?\)"
 _functions: frozenset[str] | None = None
 
 
-class DuckEvaluator(Knowledge):
+class DuckEvaluator:
     """The Evaluator of a planner, over many statements.
 
     A predicate that fails for some value keeps the files with that value: the statement
@@ -55,7 +59,7 @@ class DuckEvaluator(Knowledge):
 
     def __init__(self, session: Planner) -> None:
         self._session = session
-        self._structures = Structures(session)
+        self._structures = PlannerTables(session)
         self._lookups = Lookups(self, session, self._structures)
         self.cells = DuckCells(session, self.select, self._structures)
         self._short_parse = lru_cache(MAX_TEXTS)(self._parsed)
@@ -268,7 +272,152 @@ class DuckEvaluator(Knowledge):
         sql = f"SELECT {', '.join(f'typeof({t})' for t in typed)}"
         return list(self._session.rows(sql, _used(parameters, sql))[0])
 
+    # -- types and the clock, as the session has them -----------------------------------------
+
+    def type_name(self, type_: pa.DataType) -> str | None:
+        """Return DuckDB's name of an Arrow type, None for columns that are all NULL."""
+        return None if pa.types.is_null(type_) else sql_type(type_)
+
+    def type_of(self, expression: str) -> str | None:
+        """Return the type of an expression without columns, None if it has none."""
+        try:
+            rows = self._session.rows(f"SELECT typeof({expression}\n)")
+        except duckdb.Error:
+            return None
+        type_ = str(rows[0][0])
+        return None if type_ == '"NULL"' else type_
+
+    def has_collation(self) -> bool:
+        """Return whether texts that differ may be equal."""
+        return bool(self._session.instance.settings.get("default_collation"))
+
+    def time_zone(self) -> str:
+        """Return the time zone of the session."""
+        return str(self._session.instance.settings.get("TimeZone", "UTC"))
+
+    def freeze(self, function: str) -> str | None:
+        """Return the literal that a function of the clock stands for now."""
+        return self._session.clock(function)
+
+    # -- files that are not opened -------------------------------------------------------------
+
+    def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
+        """Return how many rows files have; footers that are not known are read."""
+        if not table.has_footers:
+            return None
+        footers = self._session.footers
+        try:
+            footers.load(self._session, table, [table.files[f] for f in files])
+        except (duckdb.Error, FormatError):
+            return None  # the statement itself will tell what is wrong with a file
+        known = footers.known_rows(table)
+        rows = [known[f] for f in files]
+        return None if None in rows else [r for r in rows if r is not None]
+
+    def extremes(
+        self, table: FileTable, column: str, files: Sequence[int]
+    ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
+        """Return the minimum and maximum of a column in each file as text, None unless all are known exactly."""
+        type_ = self.type_name(table.types[column])
+        if type_ is None or not table.has_footers or not _EXACT.fullmatch(type_):
+            return None
+        found = self._session.footers.statistics(table, column, type_)
+        by_file = {file: (low, high) for file, low, high, _ in found.rows} if found is not None else {}
+        if not by_file.keys() >= set(files):
+            return None
+        return tuple(by_file[f][0] for f in files), tuple(by_file[f][1] for f in files)
+
+    # -- small sources -------------------------------------------------------------------------
+
+    def bytes_of(self, keys: Sequence[str]) -> int:
+        """Return how many bytes some files have."""
+        self._session.files.stat(keys)
+        return sum(self._session.files.sizes[k] or 0 for k in keys)
+
+    def values(
+        self,
+        source: Occurrence,
+        scan: OccurrenceScan | None,
+        column: str,
+        condition: Condition | None,
+        parameters: Mapping[str, Any],
+        limit: int,
+    ) -> list[Any] | Held | None:
+        """Return the distinct values but NULL that a column has in rows that satisfy a condition."""
+        shown = source.source.exposed
+        name = quote(shown.get(column, column))
+        where = condition.render(lambda ref: quote(shown.get(ref[1], ref[1]))) if condition is not None else "true"
+        used = parameters_for(condition, parameters) if condition is not None else {}
+        try:
+            body = self._session.relations.body(scan) if scan is not None else self._given(source)
+            held = self._session.hold(
+                f"SELECT DISTINCT {name} AS v FROM ({body}) WHERE {name} IS NOT NULL AND {where} LIMIT {limit + 1}",
+                used,
+            )
+            ((count,),) = self._session.rows(f"SELECT count(*) FROM {held}")
+            if count > limit:
+                return None
+            if count > MAX_FETCHED:
+                return Held(f"FROM {held}", count)
+            return [v for (v,) in self._session.rows(f"FROM {held}")]
+        except (duckdb.Error, FormatError):
+            return None  # the statement itself will tell whether that matters
+
+    def _given(self, source: Occurrence) -> str:
+        """Return the query over registered data."""
+        self._session.register("kartosql_given", shown_data(source.source))
+        return "FROM kartosql_given"
+
 
 def _used(parameters: Mapping[str, Any], sql: str) -> dict[str, Any]:
     """Return the parameters that may occur in a query, as DuckDB refuses others."""
     return {name: value for name, value in parameters.items() if re.search(rf"\${re.escape(name)}(?!\w)", sql)}
+
+
+SCHEMA = "kartosql_planner"
+
+
+class Planner(Session):
+    """A session that is never locked: only our own statements and pure predicates run in it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.run(f"CREATE SCHEMA {SCHEMA}")
+        self.run(f"USE {SCHEMA}")
+        self.instance.change("disabled_optimizers", f"'{LATE}'")
+        self.evaluator = DuckEvaluator(self)
+        self._held: list[str] = []
+
+    def begin(self, files: FileAccess, timeout: int) -> None:
+        """Start on the files of another statement, whose conditions may take ``timeout`` ms (0 is no limit)."""
+        self.files = files
+        if self.instance.filesystem is not None:
+            self.instance.filesystem.forget()
+        self.instance.change("max_execution_time", timeout)
+
+    def hold(self, query: str, parameters: Mapping[str, Any]) -> str:
+        """Keep the rows of a query until the end of the statement; returns the name of their table."""
+        # No text can guess it: predicates may read these tables, and no other.
+        name = f"kartosql_values_{uuid.uuid4().hex}"
+        self.rows(f"CREATE TABLE {name} AS {query}", parameters)
+        self._held.append(name)
+        return name
+
+    def end(self) -> None:
+        """Forget what was made for one statement."""
+        for name in self._held:
+            self.run(f"DROP TABLE {name}")
+        self._held.clear()
+        self.relations.forget()
+        self._data_keys.clear()
+
+    def end_for_good(self) -> Instance:
+        """Free the planner and return its instance, in which nothing of it is left."""
+        super().close()
+        self.instance.drop_schema(SCHEMA)
+        return self.instance
+
+    def close(self) -> None:
+        """Free the planner with its instance."""
+        super().close()
+        self.instance.close()

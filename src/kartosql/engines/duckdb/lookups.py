@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.indexed import SCAN_PAIR, Index
+from kartosql.engines.duckdb.planner_tables import SCAN_PAIR, Index
 from kartosql.engines.duckdb.predicates import is_comparison
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
@@ -20,9 +20,8 @@ from kartosql.tables.table import FileTable
 from kartosql.text.sizes import counted
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.evaluator import DuckEvaluator
-    from kartosql.engines.duckdb.planner import Planner
-    from kartosql.engines.duckdb.structures import Structures
+    from kartosql.engines.duckdb.evaluator import DuckEvaluator, Planner
+    from kartosql.engines.duckdb.planner_tables import PlannerTables
 
 NEGLIGIBLE = 0.002  # seconds that nobody reckons with
 # What it takes at least to scan a file, roughly: to open it, and its columns that conditions are about.
@@ -44,7 +43,7 @@ class Lookups:
     enough of them, all files are kept.
     """
 
-    def __init__(self, evaluator: DuckEvaluator, session: Planner, structures: Structures) -> None:
+    def __init__(self, evaluator: DuckEvaluator, session: Planner, structures: PlannerTables) -> None:
         self._evaluator = evaluator
         self._select = evaluator.select
         self._session = session
@@ -201,7 +200,7 @@ class _Lookup:
     def __init__(
         self,
         lookups: Lookups,
-        structures: Structures,
+        structures: PlannerTables,
         table: FileTable,
         index: Index,
         parts: str,

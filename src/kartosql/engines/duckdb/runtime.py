@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import FOOTER_CACHE_FILES, Instance
-from kartosql.engines.duckdb.planner import Planner
 from kartosql.engines.duckdb.statement import Statement
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings

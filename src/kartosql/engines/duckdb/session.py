@@ -12,13 +12,12 @@ import pyarrow as pa
 
 from kartosql import stopping
 from kartosql.engines.base import corrupt_file
-from kartosql.engines.duckdb.evaluator import index_columns
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import SMALL_LIST, Instance, of_process, set_files
 from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
 from kartosql.engines.duckdb.texts import reading_literal
-from kartosql.engines.duckdb.types import literal, quote, sql_type
+from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError, StoreError
 from kartosql.failures import failure_of, reraise
 from kartosql.formats.arrays import array_of
@@ -217,6 +216,11 @@ class Session:
             rows: list[Any] = result.fetchall()
             return rows
 
+    def clock(self, function: str) -> str:
+        """Return the literal that a function of the clock stands for in the session's transaction."""
+        ((type_, text),) = self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
+        return f"CAST('{text}' AS {type_})"
+
     def register(self, name: str, table: Any) -> None:
         """Make an Arrow table known under ``name``."""
         self._connection.register(name, table)
@@ -370,25 +374,6 @@ class Session:
         options = ", ".join(f"{name} = {reading_literal(value)}" for name, value in reading.items())
         reader = f"read_csv(getvariable('{variable}'), auto_detect = false, hive_partitioning = false, {options})"
         return reader, [f"r.{quote(c)}" for c in columns]
-
-    def index_view(self, name: str, key: str, column: str, declared: str) -> None:
-        """Create a view (v, labels) over an index file; raises ``missing-file`` and ``invalid-index``."""
-        if self.instance.filesystem is not None:
-            self.instance.filesystem.keep(key)
-        path = self.files.paths([key], self.instance.filesystem)[0]
-        if self.store.is_local:
-            self.store.counter.add("reads", key, self.files.sizes[key] or 0)
-        # With a size, as then the name is not taken for a pattern.
-        reader = f"read_parquet([{{'filename': {literal(path)}, 'file_size': 1}}], hive_partitioning = false)"
-        try:
-            described = self.rows(f"SELECT column_name, column_type FROM (DESCRIBE FROM {reader})")
-        except duckdb.Error as e:
-            reraise(e, f"Cannot read {key!r}")
-            raise FormatError(
-                f"{key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
-            ) from None
-        index_columns(described, key, column, declared)
-        self.run(f"CREATE VIEW {name} AS SELECT {quote(column)} AS v, partition AS labels FROM {reader}")
 
 
 def _estimated_rows(size: int) -> int:

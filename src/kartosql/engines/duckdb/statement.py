@@ -17,7 +17,6 @@ from kartosql import stopping
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import LATE, Instance
-from kartosql.engines.duckdb.knowledge import clock_literal
 from kartosql.engines.duckdb.session import Session, translate
 from kartosql.engines.duckdb.types import exact_type, quote
 from kartosql.errors import KartosqlError, SqlError
@@ -224,10 +223,6 @@ class Statement(Session):
             raise
 
     # -- before the run --------------------------------------------------------------------------
-
-    def clock(self, function: str) -> str | None:
-        """Return the literal that a function of the clock stands for in this statement's transaction."""
-        return clock_literal(self, function)
 
     def describe(self, query: BoundQuery) -> pa.Schema:
         """Return the Arrow schema of a query's output, without opening a file."""

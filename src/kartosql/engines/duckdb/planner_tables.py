@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.footers import ColumnStatistics
-from kartosql.engines.duckdb.indexed import Index
-from kartosql.engines.duckdb.types import fits, literal, sql_type
+from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
@@ -23,7 +24,8 @@ from kartosql.formats.kartothek.partitions import value_parser
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.planner import Planner
+    from kartosql.engines.duckdb.evaluator import Planner
+    from kartosql.engines.duckdb.sorted_index import Ascending, Portions
 
 MAX_TABLES = 64
 MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
@@ -31,8 +33,108 @@ MAX_TWICE = 20_000_000  # of them that are held in ascending order as well
 MAX_INDEX_BYTES = 80_000_000
 FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
 SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
+# Seconds that one core takes, per index, value, and pair of value and file: to hold an index, to read its
+# file, and to look into a held one. Roughly, as they depend on types and on the machine.
+HOLD_SECONDS, HOLD_VALUE, HOLD_PAIR = 0.004, 5e-8, 2e-8
+READ_VALUE, READ_PAIR = 1.5e-8, 3.5e-8
+SCAN_VALUE, SCAN_PAIR = 2e-9, 6e-9
+TOUCH = 0.15  # the share of a row group's time that it takes to find nothing but one value in it
+VALUE_PAIRS = 4  # a value takes as much memory as this many pairs
+SLOW = 4  # times that, if DuckDB has to make a text of each label
+
+FREE_USES = 2  # of an index file, before a table is made of it
+HOLD_SHARE = 0.5  # of what the last use saved is spent on that
+BRIEF_SECONDS = 0.01
+PORTION_SECONDS = 0.02  # less is not worth beginning
+FACTOR = 2  # where nothing is saved, a table is made once this multiple of its time was spent on reading
 # Types of which values mean the same to Arrow and to DuckDB.
 _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_string)
+
+
+@dataclass
+class Index:
+    """The relations of one inverted index.
+
+    ``name`` is the view (v, file, part), ``values`` the view (v, labels) over the index file and
+    ``held`` the table (v, files) that replaces it, once it is made. ``rows`` are the values,
+    ``pairs`` those of value and file, in ``groups`` row groups; ``saved`` are the seconds that
+    the files take that the last use left out.
+    """
+
+    name: str
+    column: str
+    index: InvertedIndex
+    size: int
+    held: str | None = None
+    rows: int = 0
+    pairs: int = 0
+    groups: int = 1
+    uses: int = 0
+    seconds: float = 0.0
+    saved: float = 0.0
+    may_be_held: bool = True
+    sampled: str | None = None
+    ranges: int = 0  # lookups that the extremes of each file answer
+    extremes: str | None = None
+    repeats: bool | None = None  # whether a value stands in several rows, once that is known
+    plain: bool = False  # read by Arrow, which takes a fraction of the time
+    ascending: Ascending | None = None  # a held index once more, where there is room for it
+    coming: Portions | None = None  # what the table that is being made does not have yet
+
+    @property
+    def values(self) -> str:
+        """The view over the index as it is stored."""
+        return f"{self.name}_values"
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Note the time spent on reading the index where it lies."""
+        started = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - started
+
+    @property
+    def hold_seconds(self) -> float:
+        """What it takes to make a table of the index."""
+        return (HOLD_SECONDS + HOLD_VALUE * self.rows + HOLD_PAIR * self.pairs) * (1 if self.plain else SLOW)
+
+    @property
+    def read_seconds(self) -> float:
+        """What it takes to read the files of all values."""
+        if self.held is not None:
+            return SCAN_VALUE * self.rows + SCAN_PAIR * self.pairs
+        return READ_VALUE * self.rows + READ_PAIR * self.pairs
+
+    @property
+    def touch_seconds(self) -> float:
+        """What it takes at least to look up a value."""
+        return SCAN_VALUE * self.rows if self.held is not None else TOUCH * self.read_seconds / self.groups
+
+    @property
+    def count_seconds(self) -> float:
+        """What it takes to count the values that match in an index file."""
+        return READ_VALUE * self.rows
+
+    @property
+    def group_seconds(self) -> float:
+        """What it takes to read a row group of an index file."""
+        return self.read_seconds / self.groups
+
+    @property
+    def weight(self) -> int:
+        """What a held index takes of MAX_PAIRS."""
+        return self.pairs + VALUE_PAIRS * self.rows
+
+    @property
+    def allowance(self) -> float:
+        """Seconds that may be spent now on making a table of the index."""
+        if self.held is not None or not self.may_be_held or self.uses < FREE_USES:
+            return 0.0
+        cost = self.hold_seconds
+        if self.seconds > (cost if cost < BRIEF_SECONDS else FACTOR * cost):
+            return cost
+        share = HOLD_SHARE * self.saved
+        return share if share >= min(cost, PORTION_SECONDS) else 0.0
 
 
 @dataclass
@@ -47,7 +149,7 @@ class _Known:
     statistics: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
-class Structures:
+class PlannerTables:
     """Makes relations once per table, and drops those of tables that are gone or were not used for long."""
 
     def __init__(self, session: Planner) -> None:
@@ -174,11 +276,31 @@ class Structures:
             self._session.run(f"CREATE VIEW {name} AS SELECT * FROM {index.name}_embedded")
         else:
             assert stored.key is not None
-            self._session.index_view(name, stored.key, stored.column, declared)
+            self._index_view(name, stored.key, stored.column, declared)
             index.size = self._session.files.sizes.get(stored.key) or 0
             self._count_pairs(index, stored.key)
         values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}"
         self._session.run(f"CREATE VIEW {index.values} AS {_with_zeros(values, 'labels', stored.type)}")
+
+    def _index_view(self, name: str, key: str, column: str, declared: str) -> None:
+        """Create a view (v, labels) over an index file; raises ``missing-file`` and ``invalid-index``."""
+        session = self._session
+        if session.instance.filesystem is not None:
+            session.instance.filesystem.keep(key)
+        path = session.files.paths([key], session.instance.filesystem)[0]
+        if session.store.is_local:
+            session.store.counter.add("reads", key, session.files.sizes[key] or 0)
+        # With a size, as then the name is not taken for a pattern.
+        reader = f"read_parquet([{{'filename': {literal(path)}, 'file_size': 1}}], hive_partitioning = false)"
+        try:
+            described = session.rows(f"SELECT column_name, column_type FROM (DESCRIBE FROM {reader})")
+        except duckdb.Error as e:
+            reraise(e, f"Cannot read {key!r}")
+            raise FormatError(
+                f"{key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
+            ) from None
+        _check_columns(described, key, column, declared)
+        session.run(f"CREATE VIEW {name} AS SELECT {quote(column)} AS v, partition AS labels FROM {reader}")
 
     def _count_pairs(self, index: Index, key: str) -> None:
         """Note how much stands in an index file."""
@@ -231,7 +353,7 @@ class Structures:
 
     def _take_over(self, table: FileTable, index: Index, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
-        from kartosql.engines.duckdb.held import Ascending, Portions  # takes long to import
+        from kartosql.engines.duckdb.sorted_index import Ascending, Portions  # takes long to import
 
         declared, key = sql_type(index.index.type), index.index.key
         assert key is not None
@@ -333,7 +455,7 @@ def _embedded(index: InvertedIndex) -> pa.Table:
         ) from None
 
 
-def index_columns(rows: list[tuple[str, str]], key: str, column: str, declared: str) -> None:
+def _check_columns(rows: list[tuple[str, str]], key: str, column: str, declared: str) -> None:
     """Check the top-level columns (name, type) of an index file; raises ``invalid-index``."""
     types = dict(rows)
     problem = None

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 import builders
-from kartosql.engines.duckdb import indexed
-from kartosql.engines.duckdb import structures as module
+from kartosql.engines.duckdb import planner_tables as module
+from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import Instance
-from kartosql.engines.duckdb.planner import Planner
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
@@ -33,7 +32,7 @@ def planner(local: Store) -> Iterator[Planner]:
 
 @pytest.fixture(autouse=True)
 def held_at_the_second_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed, "HOLD_SECONDS", 0)
+    monkeypatch.setattr(module, "HOLD_SECONDS", 0)
 
 
 @pytest.fixture
