@@ -29,6 +29,7 @@ from kartosql.errors import (
     UsageError,
 )
 from kartosql.failures import told
+from kartosql.render.values import is_binary, is_number
 from kartosql.result import Query, python_rows
 
 __all__ = [
@@ -119,24 +120,10 @@ def _is_text(type_: pa.DataType) -> bool:
     return any(test(type_) for test in (t.is_string, t.is_large_string, t.is_string_view))
 
 
-def _is_binary(type_: pa.DataType) -> bool:
-    t = pa.types
-    return any(test(type_) for test in (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view))
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    t = pa.types
-    return any(test(type_) for test in (t.is_integer, t.is_floating, t.is_decimal))
-
-
-def _is_datetime(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(type_))
-
-
 STRING = _Type("STRING", _is_text)
-BINARY = _Type("BINARY", _is_binary)
-NUMBER = _Type("NUMBER", _is_number)
-DATETIME = _Type("DATETIME", _is_datetime)
+BINARY = _Type("BINARY", is_binary)
+NUMBER = _Type("NUMBER", is_number)
+DATETIME = _Type("DATETIME", lambda type_: bool(pa.types.is_temporal(type_)))
 ROWID = _Type("ROWID", lambda _: False)
 
 Date = dt.date

@@ -7,8 +7,7 @@ import pytest
 
 from kartosql.errors import SqlError
 from kartosql.sql import parse
-from kartosql.sql.functions import is_refused, is_table_function, words
-from kartosql.sql.statement_policy import judge
+from kartosql.sql.statement_policy import is_refused, is_table_function, judge, words
 from kartosql.sql.tokens import CONSTANTS, LONG_LIST, cleaned, tokens_of
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be

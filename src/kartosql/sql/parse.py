@@ -36,7 +36,7 @@ SHOW_WORDS = (
 )
 INSPECT_WORDS = ("EXPLAIN", "ADVISE", "VERIFY")
 _NEEDS_TARGET = ("PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS", "METADATA")
-_QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
+QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
 # Behind these a colon is that of a slice, a struct or an alias.
 _OPERANDS = (
     TokenType.VAR,
@@ -50,7 +50,7 @@ _OPERANDS = (
 WRITE_WORDS = ("CREATE", "ALTER", "INSERT", "DELETE", "DROP", "COPY", "COMPACT", "CLEANUP", "CHECK", "REFRESH")
 EXPORT_WORDS = ("RECORD", "EXPORT")
 _WORDS = (
-    *_QUERY_WORDS,
+    *QUERY_WORDS,
     *EXPORT_WORDS,
     "SHOW",
     "DESCRIBE",
@@ -126,7 +126,7 @@ def parse(text: str) -> Statement:
                 span=(token.start, token.end + 1),
                 sql=text,
             )
-    return _Cursor(text[: tokens[-1].end + 1], tokens).statement()
+    return _TokenCursor(text[: tokens[-1].end + 1], tokens).statement()
 
 
 def _named_parameters(text: str, tokens: list[Token]) -> str:
@@ -145,7 +145,7 @@ def _named_parameters(text: str, tokens: list[Token]) -> str:
     return "".join([*pieces, text[at:]])
 
 
-class _Cursor:
+class _TokenCursor:
     """A position in the tokens of one statement."""
 
     def __init__(self, text: str, tokens: list[Token]) -> None:
@@ -221,7 +221,7 @@ class _Cursor:
 
     def statement(self) -> Statement:
         word = self.word()
-        if word in _QUERY_WORDS:
+        if word in QUERY_WORDS:
             return self.select()
         if self.take("SHOW"):
             return self.show()
@@ -315,7 +315,7 @@ class _Cursor:
         return Show(self.text, "schema history", target, span)
 
     def describe(self) -> Describe:
-        if self.word() in _QUERY_WORDS and self.word() != "TABLE":
+        if self.word() in QUERY_WORDS and self.word() != "TABLE":
             return Describe(self.text, None, None, self.select())
         self.take("TABLE")
         target, span = self.name()
@@ -338,7 +338,7 @@ class _Cursor:
 
     def at_query(self) -> bool:
         """Return whether a query begins here."""
-        return self.at < len(self.tokens) and self.word() in _QUERY_WORDS
+        return self.at < len(self.tokens) and self.word() in QUERY_WORDS
 
     def set(self) -> Set:
         self.take("SESSION", "LOCAL", "GLOBAL")

@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.sql.parse import _QUERY_WORDS, _Cursor
+from kartosql.sql.parse import QUERY_WORDS, _TokenCursor
 from kartosql.sql.statements import Select, Write
 from kartosql.sql.tokens import tokens_of
 from kartosql.sql.tree import span_of
@@ -72,7 +72,7 @@ def parse_write(text: str, tokens: list[Token]) -> Write:
     return _WriteCursor(text, tokens).write()
 
 
-class _WriteCursor(_Cursor):
+class _WriteCursor(_TokenCursor):
     """A position in the tokens of a statement that writes."""
 
     form = ""
@@ -222,7 +222,7 @@ class _WriteCursor(_Cursor):
         raise self.fail("Expected a number, a text, a date, TRUE or FALSE.", hint)
 
     def query(self) -> Select:
-        if self.keyword() not in _QUERY_WORDS:
+        if self.keyword() not in QUERY_WORDS:
             raise self.fail("Expected a query.")
         start = self.tokens[self.at].start
         return self._aligned(_blank(self.text[:start]) + self.text[start:])
@@ -230,7 +230,7 @@ class _WriteCursor(_Cursor):
     def _aligned(self, text: str) -> Select:
         """Parse a query in which every character stands where it stands in the statement, so that places agree."""
         try:
-            return _Cursor(text, tokens_of(text)).select()
+            return _TokenCursor(text, tokens_of(text)).select()
         except SqlError as e:
             e.sql = self.text
             raise
@@ -319,7 +319,7 @@ class _WriteCursor(_Cursor):
         self.at += 1
         inside = self.keyword()
         self.at -= 1
-        return inside in _QUERY_WORDS
+        return inside in QUERY_WORDS
 
     def delete(self) -> Delete:
         start = self.tokens[self.at - 1].start
@@ -466,7 +466,7 @@ def parse_export(text: str, tokens: list[Token]) -> Write:
     return _ExportCursor(text, tokens).parse()
 
 
-class _ExportCursor(_Cursor):
+class _ExportCursor(_TokenCursor):
     """A position in the tokens of RECORD or EXPORT."""
 
     form = "EXPORT"
@@ -534,7 +534,7 @@ class _ExportCursor(_Cursor):
         start, end = self.tokens[first].end + 1, self.tokens[self.at - 1].start
         text = "".join(c if c.isspace() else " " for c in self.text[:start]) + self.text[start:end]
         try:
-            return _Cursor(text, tokens_of(text)).select()
+            return _TokenCursor(text, tokens_of(text)).select()
         except SqlError as e:
             e.sql = self.text
             raise

@@ -13,7 +13,7 @@ from kartosql.cli.repl.options import OPTIONS
 from kartosql.connection import connect
 from kartosql.errors import KartosqlError
 from kartosql.settings import SETTINGS
-from kartosql.sql.functions import is_refused
+from kartosql.sql.statement_policy import is_refused
 from kartosql.store import Store
 from written import write_dataset
 

@@ -14,9 +14,9 @@ from kartosql.cli.repl import registry
 from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
 from kartosql.cli.repl.options import OPTIONS
 from kartosql.settings import SETTINGS
-from kartosql.sql.functions import words
-from kartosql.sql.lexemes import Lexeme, lexemes, statement_end
+from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
 from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.statement_policy import words
 from kartosql.tables.names import quote_if_needed
 from kartosql.text.sizes import counted
 

@@ -162,14 +162,14 @@ class SqlLexer(Lexer):
         if text.lstrip()[:1] in (".", "\\") and "\n" not in text.strip():
             return lambda number: [("class:command", lines[number])]
         # It takes a moment to import, which comes after the prompt.
-        if len(text) > MOST or "kartosql.sql.lexemes" not in sys.modules:
+        if len(text) > MOST or "kartosql.sql.incremental_lexer" not in sys.modules:
             return lambda number: [("", lines[number])]
         styled = _styled(text)
         return lambda number: styled[number] if number < len(styled) else []
 
 
 def _styled(text: str) -> list[StyleAndTextTuples]:
-    from kartosql.sql.lexemes import lexemes
+    from kartosql.sql.incremental_lexer import lexemes
 
     fragments: list[tuple[str, str]] = []
     at = 0
@@ -404,8 +404,8 @@ class Front:
 
 
 def _open_mark(text: str) -> str | None:
-    if len(text) > 100_000 or "kartosql.sql.lexemes" not in sys.modules:
+    if len(text) > 100_000 or "kartosql.sql.incremental_lexer" not in sys.modules:
         return None
-    from kartosql.sql.lexemes import open_mark
+    from kartosql.sql.incremental_lexer import open_mark
 
     return None if text.lstrip()[:1] in (".", "\\") else open_mark(text)

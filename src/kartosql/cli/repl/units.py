@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from kartosql.sql.lexemes import is_blank, statement_end
+from kartosql.sql.incremental_lexer import is_blank, statement_end
 
 _COMMAND = re.compile(r"[.\\](?=[A-Za-z?!])")
 # Words that people type to leave or to get help, whatever shell they come from.

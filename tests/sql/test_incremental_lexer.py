@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kartosql.errors import SqlError
-from kartosql.sql.lexemes import is_blank, lexemes, open_mark, statement_end
+from kartosql.sql.incremental_lexer import is_blank, lexemes, open_mark, statement_end
 from kartosql.sql.parse import split_statements
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.sql.functions import words
 from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.statement_policy import words
 from kartosql.sql.tokens import tokens_of
 
 Kind = Literal["keyword", "function", "name", "quoted", "string", "number", "comment", "parameter", "symbol"]
