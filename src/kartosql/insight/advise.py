@@ -8,7 +8,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ from kartosql.tables.names import Tables, quote_identifier, quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 from kartosql.text import markup
 from kartosql.text.grid import one_line
-from kartosql.text.report import Report, table_of
+from kartosql.text.report import Report, dict_of, table_of
 from kartosql.text.sizes import counted, human_bytes, percent
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
@@ -613,8 +613,7 @@ class Advised(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able dictionary."""
-        listed = [{f.name: getattr(a, f.name) for f in fields(a)} for a in self.advice]
-        return {"sql": self.sql, "facts": list(self.facts), "advice": listed}
+        return {**dict_of(self), "advice": list(map(dict_of, self.advice))}
 
     def table(self) -> pa.Table:
         """Return one row per advice."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from kartosql.plan.scan import OccurrenceScan, PartScan
 from kartosql.store import Files
 from kartosql.text import markup
 from kartosql.text.grid import grid
-from kartosql.text.report import Report, table_of
+from kartosql.text.report import Report, dict_of, table_of
 from kartosql.text.sizes import counted, human_bytes
 
 MAX_FOOTERS = 200
@@ -113,7 +113,6 @@ class Cost(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cost as JSON-able dictionary."""
-        items = [{f.name: getattr(i, f.name) for f in fields(i)} | {"columns": list(i.columns)} for i in self.items]
         return {
             "bytes": self.bytes,
             "column_bytes": self.column_bytes,
@@ -122,7 +121,7 @@ class Cost(Report):
             "max_bytes": self.limit,
             "refused": self.is_refused,
             "planning": self.planning,
-            "items": items,
+            "items": list(map(dict_of, self.items)),
         }
 
     def table(self) -> pa.Table:

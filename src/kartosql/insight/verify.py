@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,7 +29,7 @@ from kartosql.tables.names import Tables, quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report, table_of
+from kartosql.text.report import Report, dict_of, table_of
 from kartosql.text.sizes import counted, human_bytes, human_seconds
 from kartosql.text.version import VERSION
 
@@ -290,9 +290,8 @@ class Certificate(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as JSON-able dictionary."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        answers = [{f.name: getattr(a, f.name) for f in fields(a)} for a in self.answers]
-        return {**found, "tables": [{"table": n, "files": c} for n, c in self.tables], "answers": answers}
+        tables = [{"table": name, "files": count} for name, count in self.tables]
+        return {**dict_of(self), "tables": tables, "answers": list(map(dict_of, self.answers))}
 
     def table(self) -> pa.Table:
         """Return one row per answer."""

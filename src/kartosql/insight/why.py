@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from kartosql.plan.scan import OccurrenceScan, PartScan, Step
 from kartosql.tables.table import Part
 from kartosql.text import markup
 from kartosql.text.grid import one_line
-from kartosql.text.report import Report, table_of
+from kartosql.text.report import Report, dict_of, table_of
 
 MAX_FOUND = 20
 
@@ -44,10 +44,7 @@ class Why(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdicts as JSON-able dictionary."""
-        return {"name": self.name, "verdicts": [self._dict(v) for v in self.verdicts]}
-
-    def _dict(self, verdict: Verdict) -> dict[str, Any]:
-        return {f.name: getattr(verdict, f.name) for f in fields(verdict)} | {"because": list(verdict.because)}
+        return {"name": self.name, "verdicts": list(map(dict_of, self.verdicts))}
 
     def table(self) -> pa.Table:
         """Return one row per verdict."""

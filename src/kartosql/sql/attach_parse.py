@@ -30,15 +30,15 @@ class _AttachCursor(_TokenCursor):
     def parse(self) -> Attach | Detach:
         if self.take("DETACH"):
             self.take("DATABASE")
-            if_exists = self._phrase("IF", "EXISTS")
+            if_exists = self.phrase("IF", "EXISTS")
             name, span = self._single_name()
             self.end()
             return Detach(self.text, name, span, if_exists)
         self.take("ATTACH")
-        replace = self._phrase("OR", "REPLACE")
+        replace = self.phrase("OR", "REPLACE")
         self.take("DATABASE")
-        if_not_exists = self._phrase("IF", "NOT", "EXISTS")
-        url = self._string()
+        if_not_exists = self.phrase("IF", "NOT", "EXISTS")
+        url = self.string("Expected a folder or URL in single quotes.")
         name, span = ("", (0, 0))
         if self.take("AS"):
             name, span = self._single_name()
@@ -54,20 +54,6 @@ class _AttachCursor(_TokenCursor):
         if not name:
             raise self.fail("Expected AS and a name.")
         return Attach(self.text, url, name, span, options, replace, if_not_exists)
-
-    def _phrase(self, *words: str) -> bool:
-        start = self.at
-        for word in words:
-            if not self.take(word):
-                self.at = start
-                return False
-        return True
-
-    def _string(self) -> str:
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
-            raise self.fail("Expected a folder or URL in single quotes.")
-        self.at += 1
-        return self.tokens[self.at - 1].text
 
     def _single_name(self) -> tuple[str, Span]:
         name, span = self.name()

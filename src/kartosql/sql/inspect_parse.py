@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from sqlglot.tokenizer_core import TokenType
-
 from kartosql.sql.statements import FORMATS, Advise, Coverage, Explain, Select, Verify, VerifyData
 
 if TYPE_CHECKING:
@@ -68,11 +66,7 @@ def _kind(cursor: _TokenCursor) -> tuple[str | None, str | None]:
             return word, None
     if not cursor.take("WHY"):
         return None, None
-    token = cursor.tokens[cursor.at] if cursor.at < len(cursor.tokens) else None
-    if token is None or token.token_type != TokenType.STRING:
-        raise cursor.fail("EXPLAIN WHY needs a file in quotes.", "EXPLAIN WHY 'key or end of a key' SELECT ...")
-    cursor.at += 1
-    return "WHY", token.text
+    return "WHY", cursor.string("EXPLAIN WHY needs a file in quotes.", "EXPLAIN WHY 'key or end of a key' SELECT ...")
 
 
 def _options(cursor: _TokenCursor, flags: tuple[str, ...], formats: tuple[str, ...] = FORMATS) -> tuple[set[str], str]:

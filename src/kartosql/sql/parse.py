@@ -193,6 +193,44 @@ class _TokenCursor:
                 break
         return tuple(parts), (self.tokens[first].start, self.tokens[self.at - 1].end + 1)
 
+    def keyword(self) -> str:
+        """Return the current word in upper case, or an empty text for a quoted name and at the end."""
+        if self.at < len(self.tokens) and self.tokens[self.at].token_type == TokenType.IDENTIFIER:
+            return ""
+        return self.word()
+
+    def phrase(self, *words: str) -> bool:
+        """Take some words if all of them come next; the tokenizer makes one token of words such as PARTITION BY."""
+        start, wanted = self.at, list(words)
+        while wanted:
+            found = self.keyword().split()
+            if not found or found != wanted[: len(found)]:
+                self.at = start
+                return False
+            wanted = wanted[len(found) :]
+            self.at += 1
+        return True
+
+    def expect(self, *words: str) -> None:
+        """Take some words; raises ``syntax-error`` if something else comes next."""
+        if not self.phrase(*words):
+            raise self.fail(f"Expected {' '.join(words)}.")
+
+    def string(self, wanted: str, hint: str | None = None) -> str:
+        """Read a text in single quotes; ``wanted`` is what an error says."""
+        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
+            raise self.fail(wanted, hint)
+        self.at += 1
+        return self.tokens[self.at - 1].text
+
+    def aligned(self, text: str) -> Select:
+        """Parse a query in which every character stands where it stands in the statement, so that places agree."""
+        try:
+            return _TokenCursor(text, tokens_of(text)).select()
+        except SqlError as e:
+            e.sql = self.text
+            raise
+
     def at_number(self) -> bool:
         """Return whether a number begins here, or the sign of one."""
         if self.at >= len(self.tokens):
@@ -329,10 +367,7 @@ class _TokenCursor:
             if not self.take("OF"):
                 raise self.fail("Expected OF.", "DESCRIBE t AS OF '2026-01-02 03:04:05'")
             self.take("TIMESTAMP")
-            if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
-                raise self.fail("Expected a time in single quotes.", "DESCRIBE t AS OF '2026-01-02 03:04:05'")
-            as_of = self.tokens[self.at].text
-            self.at += 1
+            as_of = self.string("Expected a time in single quotes.", "DESCRIBE t AS OF '2026-01-02 03:04:05'")
         self.end()
         return Describe(self.text, target, span, None, version, as_of)
 

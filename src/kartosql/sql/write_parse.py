@@ -11,7 +11,6 @@ from sqlglot.tokenizer_core import Token, TokenType
 from kartosql.errors import Span, SqlError
 from kartosql.sql.parse import QUERY_WORDS, _TokenCursor
 from kartosql.sql.statements import Select, Write
-from kartosql.sql.tokens import tokens_of
 from kartosql.sql.tree import span_of
 from kartosql.sql.write_statements import (
     AddDataset,
@@ -95,7 +94,7 @@ class _WriteCursor(_TokenCursor):
             "CREATE CUBE": lambda: self.create_cube(replace),
             "CREATE DATASET": lambda: self.create_dataset(replace),
             "CREATE INDEX": lambda: CreateIndex(self.text, *self.indexed()),
-            "CREATE SKIPPING INDEX": self.create_skipping,
+            "CREATE SKIPPING INDEX": lambda: CreateSkipping(self.text, self.on(), skips(self)),
             "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
             "DROP SKIPPING INDEX": lambda: DropSkipping(self.text, self.on()),
             "ALTER CUBE": self.add_dataset,
@@ -103,8 +102,8 @@ class _WriteCursor(_TokenCursor):
             "INSERT INTO": lambda: self.insert(overwrite=False),
             "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
             "DELETE FROM": self.delete,
-            "DROP CUBE": self.drop_cube,
-            "DROP DATASET": self.drop_dataset,
+            "DROP CUBE": lambda: DropCube(self.text, if_exists=self.phrase("IF", "EXISTS"), cube=self.single()),
+            "DROP DATASET": lambda: DropDataset(self.text, if_exists=self.phrase("IF", "EXISTS"), dataset=self.named()),
             "DROP INDEX": lambda: DropIndex(self.text, *self.indexed()),
             "COPY CUBE": self.copy_cube,
             "COPY DATASET": lambda: CopyDataset(self.text, self.named(), *self.place()),
@@ -138,28 +137,6 @@ class _WriteCursor(_TokenCursor):
         )
         error.code = "not-supported"
         return error
-
-    def keyword(self) -> str:
-        """Return the current word in upper case, or an empty text for a quoted name and at the end."""
-        if self.at < len(self.tokens) and self.tokens[self.at].token_type == TokenType.IDENTIFIER:
-            return ""
-        return self.word()
-
-    def phrase(self, *words: str) -> bool:
-        """Take some words if all of them come next; the tokenizer makes one token of words such as PARTITION BY."""
-        start, wanted = self.at, list(words)
-        while wanted:
-            found = self.keyword().split()
-            if not found or found != wanted[: len(found)]:
-                self.at = start
-                return False
-            wanted = wanted[len(found) :]
-            self.at += 1
-        return True
-
-    def expect(self, *words: str) -> None:
-        if not self.phrase(*words):
-            raise self.fail(f"Expected {' '.join(words)}.")
 
     # -- names and values --------------------------------------------------------------------
 
@@ -225,15 +202,7 @@ class _WriteCursor(_TokenCursor):
         if self.keyword() not in QUERY_WORDS:
             raise self.fail("Expected a query.")
         start = self.tokens[self.at].start
-        return self._aligned(_blank(self.text[:start]) + self.text[start:])
-
-    def _aligned(self, text: str) -> Select:
-        """Parse a query in which every character stands where it stands in the statement, so that places agree."""
-        try:
-            return _TokenCursor(text, tokens_of(text)).select()
-        except SqlError as e:
-            e.sql = self.text
-            raise
+        return self.aligned(_blank(self.text[:start]) + self.text[start:])
 
     # -- statements --------------------------------------------------------------------------
 
@@ -330,17 +299,9 @@ class _WriteCursor(_TokenCursor):
         where = self.tokens[self.at].start
         pieces = [_blank(self.text[:start]), self.text[start : target.span[1]]]
         text = "".join([*pieces, _blank(self.text[target.span[1] : where]), self.text[where:]])
-        query = self._aligned(text)
+        query = self.aligned(text)
         _check_condition(query, self.text)
         return Delete(self.text, target, datasets, query)
-
-    def drop_cube(self) -> DropCube:
-        if_exists = self.phrase("IF", "EXISTS")
-        return DropCube(self.text, self.single(), if_exists)
-
-    def drop_dataset(self) -> DropDataset:
-        if_exists = self.phrase("IF", "EXISTS")
-        return DropDataset(self.text, self.named(), if_exists)
 
     def on(self) -> Named:
         self.expect("ON")
@@ -348,10 +309,6 @@ class _WriteCursor(_TokenCursor):
 
     def indexed(self) -> tuple[Named, Columns]:
         return self.on(), self.some_columns()
-
-    def create_skipping(self) -> CreateSkipping:
-
-        return CreateSkipping(self.text, self.on(), skips(self))
 
     def copy_cube(self) -> CopyCube:
         cube = self.single()
@@ -361,10 +318,7 @@ class _WriteCursor(_TokenCursor):
     def place(self) -> tuple[str, Named | None]:
         """Read where a copy goes, and its name there."""
         self.expect("TO")
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
-            raise self.fail("Expected the URL of a store, as a text.")
-        url = self.tokens[self.at].text
-        self.at += 1
+        url = self.string("Expected the URL of a store, as a text.")
         return url, self.single() if self.take("AS") else None
 
     def cleanup(self) -> Cleanup:
@@ -441,16 +395,10 @@ def _parameters(cursor: _WriteCursor, kind: str) -> tuple[tuple[str, int | float
             raise cursor.fail(f"Expected a parameter of {kind}, each once.", f"There are: {known}.")
         cursor.at += 1
         cursor.expect("=")
-        found.append((name, _text(cursor) if name == "PATTERN" else cursor.number()))
+        is_text = name == "PATTERN"
+        found.append((name, cursor.string("Expected a pattern in single quotes.") if is_text else cursor.number()))
     cursor.expect(")")
     return tuple(found)
-
-
-def _text(cursor: _WriteCursor) -> str:
-    if cursor.at >= len(cursor.tokens) or cursor.tokens[cursor.at].token_type != TokenType.STRING:
-        raise cursor.fail("Expected a pattern in single quotes.")
-    cursor.at += 1
-    return cursor.tokens[cursor.at - 1].text
 
 
 EXPORT_FORMS = {
@@ -466,7 +414,7 @@ def parse_export(text: str, tokens: list[Token]) -> Write:
     return _ExportCursor(text, tokens).parse()
 
 
-class _ExportCursor(_TokenCursor):
+class _ExportCursor(_WriteCursor):
     """A position in the tokens of RECORD or EXPORT."""
 
     form = "EXPORT"
@@ -478,42 +426,32 @@ class _ExportCursor(_TokenCursor):
     def parse(self) -> Write:
         if self.take("RECORD"):
             self.form = "RECORD"
-            self.need("SCHEMA")
-            self.need("FOR")
+            self.expect("SCHEMA")
+            self.expect("FOR")
             record = RecordSchema(self.text, self.named())
             self.end()
             return record
-        self.need("EXPORT")
+        self.expect("EXPORT")
         if self.take("SCHEMA"):
             self.form = "EXPORT SCHEMA"
-            self.need("HISTORY")
-            self.need("OF")
+            self.expect("HISTORY")
+            self.expect("OF")
             target = self.named()
-            self.need("TO")
-            history = ExportHistory(self.text, target, self.string())
+            self.expect("TO")
+            history = ExportHistory(self.text, target, self.string("Expected a folder or URL in single quotes."))
             self.end()
             return history
         query = self.bracketed()
-        self.need("TO")
-        url = self.string()
+        self.expect("TO")
+        url = self.string("Expected a folder or URL in single quotes.")
         key, event_time = self.options()
         self.end()
         return ExportOdf(self.text, url, key, event_time, query)
 
     # -- pieces ------------------------------------------------------------------------------
 
-    def need(self, word: str) -> None:
-        if not self.take(word):
-            raise self.fail(f"Expected {word}.")
-
     def named(self) -> Named:
         return Named(*self.name())
-
-    def string(self) -> str:
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
-            raise self.fail("Expected a folder or URL in single quotes.")
-        self.at += 1
-        return self.tokens[self.at - 1].text
 
     def bracketed(self) -> Select:
         """Parse the query in brackets; every character of it stands where it stands in the statement."""
@@ -532,12 +470,7 @@ class _ExportCursor(_TokenCursor):
         if depth or self.at == first + 2:
             raise self.fail("Expected a query, and the bracket that ends it.")
         start, end = self.tokens[first].end + 1, self.tokens[self.at - 1].start
-        text = "".join(c if c.isspace() else " " for c in self.text[:start]) + self.text[start:end]
-        try:
-            return _TokenCursor(text, tokens_of(text)).select()
-        except SqlError as e:
-            e.sql = self.text
-            raise
+        return self.aligned(_blank(self.text[:start]) + self.text[start:end])
 
     def options(self) -> tuple[Columns, Named | None]:
         """Parse the options, of which TYPE odf is one."""

@@ -32,6 +32,12 @@ class Report:
         return self.html()
 
 
+def dict_of(item: Any) -> dict[str, Any]:
+    """Return the fields of a data class as a JSON-able dictionary."""
+    found = {f.name: getattr(item, f.name) for f in fields(item)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
 def table_of(items: Iterable[Any], kind: type, types: dict[str, pa.DataType], default: pa.DataType) -> pa.Table:
     """Return the fields of data classes of one ``kind`` as columns, each of its type or else of the ``default``."""
     import pyarrow as pa

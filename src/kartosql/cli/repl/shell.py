@@ -11,8 +11,7 @@ from typing import Any
 
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import ShellOptions
-from kartosql.cli.repl.results import Result, footer, look_of, table_lines
-from kartosql.cli.repl.running import Cancelled, Running, Target
+from kartosql.cli.repl.running import Cancelled, Result, Running, Target, footer, look_of, table_lines
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.cli.repl.values import Values

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kartosql.connection import Connection
 
 NOWHERE = "memory://kartosql-shell"
+PROMPT, MORE = "kartosql> ", "     ...> "
 
 
 def run_shell(options: Options) -> None:
@@ -40,10 +41,8 @@ def run_shell(options: Options) -> None:
     screen.pager = shell_options["pager"]
     behind = Behind(screen, shell_options, options, profile)
     if wants_plain(screen):
-        from kartosql.cli.repl.plain import run
-
         behind.start()
-        run(behind, told)
+        run_lines(behind, told)
         return
     try:
         from kartosql.cli.repl import front
@@ -191,3 +190,36 @@ def greeting(place: str) -> str:
     if place == NOWHERE:
         return "No store is open: .open URL opens one, .tour shows what there is, .help lists commands."
     return f"{place}\nStatements end with a semicolon; .help lists commands, .tour shows examples."
+
+
+def run_lines(behind: Behind, told: list[str]) -> None:
+    """Read lines until there are no more, from a terminal that can do nothing else."""
+    for text in told:
+        behind.screen.say(text, "hint")
+    shell = behind.shell()
+    behind.screen.say(greeting(behind.place))
+    goes_on = False
+    while True:
+        try:
+            behind.screen.write(MORE if goes_on else PROMPT)
+            line = input()
+        except EOFError:
+            behind.screen.line()
+            return
+        except KeyboardInterrupt:
+            behind.screen.line()
+            shell.forget_input()
+            goes_on = False
+            continue
+        except UnicodeDecodeError:
+            behind.screen.say("That is no text in the encoding of the terminal.", "error")
+            continue
+        try:
+            goes_on = shell.feed(line)
+        except SystemExit:
+            return
+        if shell.draft is not None:
+            behind.screen.say(shell.draft)
+            for written in shell.draft.split("\n"):
+                goes_on = shell.feed(written)
+            shell.draft = None

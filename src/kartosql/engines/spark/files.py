@@ -14,7 +14,7 @@ from kartosql.engines.relations import FILE, OP, ROW, Codes, RelationBuilder
 from kartosql.engines.spark.listing import FileColumn, relation
 from kartosql.engines.spark.shapes import Reading, Shapes, is_void, reading
 from kartosql.engines.spark.stores import Places
-from kartosql.engines.spark.types import quote, spark_type, stored_type, text
+from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import NotPortable
 from kartosql.formats.partition_table import Variant
 from kartosql.store import Files
@@ -110,7 +110,7 @@ class FileQueries(RelationBuilder[pa.DataType]):
 
     def raised(self, message: str, value: str) -> str:
         """Return an integer that fails when it is computed, with a message and a value behind it."""
-        return f"CAST(raise_error(concat({text(message)}, CAST({value} AS STRING))) AS INT)"
+        return f"CAST(raise_error(concat({text_literal(message)}, CAST({value} AS STRING))) AS INT)"
 
     def repeated(self, query: str, shown: Sequence[str]) -> str:
         """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
@@ -315,7 +315,7 @@ def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 
             member = f"CAST(NULL AS {spark_type(field.type)})"
             if field.name in known:
                 member = converted(f"{value}.{quote(field.name)}", known[field.name], field.type, depth)
-            members += [text(field.name), member]
+            members += [text_literal(field.name), member]
         return f"IF({value} IS NULL, NULL, named_struct({', '.join(members)}))"
     if t.is_list(given) and t.is_list(wanted):
         item = converted(f"i{depth}", given.value_type, wanted.value_type, depth + 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.engines.base import corrupt_file
-from kartosql.engines.spark.types import quote, spark_type, stored_type, text
+from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.failures import reraise
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.footer import END
@@ -164,7 +164,7 @@ def _members(value: str, type_: pa.DataType) -> str:
     members = [(quote(f.name), f.name, _members(f"{value}.{quote(f.name)}", f.type)) for f in type_]
     if all(found == f"{value}.{quoted}" for quoted, _, found in members):
         return value
-    listed = ", ".join(f"{text(name)}, {found}" for _, name, found in members)
+    listed = ", ".join(f"{text_literal(name)}, {found}" for _, name, found in members)
     return f"IF({value} IS NULL, NULL, named_struct({listed}))"
 
 

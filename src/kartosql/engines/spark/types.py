@@ -73,9 +73,12 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def text(value: str) -> str:
-    """Return a text as a literal."""
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+def text_literal(value: str) -> str:
+    """Return a text as a Spark literal.
+
+    Spark replaces ``${...}`` anywhere in a statement, so no dollar sign is written as such.
+    """
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024").replace("\0", "\\u0000")
     return f"'{escaped}'"
 
 

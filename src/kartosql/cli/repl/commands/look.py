@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 
 from kartosql.cli.repl.registry import command, sql_command
-from kartosql.cli.repl.results import look_of, table_lines
+from kartosql.cli.repl.running import look_of, table_lines
 from kartosql.cli.repl.shell import Shell
 
 _declare = partial(sql_command, group="Look around")

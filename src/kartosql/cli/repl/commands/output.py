@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kartosql.cli.repl.options import on_off
 from kartosql.cli.repl.registry import arguments, command, option_command
-from kartosql.cli.repl.results import Result, look_of
+from kartosql.cli.repl.running import Result, look_of
 from kartosql.cli.repl.shell import PEOPLES, Shell
 from kartosql.errors import UsageError
 from kartosql.render import terminal

@@ -8,19 +8,11 @@ import math
 from typing import Any
 
 from kartosql.engines.spark.portable.types import INTEGERS, UNSIGNED, Type
+from kartosql.engines.spark.types import text_literal
 from kartosql.errors import NotPortable
 
 MAX_INTEGER = 10**38 - 1
 _EPOCH = dt.datetime(1970, 1, 1)
-
-
-def text_literal(value: str) -> str:
-    """Return a text as a Spark literal.
-
-    Spark replaces ``${...}`` anywhere in a statement, so no dollar sign is written as such.
-    """
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024").replace("\0", "\\u0000")
-    return f"'{escaped}'"
 
 
 def literal(value: Any, type_: Type) -> str:
