@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,20 @@ FILE, ROW = "__kartosql_file", "__kartosql_row"
 OFFSET, OP = "__kartosql_offset", "__kartosql_op"
 _RANK = "__kartosql_rank"
 _Type = TypeVar("_Type")  # what files tell of the type of a column
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of the rows of files: columns, by their names in the table, with the names that they get.
+
+    ``types`` are the engine's of columns for which the table has none, ``codes`` are numbers of files that become
+    columns. With ``ordered`` the columns FILE and ROW tell where a row stands.
+    """
+
+    names: Mapping[str, str]
+    types: Mapping[str, Any] = field(default_factory=dict)
+    codes: Codes = field(default_factory=dict)
+    ordered: bool = False
 
 
 class RelationBuilder(ABC, Generic[_Type]):
@@ -37,21 +51,8 @@ class RelationBuilder(ABC, Generic[_Type]):
         """Return the types that files give to columns; those that hold only NULL are left out."""
 
     @abstractmethod
-    def rows(
-        self,
-        table: FileTable,
-        files: Sequence[int],
-        names: Mapping[str, str],
-        types: Mapping[str, _Type],
-        codes: Codes,
-        *,
-        ordered: bool = False,
-    ) -> Iterable[str]:
-        """Return queries that together give the rows of files; ``names`` maps columns to the names that they get.
-
-        ``types`` are those of columns for which the table has none, ``codes`` are numbers of files that become
-        columns. With ``ordered`` the columns FILE and ROW tell where a row stands.
-        """
+    def rows(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> Iterable[str]:
+        """Return queries that together give the rows of files."""
 
     @abstractmethod
     def raised(self, message: str, value: str) -> str:
@@ -119,10 +120,10 @@ class RelationBuilder(ABC, Generic[_Type]):
         names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
         plain = [f for f in scan.files if f not in scan.overlaid]
         overlaid = [f for f in scan.files if f in scan.overlaid]
-        queries = [*self.rows(table, plain, names, types, codes)] if plain else []
+        queries = [*self.rows(table, plain, Wanted(names, types, codes))] if plain else []
         if overlaid:
             cell = [self.as_key(self.quoted(shown[c]), table.types[c]) for c in part.join_key]
-            inner = " UNION ALL ".join(self.rows(table, overlaid, names, types, codes, ordered=True))
+            inner = " UNION ALL ".join(self.rows(table, overlaid, Wanted(names, types, codes, ordered=True)))
             queries.append(self._last(inner, [*names.values(), *codes], cell, f"{FILE} DESC, {ROW} DESC"))
         return " UNION ALL ".join(queries)
 
@@ -140,7 +141,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
         needed = {*columns, *(log.key or log.compared)}
         names = {c: shown.get(c, c) for c in table.schema.names if c in needed} | {log.offset: OFFSET, log.op: OP}
-        records = " UNION ALL ".join(self.rows(table, scan.files, names, {}, {}))
+        records = " UNION ALL ".join(self.rows(table, scan.files, Wanted(names)))
         # What a record adds to the number of rows like it; without a value, as in files that are older than the
         # column, one.
         count = (

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import sql_type
+from kartosql.engines.relations import Wanted
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.plan.cells import Files, Rows
@@ -127,7 +128,7 @@ class DuckCells:
         if rows is None:
             values, rows = self._values(source, files, column), Rows({}, "TRUE", {})
         else:
-            inner = self._session.relations.rows_of(source, sorted(files), rows.names)
+            inner = self._session.relations.rows_of(source, sorted(files), Wanted(rows.names))
             values = f"SELECT DISTINCT {rows.names[column]} AS v FROM ({inner}) WHERE "
         wanted = "IN (SELECT v FROM wanted)"
         if column in target.partition_keys:
@@ -163,7 +164,7 @@ class DuckCells:
 
     def holding_cells(self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
-        found_rows = f"({self._session.relations.rows_of(table, [early], rows.names)})"
+        found_rows = f"({self._session.relations.rows_of(table, [early], Wanted(rows.names))})"
         joins = ""
         for i, column in enumerate(dimensions):
             same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
@@ -180,8 +181,8 @@ class DuckCells:
 
     def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
-        early_rows = self._session.relations.rows_of(table, [early], rows.names)
-        cells = self._session.relations.rows_of(table, [late], {c: rows.names[c] for c in key})
+        early_rows = self._session.relations.rows_of(table, [early], Wanted(rows.names))
+        cells = self._session.relations.rows_of(table, [late], Wanted({c: rows.names[c] for c in key}))
         using = ", ".join(rows.names[c] for c in key)
         found = self._select(
             f"SELECT 1 FROM (SELECT {using} FROM ({early_rows}) WHERE ",

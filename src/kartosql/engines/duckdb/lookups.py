@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kartosql.engines.duckdb.planner_tables import SCAN_PAIR, Index
 from kartosql.engines.duckdb.predicates import is_comparison
+from kartosql.engines.relations import Wanted
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.plan.cells import Files, Found
@@ -160,7 +161,7 @@ class Lookups:
         names = {column: "v", **{key: f"k{i}" for i, key in enumerate(table.partition_keys)}}
         found = set()
         for file in sorted(doubtful):
-            rows = self._session.relations.rows_of(table, [file], names)
+            rows = self._session.relations.rows_of(table, [file], Wanted(names))
             if self._select(f"SELECT 1 FROM ({rows}) WHERE ", predicate, parameters, " LIMIT 1"):
                 found.add(file)
         return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
-from kartosql.engines.relations import FILE, OP, ROW, Codes, RelationBuilder
+from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, Wanted
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant
@@ -246,45 +246,20 @@ class Relations(RelationBuilder[str]):
 
     # -- files -----------------------------------------------------------------------------------
 
-    def rows(
-        self,
-        table: FileTable,
-        files: Sequence[int],
-        names: Mapping[str, str],
-        types: Mapping[str, str],
-        codes: Codes,
-        *,
-        ordered: bool = False,
-    ) -> Iterator[str]:
+    def rows(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> Iterator[str]:
         """Yield queries that together give the rows of files; see RelationBuilder."""
-        if ordered:
-            yield self.rows_of(table, files, names, types=types, codes=codes, ordered=True)
+        if wanted.ordered:
+            yield self.rows_of(table, files, wanted)
             return
         for variant in table.variants(files):
-            yield self.rows_of(table, variant.files, names, types=types, codes=codes, variant=variant)
+            yield self.rows_of(table, variant.files, wanted, variant)
 
-    def rows_of(
-        self,
-        table: FileTable,
-        files: Sequence[int],
-        names: Mapping[str, str],
-        *,
-        types: Mapping[str, str] | None = None,
-        codes: Codes | None = None,
-        ordered: bool = False,
-        variant: Variant | None = None,
-    ) -> str:
-        """Return the query over some files of a table; ``names`` maps columns to the names they get.
-
-        ``types`` are the DuckDB types of columns for which the schema has none; ``variant`` is
-        given for files with columns of their own.
-
-        With ``ordered`` the columns FILE and ROW tell where a row stands.
-        """
+    def rows_of(self, table: FileTable, files: Sequence[int], wanted: Wanted, variant: Variant | None = None) -> str:
+        """Return the query over some files of a table; ``variant`` is given for files with columns of their own."""
         number = self._count
         self._count += 1
         file_keys = [table.files[f] for f in files]
-        own = types or {}
+        names, own = wanted.names, wanted.types
         stored = [c for c in names if c not in table.partition_keys]
         file_types = table.types if variant is None or variant.types is None else variant.types
         columns = [c for c in stored if c in own or not pa.types.is_null(file_types.get(c, pa.null()))]
@@ -307,12 +282,12 @@ class Relations(RelationBuilder[str]):
         values = dict(zip(columns, inner, strict=True))
         if file_types is not table.types:
             values = self._as_in_table(table, values, stored, file_types)
-        found, joined = self._partition_values(table, files, names, codes or {}, number)
+        found, joined = self._partition_values(table, files, wanted, number)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
-        items += [f"{found[name]} AS {quote(name)}" for name in codes or ()]
-        self.by_position |= ordered or "r.file_index" in "".join([*found.values(), joined])
-        if ordered:
+        items += [f"{found[name]} AS {quote(name)}" for name in wanted.codes]
+        self.by_position |= wanted.ordered or "r.file_index" in "".join([*found.values(), joined])
+        if wanted.ordered:
             # Positions ascend in document order, and so does DuckDB's file index.
             items += [f"r.file_index AS {FILE}", f"r.file_row_number AS {ROW}"]
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
@@ -335,7 +310,7 @@ class Relations(RelationBuilder[str]):
         return found
 
     def _partition_values(
-        self, table: FileTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, number: int
+        self, table: FileTable, files: Sequence[int], wanted: Wanted, number: int
     ) -> tuple[dict[str, str], str]:
         """Return expressions for partition keys and codes of the rows of ``files``, and what is joined for them.
 
@@ -344,15 +319,15 @@ class Relations(RelationBuilder[str]):
         """
         partitions = table.partitions
         parts = [partitions.tuples[partitions.part_of_file[f]] for f in files]
-        wanted = [
+        asked = [
             (key, [part[at] for part in parts], partitions.types[at])
             for at, key in enumerate(table.partition_keys)
-            if key in names
+            if key in wanted.names
         ]
-        wanted += [(key, [code[f] for f in files], pa.int64()) for key, code in codes.items()]
+        asked += [(key, [code[f] for f in files], pa.int64()) for key, code in wanted.codes.items()]
         values: dict[str, str] = {}
         columns: dict[str, pa.Array] = {}
-        for at, (key, listed, type_) in enumerate(wanted):
+        for at, (key, listed, type_) in enumerate(asked):
             name = f"kartosql_keys_{number}_{at}"
             if listed.count(listed[0]) == len(listed):
                 values[key] = f"getvariable('{name}')[1]"

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kartosql.engines.base import corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.relations import FILE, OP, ROW, Codes, RelationBuilder
+from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, Wanted
 from kartosql.engines.spark.listing import FileColumn, relation
 from kartosql.engines.spark.shapes import Reading, Shapes, is_void, reading
 from kartosql.engines.spark.stores import Places
@@ -119,43 +119,25 @@ class FileQueries(RelationBuilder[pa.DataType]):
 
     # -- files -----------------------------------------------------------------------------------
 
-    def rows(
-        self,
-        table: FileTable,
-        files: Sequence[int],
-        names: Mapping[str, str],
-        types: Mapping[str, pa.DataType],
-        codes: Codes,
-        *,
-        ordered: bool = False,
-    ) -> Iterator[str]:
-        """Yield queries that together give the rows of some files; ``names`` maps columns to the names they get."""
+    def rows(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> Iterator[str]:
+        """Yield queries that together give the rows of files; see RelationBuilder."""
         for variant in table.variants(files):
-            yield from self._variant(table, variant, names, types, codes, ordered=ordered)
+            yield from self._variant(table, variant, wanted)
 
-    def _variant(
-        self,
-        table: FileTable,
-        variant: Variant,
-        names: Mapping[str, str],
-        types: Mapping[str, pa.DataType],
-        codes: Codes,
-        *,
-        ordered: bool,
-    ) -> Iterator[str]:
+    def _variant(self, table: FileTable, variant: Variant, wanted: Wanted) -> Iterator[str]:
         own = table.types if variant.types is None else variant.types
-        stored_in = [c for c in names if c not in table.partition_keys]
+        stored_in = [c for c in wanted.names if c not in table.partition_keys]
         # Columns that files with columns of their own lack are NULL, and so are those without a type.
         missing = [c for c in stored_in if variant.types is not None and pa.types.is_null(own.get(c, pa.null()))]
-        declared = {c: types.get(c, own[c]) for c in stored_in if c not in missing}
+        declared = {c: wanted.types.get(c, own[c]) for c in stored_in if c not in missing}
         for group, readings in self._groups(table, variant.files, declared):
-            shared, nullable = with_validity(self._file_columns(table, group, names, codes, ordered))
+            shared, nullable = with_validity(self._file_columns(table, group, wanted))
             if readings is None:
                 view = self._decoded(table, group, declared, shared)
                 values = {c: f"c{i}" for i, c in enumerate(declared)}
             else:
                 stored = {c: r.type for c, r in readings.items() if r is not None}
-                view = self._native(table, group, stored, shared, ordered=ordered)
+                view = self._native(table, group, stored, shared, ordered=wanted.ordered)
                 values = {
                     c: f"CAST(NULL AS {spark_type(declared[c])})" if r is None else r.of(c) for c, r in readings.items()
                 }
@@ -163,23 +145,21 @@ class FileQueries(RelationBuilder[pa.DataType]):
                 values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
                 values |= {c: f"CAST(NULL AS {spark_type(table.types[c])})" for c in missing}
             values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
-            items = [f"{values[c]} AS {quote(name)}" for c, name in names.items()]
-            items += [quote(name) for name in codes]
-            items += [FILE, ROW] if ordered else []
+            items = [f"{values[c]} AS {quote(name)}" for c, name in wanted.names.items()]
+            items += [quote(name) for name in wanted.codes]
+            items += [FILE, ROW] if wanted.ordered else []
             yield f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {view}"
 
-    def _file_columns(
-        self, table: FileTable, files: Sequence[int], names: Mapping[str, str], codes: Codes, ordered: bool
-    ) -> list[FileColumn]:
+    def _file_columns(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> list[FileColumn]:
         partitions = table.partitions
         folders = [partitions.part_of_file[f] for f in files]
         found = [
             FileColumn(key, partitions.types[at], [partitions.columns[at][folder] for folder in folders])
             for at, key in enumerate(table.partition_keys)
-            if key in names
+            if key in wanted.names
         ]
-        found += [FileColumn(name, pa.int64(), [numbers[f] for f in files]) for name, numbers in codes.items()]
-        return [*found, FileColumn(FILE, pa.int64(), files)] if ordered else found
+        found += [FileColumn(name, pa.int64(), [numbers[f] for f in files]) for name, numbers in wanted.codes.items()]
+        return [*found, FileColumn(FILE, pa.int64(), files)] if wanted.ordered else found
 
     def _native(
         self,

@@ -9,8 +9,8 @@ from kartosql.engines.spark.portable.casts import refuses
 from kartosql.engines.spark.portable.constants import Node
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Column, Expressions
 from kartosql.engines.spark.portable.functions import Arg
-from kartosql.engines.spark.portable.literals import text_literal
 from kartosql.engines.spark.portable.types import read_type
+from kartosql.engines.spark.types import text_literal
 from kartosql.errors import NotPortable
 
 _ORDERED = f"[{COMPARABLE}]"
