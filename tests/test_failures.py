@@ -19,7 +19,7 @@ import pytest
 
 import kartosql
 from kartosql.connection import Connection
-from kartosql.engines.duckdb import instance, remote, session
+from kartosql.engines.duckdb import engine_session, instance, remote
 from kartosql.errors import KartosqlError, LimitError, StoreError
 from kartosql.failures import failure_of, told
 from kartosql.store.local import LocalFiles
@@ -130,7 +130,7 @@ READS = [
     *((pq, name) for name in ("ParquetFile", "read_table", "read_schema", "read_metadata")),
 ]
 MEMORY = [
-    *((session.Session, name) for name in ("run", "rows", "register", "set_list")),
+    *((engine_session.Session, name) for name in ("run", "rows", "register", "set_list")),
     (instance, "set_files"),
     (instance.duckdb, "connect"),
     (LocalFiles, "cat_file"),

@@ -31,13 +31,13 @@ Variables of the notebook are parameters: WHERE x = $x
 HINT = "%ksql without anything shows what can be asked."
 
 
-class _Parser(argparse.ArgumentParser):
+class _MagicParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"%ksql: {message}", hint=HINT)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="%ksql", add_help=False, allow_abbrev=False, exit_on_error=False)
+def _parser() -> _MagicParser:
+    parser = _MagicParser(prog="%ksql", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--connect", metavar="URL")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--to", metavar="NAME")

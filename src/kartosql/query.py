@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Context:
+class QueryContext:
     """What a query is carried out with: engines, settings, plans that are kept, and what happened before.
 
     ``phases`` are the seconds that each phase took so far; ``calls`` and ``data_bytes`` are what was asked of the
@@ -103,7 +103,7 @@ class ExecutionResult:
 class Execution:
     """A query carried out in one way: planned, prepared on its engine, and streamed."""
 
-    def __init__(self, context: Context, way: Way) -> None:
+    def __init__(self, context: QueryContext, way: Way) -> None:
         self.way = way
         self.planned: PlannedQuery | None = None
         self._context = context
@@ -327,7 +327,7 @@ class SelectQuery(Query):
         else:
             bound = plans.bind(select, known, parameters)
         phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
-        self._context = Context(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
+        self._context = QueryContext(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
         self._way = Way(bound)
         self._planned: PlannedQuery | None = None
         self._execution: Execution | None = None  # what goes on, or went on last

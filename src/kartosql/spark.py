@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kartosql.connection import Connection, connect
+from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import warming
 from kartosql.engines.spark.scan import ScanFrames
 from kartosql.engines.spark.session import keeping_active, quiet
-from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import quote
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.formats.kartothek import naming
@@ -36,7 +36,7 @@ class RegisteredViews:
         self._spark = spark
         self._connection = connection
         self._cubes = None if cubes is None else [cubes] if isinstance(cubes, str) else list(cubes)
-        self._shapes = Shapes(connection.store)
+        self._shapes = FileShapes(connection.store)
         self.names: dict[str, str] = {}
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kartosql.cli.options import Source, parse_demo, parse_options, value
+from kartosql.cli.options import StatementSource, parse_demo, parse_options, value
 from kartosql.errors import UsageError
 
 
@@ -41,11 +41,11 @@ def test_sources_keep_their_order_and_stdin_may_stand_anywhere():
     options = parse_options(["-c", "1", "store", "-f", "a.sql", "-f", "-", "-c", "2", "-"])
     assert options.url == "store"
     assert options.sources == [
-        Source("-c", "1"),
-        Source("-f", "a.sql"),
-        Source("-", "-"),
-        Source("-c", "2"),
-        Source("-", "-"),
+        StatementSource("-c", "1"),
+        StatementSource("-f", "a.sql"),
+        StatementSource("-", "-"),
+        StatementSource("-c", "2"),
+        StatementSource("-", "-"),
     ]
 
 

@@ -83,7 +83,7 @@ class Indexed:
         )
 
     @property
-    def index(self) -> planner_tables.Index:
+    def index(self) -> planner_tables.IndexTables:
         return self.planner.evaluator._structures.index(self.table, "i")
 
     def hold(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import kartosql
 from kartosql.engines.duckdb import relations
-from kartosql.engines.duckdb.session import Session
+from kartosql.engines.duckdb.engine_session import Session
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.store import Store
 from written import write_dataset

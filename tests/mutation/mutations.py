@@ -157,7 +157,7 @@ MUTATIONS = [
     Mutation("labels without a file are held", HELD, "if unknown or lists.null_count or labels.null_count:", "if False:", by="tests/engines/test_lookups.py::test_unusual_index_files_say_the_same_once_they_are_held"),
     Mutation("text that is none is held", HELD, "values.validate(full=True)", "pass", survives="DuckDB refuses to store such text, and the index is not held then either"),
     Mutation("an index is held before it is whole", TABLES, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
-    Mutation("a value stands once in a held index", TABLES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_cells.py"),
+    Mutation("a value stands once in a held index", TABLES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("indices with a collation are held", TABLES, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_planner_tables.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
     Mutation("an index is never held", TABLES, "if self.held is not None or not self.may_be_held or self.uses < FREE_USES:", "if True:", by="tests/engines/test_planner_tables.py::test_an_index_gives_the_same_answer_before_and_after_it_is_held"),
     # -- statistics
@@ -193,10 +193,10 @@ MUTATIONS = [
     Mutation("a row becomes one row, whatever is selected", SHAPES, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_less.py::test_the_files_that_are_read"),
     # -- cells
     Mutation("binary values and floats are exact in indices", CELLS, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_transfer.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
-    Mutation("a value stands in one row of an index file", ENGINE + "cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_cells.py"),
-    Mutation("ranges of one row group are those of the file", ENGINE + "cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_cells.py"),
-    Mutation("ranges: row groups without statistics hold nothing", ENGINE + "cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_cells.py"),
-    Mutation("files that cannot be compared share no cells", ENGINE + "cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlay.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
+    Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
+    Mutation("ranges of one row group are those of the file", ENGINE + "shared_cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_shared_cells.py"),
+    Mutation("ranges: row groups without statistics hold nothing", ENGINE + "shared_cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_shared_cells.py"),
+    Mutation("files that cannot be compared share no cells", ENGINE + "shared_cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlay.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
     # -- overlays
     Mutation("a file is overlaid only by all its partners", "plan/writes.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlay.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
     Mutation("a file name of any kind tells the write", "formats/kartothek/dataset.py", "[at if write is None else number", "[0 if write is None else number", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
@@ -223,5 +223,5 @@ MUTATIONS = [
     Mutation("a plan is kept when tables change", "plan/cache.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
     # -- what footers tell
     Mutation("notes of geometries are no part of a schema", "parquet/cache.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
-    Mutation("files of one size hold the same for Spark", "engines/spark/shapes.py", "schemas = self._cache.facts(table).schemas", "schemas = self._cache.facts(self).schemas", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),
+    Mutation("files of one size hold the same for Spark", "engines/spark/file_shapes.py", "schemas = self._cache.facts(table).schemas", "schemas = self._cache.facts(self).schemas", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),
 ]  # fmt: skip

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from kartosql.cli.config import resolve
-from kartosql.cli.options import Options, Source
+from kartosql.cli.messages import say
+from kartosql.cli.options import Options, StatementSource
 from kartosql.cli.output import interruptible, opened
-from kartosql.cli.report import say
 from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
@@ -26,7 +26,7 @@ from kartosql.text.escape import escaped_lines
 
 
 @dataclass(frozen=True)
-class Step:
+class ScriptStep:
     """One statement to run, with its place in the script it was taken from."""
 
     text: str
@@ -46,7 +46,7 @@ def run_batch(options: Options) -> None:
         raise UsageError("The store is missing.", hint="kartosql URL -c SQL; kartosql demo shows a sample cube.")
     if not options.sources and sys.stdin is None:
         raise UsageError("There is no stdin to read statements from.", hint='kartosql URL -c "SHOW TABLES"')
-    sources = options.sources or [Source("-", "-")]
+    sources = options.sources or [StatementSource("-", "-")]
     steps = [step for source in sources for step in _steps(source)]
     if not steps:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
@@ -83,7 +83,7 @@ def _format(options: Options, terminal: bool) -> str:
 # -- from text to statements -------------------------------------------------------------------
 
 
-def _steps(source: Source) -> Iterator[Step]:
+def _steps(source: StatementSource) -> Iterator[ScriptStep]:
     script = _text(source)
     name = {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
     try:
@@ -94,11 +94,11 @@ def _steps(source: Source) -> Iterator[Step]:
     at = 0
     for number, text in enumerate(texts, 1):
         at = script.index(text, at)
-        yield Step(text, script, at, f"{name}, statement {number}")
+        yield ScriptStep(text, script, at, f"{name}, statement {number}")
         at += len(text)
 
 
-def _text(source: Source) -> str:
+def _text(source: StatementSource) -> str:
     if source.kind == "-c":
         return source.value
     try:
@@ -114,7 +114,7 @@ def _text(source: Source) -> str:
 
 
 @contextmanager
-def _placed(step: Step, count: int) -> Iterator[None]:
+def _placed(step: ScriptStep, count: int) -> Iterator[None]:
     """Let errors of the block say where in the script their statement stands."""
     try:
         yield
@@ -144,7 +144,7 @@ class _Runner:
         self._results = 0
         self._query: Query | None = None
 
-    def check(self, steps: list[Step]) -> None:
+    def check(self, steps: list[ScriptStep]) -> None:
         """Find what is wrong with the command line as a whole before anything runs."""
         if not self._several:
             return
@@ -163,7 +163,7 @@ class _Runner:
         if unused:
             raise UsageError(f"No statement has a parameter {sorted(unused)[0]!r}.", code="invalid-parameters")
 
-    def run(self, step: Step, out: BinaryIO) -> None:
+    def run(self, step: ScriptStep, out: BinaryIO) -> None:
         """Run one statement to its end, or until Ctrl-C."""
         self._query = None
         interruptible(lambda: self._work(step, out), self._stop)
@@ -173,7 +173,7 @@ class _Runner:
         if isinstance(self._query, SelectQuery):
             self._query.interrupt()
 
-    def _work(self, step: Step, out: BinaryIO) -> None:
+    def _work(self, step: ScriptStep, out: BinaryIO) -> None:
         statement = step.statement
         query = self._query = self._connection.sql(step.text, self._parameters(statement))
         if isinstance(statement, Set | Reset):

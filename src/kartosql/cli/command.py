@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from kartosql.cli import report
+from kartosql.cli import messages
 from kartosql.cli.main import end_at_once
 from kartosql.cli.options import command_parser, parse_demo, parse_options
 from kartosql.errors import KartosqlError
@@ -53,33 +53,33 @@ def run(arguments: Sequence[str] | None) -> int:
         # What is imported stays, so there is little to find for the collector of cycles.
         gc.set_threshold(200_000, 20, 20)
     given = sys.argv[1:] if arguments is None else list(arguments)
-    report.debug("--debug" in given)
-    with report.warnings_on_stderr():
+    messages.debug("--debug" in given)
+    with messages.warnings_on_stderr():
         try:
             _run(given)
             sys.stdout.flush()
-            return report.FINE
+            return messages.FINE
         except SystemExit as e:
-            return e.code if isinstance(e.code, int) else report.FINE
+            return e.code if isinstance(e.code, int) else messages.FINE
         except Terminated as e:
-            report.say("terminated")
+            messages.say("terminated")
             return 128 + e.number
         except KeyboardInterrupt:
-            report.say("interrupted")
-            return report.INTERRUPTED
+            messages.say("interrupted")
+            return messages.INTERRUPTED
         except BrokenPipeError:
             # Whoever reads, as head does, has enough.
             from kartosql.cli.output import drop_stdout
 
             drop_stdout()
-            return report.FINE
+            return messages.FINE
         except KartosqlError as e:
-            return report.report(e)
+            return messages.report(e)
         except Exception as e:  # noqa: BLE001
             from kartosql.failures import failure_of
 
             found = failure_of(e)
-            return report.report_bug(e) if found is None else report.report(found)
+            return messages.report_bug(e) if found is None else messages.report(found)
 
 
 def _run(arguments: list[str]) -> None:

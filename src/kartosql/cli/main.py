@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-INTERRUPTED = 130  # as in cli.report, which takes too long to import
+INTERRUPTED = 130  # as in cli.messages, which takes too long to import
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,7 +38,7 @@ exit codes: 0 fine, 1 statement failed, 2 usage or config, 3 store or connection
 
 
 @dataclass(frozen=True)
-class Source:
+class StatementSource:
     """Where statements come from: ``-c`` with their text, ``-f`` with a file, ``-`` for stdin."""
 
     kind: str
@@ -50,7 +50,7 @@ class Options:
     """What a command line asks for; without a ``url`` it is the shell, over no store yet."""
 
     url: str
-    sources: list[Source]
+    sources: list[StatementSource]
     format: str | None = None
     output: str | None = None
     stats: bool = False
@@ -96,7 +96,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     settings |= {k: v for k in ("engine", "timeout", "max_bytes") if (v := getattr(found, k)) is not None}
     return Options(
         url=places[0] if places else "",
-        sources=found.sources + [Source("-", "-")] * max(0, len(places) - 1),
+        sources=found.sources + [StatementSource("-", "-")] * max(0, len(places) - 1),
         format=found.format,
         output=found.output,
         stats=found.stats,
@@ -178,7 +178,7 @@ class _Spec(argparse.Action):
 
 
 def _source(kind: str) -> Any:
-    return lambda text: Source("-" if (kind, text) == ("-f", "-") else kind, text)
+    return lambda text: StatementSource("-" if (kind, text) == ("-f", "-") else kind, text)
 
 
 def pairs(option: str, given: Sequence[str]) -> dict[str, str]:

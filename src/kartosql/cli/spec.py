@@ -9,10 +9,10 @@ from typing import Any
 
 from kartosql import __version__
 from kartosql.cli import resources
+from kartosql.cli.messages import EXIT_CODES
 from kartosql.cli.options import FORMATS
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.options import OPTIONS
-from kartosql.cli.report import EXIT_CODES
 from kartosql.settings import SETTINGS
 
 

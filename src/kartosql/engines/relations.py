@@ -22,7 +22,7 @@ _Type = TypeVar("_Type")  # what files tell of the type of a column
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowRequest:
     """What is asked of the rows of files: columns, by their names in the table, with the names that they get.
 
     ``types`` are the engine's of columns for which the table has none, ``codes`` are numbers of files that become
@@ -51,7 +51,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         """Return the types that files give to columns; those that hold only NULL are left out."""
 
     @abstractmethod
-    def rows(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> Iterable[str]:
+    def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterable[str]:
         """Return queries that together give the rows of files."""
 
     @abstractmethod
@@ -120,10 +120,10 @@ class RelationBuilder(ABC, Generic[_Type]):
         names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
         plain = [f for f in scan.files if f not in scan.overlaid]
         overlaid = [f for f in scan.files if f in scan.overlaid]
-        queries = [*self.rows(table, plain, Wanted(names, types, codes))] if plain else []
+        queries = [*self.rows(table, plain, RowRequest(names, types, codes))] if plain else []
         if overlaid:
             cell = [self.as_key(self.quoted(shown[c]), table.types[c]) for c in part.join_key]
-            inner = " UNION ALL ".join(self.rows(table, overlaid, Wanted(names, types, codes, ordered=True)))
+            inner = " UNION ALL ".join(self.rows(table, overlaid, RowRequest(names, types, codes, ordered=True)))
             queries.append(self._last(inner, [*names.values(), *codes], cell, f"{FILE} DESC, {ROW} DESC"))
         return " UNION ALL ".join(queries)
 
@@ -141,7 +141,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
         needed = {*columns, *(log.key or log.compared)}
         names = {c: shown.get(c, c) for c in table.schema.names if c in needed} | {log.offset: OFFSET, log.op: OP}
-        records = " UNION ALL ".join(self.rows(table, scan.files, Wanted(names)))
+        records = " UNION ALL ".join(self.rows(table, scan.files, RowRequest(names)))
         # What a record adds to the number of rows like it; without a value, as in files that are older than the
         # column, one.
         count = (

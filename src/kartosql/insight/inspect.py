@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kartosql.result import ReportQuery
 from kartosql.session import Request
-from kartosql.sql.statements import Advise, Coverage, Explain, Inspect, Verify
+from kartosql.sql.statements import Advise, Explain, Inspect, ShowCoverage, Verify
 from kartosql.text.report import Report
 
 
@@ -16,7 +16,7 @@ def inspect(request: Request, statement: Inspect) -> ReportQuery:
         request.refuse_parameters(statement.text)
     if isinstance(statement, Explain):
         return _explain(request, statement)
-    if isinstance(statement, Coverage):
+    if isinstance(statement, ShowCoverage):
         from kartosql.insight.coverage import coverage
 
         found = coverage(request, statement.target, statement.columns, statement.text, statement.span)

@@ -16,7 +16,7 @@ from kartosql.text.sizes import counted, human_bytes
 
 
 @dataclass(frozen=True)
-class Summary:
+class RunSummary:
     """What a statement took. Bytes are those of data files; None is what nobody measured.
 
     ``bytes_total`` are the bytes of all files of the tables named.
@@ -52,11 +52,11 @@ class Summary:
         return " · ".join(parts)
 
 
-def summary(rows: int, seconds: float, stats: Mapping[str, Any] | None, report: ScanReport | None) -> Summary:
+def summary(rows: int, seconds: float, stats: Mapping[str, Any] | None, report: ScanReport | None) -> RunSummary:
     """Return the account of a statement from its stats and its report, both None for one that scans nothing."""
     if not stats or report is None:
-        return Summary(rows, seconds)
-    return Summary(
+        return RunSummary(rows, seconds)
+    return RunSummary(
         rows,
         float(stats["seconds"]),
         float(stats["plan_seconds"]),

@@ -34,13 +34,13 @@ class Look:
     types: bool = True
 
 
-class _Null(str):
+class _NullCell(str):
     """The text of NULL, which no value is, whatever its text."""
 
     __slots__ = ()
 
 
-NULL_CELL = _Null(NULL)
+NULL_CELL = _NullCell(NULL)
 
 
 def box(table: pa.Table, types: Sequence[str], look: Look) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from kartosql.sql.statements import FORMATS, Advise, Coverage, Explain, Select, Verify, VerifyData
+from kartosql.sql.statements import FORMATS, Advise, Explain, Select, ShowCoverage, Verify, VerifyData
 
 if TYPE_CHECKING:
     from kartosql.sql.parse import _TokenCursor
@@ -40,7 +40,7 @@ def verify(cursor: _TokenCursor) -> Verify | VerifyData:
     return Verify(cursor.text, _query(cursor, "VERIFY"), format_, "duckdb" if flags else None)
 
 
-def coverage(cursor: _TokenCursor) -> Coverage:
+def coverage(cursor: _TokenCursor) -> ShowCoverage:
     """Parse what stands behind SHOW COVERAGE: options, OF and a table, BY and columns."""
     _, format_ = _options(cursor, (), (*FORMATS, "SVG"))
     if not cursor.take("OF", "FROM", "IN"):
@@ -57,7 +57,7 @@ def coverage(cursor: _TokenCursor) -> Coverage:
         cursor.at -= 1
         raise cursor.fail(f"SHOW COVERAGE is BY one or two columns, not {len(columns)}.")
     cursor.end()
-    return Coverage(cursor.text, None, format_, target, span, tuple(columns))
+    return ShowCoverage(cursor.text, None, format_, target, span, tuple(columns))
 
 
 def _kind(cursor: _TokenCursor) -> tuple[str | None, str | None]:

@@ -133,7 +133,7 @@ class VerifyData(Statement):
 
 
 @dataclass(frozen=True)
-class Coverage(Inspect):
+class ShowCoverage(Inspect):
     """SHOW COVERAGE [(FORMAT ...)] OF a cube BY columns, each with its place."""
 
     target: Name

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.cli.report import BEHIND
+from kartosql.cli.messages import BEHIND
 from kartosql.connection import connect
 from kartosql.errors import KartosqlWarning
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.render.tables import Summary
+from kartosql.render.tables import RunSummary
 from kartosql.store import Store
 from kartosql.store.store import StoreCounter
 from kartosql.text.sizes import human_bytes
@@ -98,9 +98,9 @@ def test_a_local_store_has_the_files_of_the_report_and_all_their_bytes(shell, sa
 
 
 def test_what_nobody_measured_is_not_told():
-    assert str(Summary(1, 0.5)) == "1 row in 0.500 s"
-    assert str(Summary(2, 0.5, 0.1, 1, 2)) == "2 rows in 0.500 s (plan 0.100, read 0.400) · 1 of 2 files"
-    assert str(Summary(2, 0.5, 0.1, 1, 2, 10)).endswith(" · 10 B read")
+    assert str(RunSummary(1, 0.5)) == "1 row in 0.500 s"
+    assert str(RunSummary(2, 0.5, 0.1, 1, 2)) == "2 rows in 0.500 s (plan 0.100, read 0.400) · 1 of 2 files"
+    assert str(RunSummary(2, 0.5, 0.1, 1, 2, 10)).endswith(" · 10 B read")
 
 
 def test_statements_without_a_scan_have_rows_and_time_only(shell):

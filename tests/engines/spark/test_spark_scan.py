@@ -275,7 +275,7 @@ def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: A
 def test_workers_need_pyarrow_and_nothing_of_ours() -> None:
     from pyspark import cloudpickle
 
-    from kartosql.engines.spark.files import decoder
+    from kartosql.engines.spark.file_queries import decoder
 
     content = parquet({"x": pa.array([1, 2], pa.uint8()), "y": ["a", "b"]})
     sent = cloudpickle.dumps(decoder({"x": pa.uint64(), "y": pa.string()}, ["p"]))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import builders
-from kartosql.engines.spark.shapes import Shapes
+from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.errors import FormatError
 from kartosql.store import Store
 
@@ -30,7 +30,7 @@ def put(store: Store, key: str, rows: pa.Table) -> tuple[str, int]:
 
 
 def test_a_file_written_anew_is_read_anew_with_the_table_that_names_it(store):
-    shapes, before = Shapes(store), Table()
+    shapes, before = FileShapes(store), Table()
     old = put(store, "t/a.parquet", pa.table({"x": [1, 2]}))
     (number,) = shapes.of(before, [old])
     new = put(store, "t/a.parquet", pa.table({"y": [1, 2]}))
@@ -42,7 +42,7 @@ def test_a_file_written_anew_is_read_anew_with_the_table_that_names_it(store):
 
 
 def test_each_footer_is_read_once_and_each_schema_told_once(store):
-    shapes, table = Shapes(store), Table()
+    shapes, table = FileShapes(store), Table()
     files = [put(store, f"t/{n}.parquet", pa.table({"x": [n]})) for n in range(5)]
     files.append(put(store, "t/z.parquet", pa.table({"z": [1]})))
     numbers = shapes.of(table, files)
@@ -57,5 +57,5 @@ def test_each_footer_is_read_once_and_each_schema_told_once(store):
 def test_what_is_no_parquet_file_is_corrupt(store, data):
     store.put("t/a.parquet", data)
     with pytest.raises(FormatError, match="t/a") as e:
-        Shapes(store).of(Table(), [("t/a.parquet", len(data))])
+        FileShapes(store).of(Table(), [("t/a.parquet", len(data))])
     assert e.value.code == "corrupt-file"

@@ -201,7 +201,7 @@ class SafeText(Processor):
         return Transformation(shown)
 
 
-class Choice(Completion):
+class MenuItem(Completion):
     """A completion, and what is put behind the cursor when it is taken."""
 
     suffix = ""
@@ -227,7 +227,7 @@ class Menu(Completer):
         for found in candidates(document.text, document.cursor_position, shell, self._behind.known):
             if not complete_event.completion_requested and not found.unasked:
                 continue
-            choice = Choice(
+            choice = MenuItem(
                 found.text,
                 start_position=found.start - document.cursor_position,
                 display=escaped(found.shown or found.text),

@@ -18,7 +18,7 @@ from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.plan.report import ScanReport
 from kartosql.query import SelectQuery
 from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
-from kartosql.render.tables import Summary, summary
+from kartosql.render.tables import RunSummary, summary
 from kartosql.render.terminal import Look, box, vertical
 from kartosql.result import Progress, Query
 from kartosql.text.sizes import counted, human_bytes
@@ -37,7 +37,7 @@ class Result:
     rows: int = 0
     kept: int = 0
     is_complete: bool = False
-    summary: Summary | None = None
+    summary: RunSummary | None = None
     report: ScanReport | None = None
     _bytes: int = 0
 
@@ -86,7 +86,7 @@ def _taken(reader: pa.RecordBatchReader, result: Result) -> Iterator[pa.RecordBa
         yield batch
 
 
-def account(query: Query, rows: int, seconds: float) -> Summary:
+def account(query: Query, rows: int, seconds: float) -> RunSummary:
     """Return what a query took."""
     stats = query.stats
     if stats and isinstance(query, SelectQuery):
@@ -148,7 +148,7 @@ class File:
             raise StoreError(f"Cannot write {self.path!r}: {e.strerror or e}") from None
 
 
-class Target:
+class OutputTarget:
     """The files of ``.once`` and ``.output``."""
 
     def __init__(self) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kartosql.cli.messages import BEHIND, described, is_debugging
 from kartosql.cli.repl import registry
+from kartosql.cli.repl.column_values import ColumnValues
 from kartosql.cli.repl.options import ShellOptions
-from kartosql.cli.repl.running import Cancelled, Result, Running, Target, footer, look_of, table_lines
+from kartosql.cli.repl.running import Cancelled, OutputTarget, Result, Running, footer, look_of, table_lines
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.cli.repl.units import is_ready, units
-from kartosql.cli.repl.values import Values
-from kartosql.cli.report import BEHIND, described, is_debugging
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.failures import failure_of
@@ -42,8 +42,8 @@ class Shell:
         self.screen = screen
         self.options = options
         self.opener = opener
-        self.target = Target()
-        self.values = Values()
+        self.target = OutputTarget()
+        self.values = ColumnValues()
         self.parameters: dict[str, Any] = {}
         self.last: Result | None = None
         self.statement: str | None = None  # the last one that ran

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kartosql.cli import config
+from kartosql.cli.messages import BEHIND
 from kartosql.cli.options import Options
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen, chosen
-from kartosql.cli.report import BEHIND
 from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.text.secrets import redacted
 

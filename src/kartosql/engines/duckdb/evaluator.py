@@ -13,11 +13,11 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.bounds import Bounded, bounded
-from kartosql.engines.duckdb.cells import DuckCells
+from kartosql.engines.duckdb.engine_session import EngineSession
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.lookups import Lookups
-from kartosql.engines.duckdb.planner_tables import Index, PlannerTables
+from kartosql.engines.duckdb.planner_tables import IndexTables, PlannerTables
 from kartosql.engines.duckdb.predicates import (
     atoms_of,
     is_pure,
@@ -28,7 +28,7 @@ from kartosql.engines.duckdb.predicates import (
     with_lists,
     without_places,
 )
-from kartosql.engines.duckdb.session import Session
+from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.plan.cells import Files, Found
@@ -146,7 +146,7 @@ class DuckEvaluator:
         predicate: str,
         parameters: Mapping[str, Any],
         after: str = "",
-        reading: Index | None = None,
+        reading: IndexTables | None = None,
     ) -> list[Any] | bool:
         """Run the query in which a predicate stands between two texts; True stands for everything."""
         for condition in (predicate, f"coalesce(TRY({predicate}), true)"):
@@ -377,7 +377,7 @@ def _used(parameters: Mapping[str, Any], sql: str) -> dict[str, Any]:
 SCHEMA = "kartosql_planner"
 
 
-class Planner(Session):
+class Planner(EngineSession):
     """A session that is never locked: only our own statements and pure predicates run in it."""
 
     def __init__(self, *args: Any) -> None:

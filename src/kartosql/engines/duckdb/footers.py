@@ -14,7 +14,7 @@ from kartosql.parquet.reader import local_footer
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.session import Session
+    from kartosql.engines.duckdb.engine_session import EngineSession
 
 MIN_FILES = 32  # scans of fewer files are not worth statistics
 # To read the statistics of a small file takes as long as to scan it, so a statement does it for part of its files:
@@ -89,7 +89,7 @@ class Footers:
 
     def check(
         self,
-        session: Session,
+        session: EngineSession,
         table: FileTable,
         keys: Sequence[str],
         paths: Sequence[str],
@@ -117,7 +117,7 @@ class Footers:
                     self._good.add((number, wanted))
             self._collect(session, table, keys)
 
-    def _read(self, session: Session, schemas: dict[_File, int], files: list[_File]) -> None:
+    def _read(self, session: EngineSession, schemas: dict[_File, int], files: list[_File]) -> None:
         """Read the schemas of files: those of local ones here, so that DuckDB has to tell each schema but once."""
         self._cache.make_room(len(files))
         unread: list[_File] = []
@@ -141,7 +141,7 @@ class Footers:
             schemas[file] = number = self._cache.number(shape)
             self._shapes[number] = shape
 
-    def _ask(self, session: Session, files: list[_File]) -> dict[_File, Shape]:
+    def _ask(self, session: EngineSession, files: list[_File]) -> dict[_File, Shape]:
         """Let DuckDB read the schemas of files."""
         if not files:
             return {}
@@ -158,7 +158,9 @@ class Footers:
             asked.update(dict.fromkeys(map(named.__getitem__, found), shape))
         return asked
 
-    def _check_shape(self, session: Session, path: str, key: str, shape: Shape, declared: Mapping[str, str]) -> None:
+    def _check_shape(
+        self, session: EngineSession, path: str, key: str, shape: Shape, declared: Mapping[str, str]
+    ) -> None:
         """Check one of the files of one shape."""
         suspects = [
             name
@@ -211,7 +213,7 @@ class Footers:
         with self._cache.lock:
             return list(map(self._cache.facts(table).rows.get, table.files))
 
-    def load(self, session: Session, table: FileTable, keys: Sequence[str]) -> None:
+    def load(self, session: EngineSession, table: FileTable, keys: Sequence[str]) -> None:
         """Read the row counts of those files of a table whose count is not known."""
         with self._cache.lock:
             counts = self._cache.facts(table).rows
@@ -244,7 +246,7 @@ class Footers:
             found.asked = True
             return found if found.rows and found.type == type_ else None
 
-    def _collect(self, session: Session, table: FileTable, keys: Sequence[str]) -> None:
+    def _collect(self, session: EngineSession, table: FileTable, keys: Sequence[str]) -> None:
         """Read the statistics that were asked for repeatedly, of files that are opened anyway."""
         watched: _Watched | None = self._cache.facts(table).statistics
         if len(keys) < MIN_FILES or watched is None:
@@ -262,7 +264,7 @@ class Footers:
             self._read_statistics(session, position, files[: max(STATISTICS_AT_ONCE, affordable)], wanted)
 
     def _read_statistics(
-        self, session: Session, position: Mapping[str, int], keys: list[str], columns: Iterable[ColumnStatistics]
+        self, session: EngineSession, position: Mapping[str, int], keys: list[str], columns: Iterable[ColumnStatistics]
     ) -> None:
         paths = session.set_files("kartosql_unread", keys)
         file_of = {path: position[key] for path, key in zip(paths, keys, strict=True)}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.planner_tables import SCAN_PAIR, Index
+from kartosql.engines.duckdb.planner_tables import SCAN_PAIR, IndexTables
 from kartosql.engines.duckdb.predicates import is_comparison
-from kartosql.engines.relations import Wanted
+from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.plan.cells import Files, Found
@@ -89,7 +89,7 @@ class Lookups:
     def matching(
         self,
         table: FileTable,
-        index: Index,
+        index: IndexTables,
         parts: str,
         predicate: str,
         parameters: Mapping[str, Any],
@@ -113,7 +113,7 @@ class Lookups:
         return self.ask(index, before, predicate, parameters, after)
 
     def ask(
-        self, index: Index, before: str, predicate: str, parameters: Mapping[str, Any], after: str = ""
+        self, index: IndexTables, before: str, predicate: str, parameters: Mapping[str, Any], after: str = ""
     ) -> list[Any] | bool:
         """Run a query over an index."""
         if index.held is not None:
@@ -124,7 +124,7 @@ class Lookups:
     # -- binary values -----------------------------------------------------------------------------
 
     def _binary(
-        self, table: FileTable, index: Index, parts: str, predicate: str, parameters: Mapping[str, Any]
+        self, table: FileTable, index: IndexTables, parts: str, predicate: str, parameters: Mapping[str, Any]
     ) -> Found:
         """Return the files of an index of binary values.
 
@@ -161,14 +161,14 @@ class Lookups:
         names = {column: "v", **{key: f"k{i}" for i, key in enumerate(table.partition_keys)}}
         found = set()
         for file in sorted(doubtful):
-            rows = self._session.relations.rows_of(table, [file], Wanted(names))
+            rows = self._session.relations.rows_of(table, [file], RowRequest(names))
             if self._select(f"SELECT 1 FROM ({rows}) WHERE ", predicate, parameters, " LIMIT 1"):
                 found.add(file)
         return found
 
     # -- an index that does not read ----------------------------------------------------------------
 
-    def check(self, index: Index) -> None:
+    def check(self, index: IndexTables) -> None:
         """Raise ``invalid-index`` if an index file cannot be read."""
         try:
             self._session.rows(
@@ -203,7 +203,7 @@ class _Lookup:
         lookups: Lookups,
         structures: PlannerTables,
         table: FileTable,
-        index: Index,
+        index: IndexTables,
         parts: str,
         predicate: str,
         says: Predicate,

@@ -52,7 +52,7 @@ _PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types
 
 
 @dataclass
-class Index:
+class IndexTables:
     """The relations of one inverted index.
 
     ``name`` is the view (v, file, part), ``values`` the view (v, labels) over the index file and
@@ -145,7 +145,7 @@ class _Known:
     number: int
     partitions: bool = False
     files: bool = False
-    indices: dict[str, Index] = field(default_factory=dict)
+    indices: dict[str, IndexTables] = field(default_factory=dict)
     statistics: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -179,7 +179,7 @@ class PlannerTables:
         for name in [*(f"kartosql_{n}" for n in made), *(name for name, _ in known.statistics.values())]:
             self._session.run(f"DROP TABLE IF EXISTS {name}")
 
-    def _drop_index(self, index: Index) -> None:
+    def _drop_index(self, index: IndexTables) -> None:
         for view in (index.name, index.values, f"{index.values}_all"):
             self._session.run(f"DROP VIEW IF EXISTS {view}")
         for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_extremes", f"{index.name}_embedded"):
@@ -219,14 +219,14 @@ class PlannerTables:
 
     # -- indices ---------------------------------------------------------------------------------
 
-    def index(self, table: FileTable, column: str) -> Index:
+    def index(self, table: FileTable, column: str) -> IndexTables:
         """Return the relations of an inverted index; raises ``missing-file`` and ``invalid-index``."""
         known = self._of(table)
         index = known.indices.get(column)
         if index is None:
             files = self.files(table)
             name = f"kartosql_index_{known.number}_{len(known.indices)}"
-            index = Index(name, column, table.indices[column], 0)
+            index = IndexTables(name, column, table.indices[column], 0)
             try:
                 self._values_view(index)
                 self._session.run(
@@ -241,7 +241,7 @@ class PlannerTables:
             self.hold(table, index, seconds)
         return index
 
-    def sample(self, index: Index, pairs: int) -> tuple[str, float]:
+    def sample(self, index: IndexTables, pairs: int) -> tuple[str, float]:
         """Return a table (v, files) with values of a held index that have about so many pairs, and their share."""
         share = min(1.0, pairs / max(1, index.pairs))
         if index.sampled is None:
@@ -251,7 +251,7 @@ class PlannerTables:
             self._session.run(f"CREATE TABLE {index.sampled} AS SELECT v, files FROM {index.held} WHERE {chosen}")
         return index.sampled, share
 
-    def extremes(self, index: Index) -> str | None:
+    def extremes(self, index: IndexTables) -> str | None:
         """Return the table (file, low, high) of a held index, once it was asked for often enough to pay."""
         index.ranges += 1
         if index.extremes is None and index.ranges > FREE_RANGES:
@@ -267,7 +267,7 @@ class PlannerTables:
             index.extremes = name
         return index.extremes
 
-    def _values_view(self, index: Index) -> None:
+    def _values_view(self, index: IndexTables) -> None:
         stored = index.index
         declared = sql_type(stored.type)
         name = f"{index.values}_all"
@@ -302,7 +302,7 @@ class PlannerTables:
         _check_columns(described, key, column, declared)
         session.run(f"CREATE VIEW {name} AS SELECT {quote(column)} AS v, partition AS labels FROM {reader}")
 
-    def _count_pairs(self, index: Index, key: str) -> None:
+    def _count_pairs(self, index: IndexTables, key: str) -> None:
         """Note how much stands in an index file."""
         index.pairs = index.size
         index.may_be_held = index.size <= MAX_INDEX_BYTES
@@ -318,7 +318,7 @@ class PlannerTables:
             ((groups, rows, pairs),) = self._session.rows(counts)
             index.groups, index.rows, index.pairs = max(1, groups), rows or 0, pairs or 0
 
-    def hold(self, table: FileTable, index: Index, seconds: float = math.inf) -> None:
+    def hold(self, table: FileTable, index: IndexTables, seconds: float = math.inf) -> None:
         """Go on making a table (v, files) of an index for so long; once it is whole, it replaces the file."""
         type_ = index.index.type
         if index.held is not None:
@@ -351,7 +351,7 @@ class PlannerTables:
         index.held = held
         self._make_room(index)
 
-    def _take_over(self, table: FileTable, index: Index, held: str, seconds: float) -> bool:
+    def _take_over(self, table: FileTable, index: IndexTables, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
         from kartosql.engines.duckdb.sorted_index import Ascending, Portions  # takes long to import
 
@@ -395,7 +395,7 @@ class PlannerTables:
         indices = (i for known in self._known.values() for i in known.indices.values())
         return sum(i.weight for i in indices if i.ascending is not None)
 
-    def _make_room(self, newest: Index) -> None:
+    def _make_room(self, newest: IndexTables) -> None:
         """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
         held = [(k, i) for k in self._known.values() for i in k.indices.values() if i.held is not None]
         total = sum(i.weight for _, i in held)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
-from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, Wanted
+from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, RowRequest
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant
@@ -19,7 +19,7 @@ from kartosql.plan.scan import FileSummary, OccurrenceScan
 from kartosql.tables.table import FileTable, Table
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.session import Session
+    from kartosql.engines.duckdb.engine_session import EngineSession
 
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
@@ -55,7 +55,7 @@ _Made = tuple[str, frozenset[tuple[str, str]]]  # the body of a view, and what t
 class Relations(RelationBuilder[str]):
     """Creates the views over which the user's text runs."""
 
-    def __init__(self, session: Session, former: Relations | None = None) -> None:
+    def __init__(self, session: EngineSession, former: Relations | None = None) -> None:
         self._session = session
         self._count = 0
         self.by_position = False  # whether rows are told apart by the position of their file
@@ -246,7 +246,7 @@ class Relations(RelationBuilder[str]):
 
     # -- files -----------------------------------------------------------------------------------
 
-    def rows(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> Iterator[str]:
+    def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
         """Yield queries that together give the rows of files; see RelationBuilder."""
         if wanted.ordered:
             yield self.rows_of(table, files, wanted)
@@ -254,7 +254,9 @@ class Relations(RelationBuilder[str]):
         for variant in table.variants(files):
             yield self.rows_of(table, variant.files, wanted, variant)
 
-    def rows_of(self, table: FileTable, files: Sequence[int], wanted: Wanted, variant: Variant | None = None) -> str:
+    def rows_of(
+        self, table: FileTable, files: Sequence[int], wanted: RowRequest, variant: Variant | None = None
+    ) -> str:
         """Return the query over some files of a table; ``variant`` is given for files with columns of their own."""
         number = self._count
         self._count += 1
@@ -310,7 +312,7 @@ class Relations(RelationBuilder[str]):
         return found
 
     def _partition_values(
-        self, table: FileTable, files: Sequence[int], wanted: Wanted, number: int
+        self, table: FileTable, files: Sequence[int], wanted: RowRequest, number: int
     ) -> tuple[dict[str, str], str]:
         """Return expressions for partition keys and codes of the rows of ``files``, and what is joined for them.
 

@@ -100,8 +100,8 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
                 self.fetch({key: self._sizes[key]})
         whole = self._whole.get(key)
         if whole is not None:
-            return _File(lambda start, end: whole[start:end], len(whole))
-        return _File(_Ranges(self._range, key, self._sizes[key]).read, self._sizes[key])
+            return _OpenFile(lambda start, end: whole[start:end], len(whole))
+        return _OpenFile(_Ranges(self._range, key, self._sizes[key]).read, self._sizes[key])
 
     def _range(self, key: str, start: int, end: int) -> bytes:
         with self._noting():
@@ -116,7 +116,7 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
             raise
 
 
-class _File:
+class _OpenFile:
     """An open file whose position is kept per thread.
 
     DuckDB's threads share a file: each of them seeks and then reads, and another one may

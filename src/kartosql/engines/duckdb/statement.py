@@ -14,10 +14,10 @@ import duckdb
 import pyarrow as pa
 
 from kartosql import stopping
+from kartosql.engines.duckdb.engine_session import EngineSession, translate
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import LATE, Instance
-from kartosql.engines.duckdb.session import Session, translate
 from kartosql.engines.duckdb.types import exact_type, quote
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.plan.bind import BoundQuery
@@ -103,7 +103,7 @@ FOLDING = "expression_rewriter"  # the optimizer that computes constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
-class Statement(Session):
+class Statement(EngineSession):
     """A session for one statement, in one transaction that is rolled back at the end.
 
     ``lock`` locks a fresh instance before the user's text runs; ``give_back`` takes the instance

@@ -16,6 +16,7 @@ from kartosql import stopping
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.scan import ScanFrames, check_types, stored_columns
 from kartosql.engines.spark.session import (
@@ -27,7 +28,6 @@ from kartosql.engines.spark.session import (
     session,
 )
 from kartosql.engines.spark.session import translate as error_of
-from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
@@ -50,13 +50,13 @@ SETTINGS: Mapping[str, str] = {
     # Statistics of floats inside of structs leave NaN out.
     "spark.sql.optimizer.nestedPredicatePushdown.supportedFileSources": "",
 }
-_shapes: weakref.WeakKeyDictionary[Files, Shapes] = weakref.WeakKeyDictionary()
+_shapes: weakref.WeakKeyDictionary[Files, FileShapes] = weakref.WeakKeyDictionary()
 
 
-def shapes_of(store: Files) -> Shapes:
+def shapes_of(store: Files) -> FileShapes:
     """Return what is remembered of the files of a store."""
     if store not in _shapes:
-        _shapes[store] = Shapes(store)
+        _shapes[store] = FileShapes(store)
     return _shapes[store]
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kartosql.engines.spark.files import FileQueries, check_comparable
+from kartosql.engines.spark.file_queries import FileQueries, check_comparable
+from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.session import isolated, refuse_connect
-from kartosql.engines.spark.shapes import Shapes
 from kartosql.engines.spark.types import is_supported, stored_type
 from kartosql.errors import FormatError, NotPortable
 from kartosql.plan.scan import OccurrenceScan
@@ -45,12 +45,12 @@ class ScanFrames:
     """
 
     def __init__(
-        self, spark: SparkSession, store: Files, shapes: Shapes | None = None, *, leave_out: bool = False
+        self, spark: SparkSession, store: Files, shapes: FileShapes | None = None, *, leave_out: bool = False
     ) -> None:
         refuse_connect(spark)
         self._spark = spark
         self._reading = isolated(spark, READING)
-        self._files = FileQueries(self._reading, store, shapes or Shapes(store))
+        self._files = FileQueries(self._reading, store, shapes or FileShapes(store))
         self._leave_out = leave_out
         self.left_out: set[str] = set()
 

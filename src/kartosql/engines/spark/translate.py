@@ -14,9 +14,9 @@ from typing import Any
 from kartosql.engines.spark.portable.aggregates import Aggregates, Windows
 from kartosql.engines.spark.portable.casts import cast
 from kartosql.engines.spark.portable.constants import Constants, Fold, Node
-from kartosql.engines.spark.portable.expressions import COMPARABLE, Column, Expressions
-from kartosql.engines.spark.portable.joins import Builder, Joins, Marked, Relation
-from kartosql.engines.spark.portable.types import BIGINT, Type, identifier, read_type
+from kartosql.engines.spark.portable.duckdb_types import BIGINT, Type, identifier, read_type
+from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, SparkColumn
+from kartosql.engines.spark.portable.joins import JoinBuilder, JoinWriter, Marked, SparkRelation
 from kartosql.errors import NotPortable, Span
 
 View = tuple[str, str]  # schema and name of a table in DuckDB
@@ -63,11 +63,11 @@ class Translator:
     def __init__(self, views: Mapping[View, str], expressions: Expressions) -> None:
         self._views = views
         self._expressions = expressions
-        self._builder = Builder()
-        self._joins = Joins(expressions, self._builder)
+        self._builder = JoinBuilder()
+        self._joins = JoinWriter(expressions, self._builder)
         self._aggregates = Aggregates(expressions)
         self._windows = Windows(expressions, self._aggregates)
-        self._shared: dict[int, tuple[str, tuple[Column, ...]]] = {}
+        self._shared: dict[int, tuple[str, tuple[SparkColumn, ...]]] = {}
 
     def statement(self, plan: Node) -> Translation:
         """Return the whole statement."""
@@ -78,25 +78,25 @@ class Translator:
             text = "WITH " + ", ".join(f"{n} AS ({q})" for n, q in self._builder.expressions) + " " + text
         return Translation(text, tuple(c.type for c in relation.columns))
 
-    def relation(self, node: Node) -> Relation:
+    def relation(self, node: Node) -> SparkRelation:
         """Return the relation of an operator; raises ``not-portable``."""
         found = self._operator(node)
         return self._joins.written(found) if isinstance(found, Marked) else found
 
-    def _operator(self, node: Node) -> Relation | Marked:
+    def _operator(self, node: Node) -> SparkRelation | Marked:
         make = _OPERATORS.get(node["type"])
         if make is None:
             shown = str(node["type"]).removeprefix("LOGICAL_").replace("_", " ")
             raise NotPortable(f"Spark has nothing like {shown} as DuckDB has it.")
-        found: Relation | Marked = make(self, node)
+        found: SparkRelation | Marked = make(self, node)
         return found
 
-    def _child(self, node: Node, at: int = 0) -> Relation:
+    def _child(self, node: Node, at: int = 0) -> SparkRelation:
         return self.relation(node["children"][at])
 
     # -- sources -----------------------------------------------------------------------------------
 
-    def _get(self, node: Node) -> Relation:
+    def _get(self, node: Node) -> SparkRelation:
         name = node["qname"]["path"][-1]
         if name in ("range", "generate_series") and not node.get("children"):
             return self._range(node, name)
@@ -110,14 +110,14 @@ class Translator:
             if set(index) - {"index"}:
                 raise NotPortable("Spark cannot read such a part of a column.")
             if at >= len(node["names"]):
-                columns.append(Column("CAST(NULL AS BIGINT)", BIGINT))  # the row's number, which count(*) asks for
+                columns.append(SparkColumn("CAST(NULL AS BIGINT)", BIGINT))  # the row's number, which count(*) asks for
                 continue
             alias = self._builder.fresh()
             items.append(f"{identifier(node['names'][at])} AS {alias}")
-            columns.append(Column(alias, read_type(node["returned_types"][at])))
+            columns.append(SparkColumn(alias, read_type(node["returned_types"][at])))
         return self._builder.query(f"SELECT {', '.join(items) or 'true'} FROM {identifier(view)}", columns)
 
-    def _range(self, node: Node, name: str) -> Relation:
+    def _range(self, node: Node, name: str) -> SparkRelation:
         values = [p.get("value") for p in node.get("parameters", ())]
         if not 1 <= len(values) <= 3 or any(
             p["type"]["id"] != "BIGINT" or p.get("is_null") for p in node["parameters"]
@@ -133,16 +133,16 @@ class Translator:
             last += 1 if step > 0 else -1
         alias = self._builder.fresh()
         query = f"SELECT id AS {alias} FROM range({first}, {last}, {step}, 1)"
-        return self._builder.query(query, [Column(alias, BIGINT)])
+        return self._builder.query(query, [SparkColumn(alias, BIGINT)])
 
-    def _dummy(self, node: Node) -> Relation:
-        return Relation(None, (Column("CAST(NULL AS INT)", Type("INTEGER")),))
+    def _dummy(self, node: Node) -> SparkRelation:
+        return SparkRelation(None, (SparkColumn("CAST(NULL AS INT)", Type("INTEGER")),))
 
-    def _empty(self, node: Node) -> Relation:
-        columns = [Column(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
-        return self._builder.project(Relation(None, (), where=("false",)), columns)
+    def _empty(self, node: Node) -> SparkRelation:
+        columns = [SparkColumn(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
+        return self._builder.project(SparkRelation(None, (), where=("false",)), columns)
 
-    def _values(self, node: Node) -> Relation:
+    def _values(self, node: Node) -> SparkRelation:
         types = [read_type(t) for t in node["expr_types"]]
         rows = []
         for row in node["expressions"]:
@@ -151,9 +151,9 @@ class Translator:
             rows.append("(" + ", ".join(f"CAST({s} AS {t.spark()})" for s, t in zip(shown, types, strict=True)) + ")")
         names = [self._builder.fresh() for _ in types]
         query = f"SELECT * FROM VALUES {', '.join(rows)} AS {self._builder.fresh('t')}({', '.join(names)})"
-        return self._builder.query(query, [Column(n, t) for n, t in zip(names, types, strict=True)])
+        return self._builder.query(query, [SparkColumn(n, t) for n, t in zip(names, types, strict=True)])
 
-    def _unnest(self, node: Node) -> Relation:
+    def _unnest(self, node: Node) -> SparkRelation:
         below = node["children"][0]
         child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self._builder.item(self.relation(below))
         if len(node["expressions"]) != 1:
@@ -163,24 +163,24 @@ class Translator:
         if values.type.kind != "l":
             raise NotPortable(f"Spark does not unnest {values.type.sql()} as DuckDB does.")
         alias = self._builder.fresh()
-        element = Column(alias, values.type.element)
+        element = SparkColumn(alias, values.type.element)
         if child is None:
             return self._builder.query(f"SELECT explode({values.sql}) AS {alias}", [*columns, element])
         view = f"LATERAL VIEW explode({values.sql}) {self._builder.fresh('t')} AS {alias}"
-        return Relation(f"{child.source} {view}", (*columns, element), simple=False)
+        return SparkRelation(f"{child.source} {view}", (*columns, element), simple=False)
 
     # -- rows and columns ----------------------------------------------------------------------------
 
-    def _projection(self, node: Node) -> Relation | Marked:
+    def _projection(self, node: Node) -> SparkRelation | Marked:
         expressions = node["expressions"]
         below = node["children"][0]
         if below["type"] == "LOGICAL_AGGREGATE_AND_GROUP_BY" and any(map(_allows_one_row, expressions)):
-            child: Relation | Marked = self._aggregate(below, one_row=True)
+            child: SparkRelation | Marked = self._aggregate(below, one_row=True)
         else:
             child = self._operator(below)
         if all(e["expression_class"] == "BOUND_REF" for e in expressions):
             positions = [e.get("index", 0) for e in expressions]
-            if isinstance(child, Relation):
+            if isinstance(child, SparkRelation):
                 return child.of(positions)
             if positions[-1] == len(child.columns) and max(positions[:-1], default=0) < len(child.columns):
                 return replace(child, columns=tuple(child.columns[p] for p in positions[:-1]))
@@ -189,17 +189,17 @@ class Translator:
         items = []
         for expression in expressions:
             found = self._expressions.render(expression, child.columns)
-            items.append(Column(found.sql, found.type))
+            items.append(SparkColumn(found.sql, found.type))
         return self._builder.project(child, items)
 
-    def _filter(self, node: Node) -> Relation:
+    def _filter(self, node: Node) -> SparkRelation:
         below, conditions = self._operator(node["children"][0]), list(node["expressions"])
         found = self._by_mark(below, conditions) if isinstance(below, Marked) else self._builder.unlimited(below)
         shown = [self._expressions.sql(c, found.columns) for c in conditions]
         found = found.filtered(shown)
         return found.of(node["projection_map"]) if node.get("projection_map") else found
 
-    def _by_mark(self, marked: Marked, conditions: list[Node]) -> Relation:
+    def _by_mark(self, marked: Marked, conditions: list[Node]) -> SparkRelation:
         """Return marked rows as the semi join that a condition makes of them, and take that condition out."""
         at = len(marked.columns)
         for condition in conditions:
@@ -212,12 +212,12 @@ class Translator:
                     return found
         return self._joins.written(marked)
 
-    def _order(self, node: Node) -> Relation:
+    def _order(self, node: Node) -> SparkRelation:
         child = self._builder.unlimited(self._child(node))
         child = replace(child, order=self._aggregates.order_of(node["orders"], child.columns))
         return child.of(node["projection_map"]) if node.get("projection_map") else child
 
-    def _limit(self, node: Node) -> Relation:
+    def _limit(self, node: Node) -> SparkRelation:
         child = self._child(node)
         if child.limit:
             child = self._builder.settled(child)
@@ -233,7 +233,7 @@ class Translator:
                 raise NotPortable(f"Spark has no {word} as DuckDB has it unless it is a constant number.")
         return replace(child, limit=text)
 
-    def _distinct(self, node: Node) -> Relation:
+    def _distinct(self, node: Node) -> SparkRelation:
         child = self._child(node)
         if any(c.type.kind not in _GROUPABLE for c in child.columns):
             raise NotPortable("Spark does not compare such values as DuckDB does.")
@@ -248,26 +248,26 @@ class Translator:
         if not order:
             raise NotPortable("Spark does not answer DISTINCT ON without ORDER BY as DuckDB does.")
         keys = ", ".join(self._expressions.sql(t, child.columns) for t in node["distinct_targets"])
-        number = Column(f"row_number() OVER (PARTITION BY {keys} ORDER BY {order})", BIGINT)
+        number = SparkColumn(f"row_number() OVER (PARTITION BY {keys} ORDER BY {order})", BIGINT)
         found = self._builder.project(child, [*child.columns, number])
         last = found.columns[-1].sql
         return replace(found.filtered([f"{last} = 1"]), columns=found.columns[:-1])
 
-    def _once(self, child: Relation) -> Relation:
+    def _once(self, child: SparkRelation) -> SparkRelation:
         """Return each row once."""
         if all(c.type.kind not in "fd" for c in child.columns):
             return self._builder.project(child, child.columns, distinct=True)
         below = self._builder.project(child, child.columns)
         return self._grouped(below, list(below.columns), [], [list(range(len(below.columns)))], [])
 
-    def _window(self, node: Node) -> Relation:
+    def _window(self, node: Node) -> SparkRelation:
         child = self._builder.settled(self._child(node))
         items = [self._windows.render(e, child.columns) for e in node["expressions"]]
         return self._builder.project(child, [*child.columns, *items])
 
     # -- groups ----------------------------------------------------------------------------------------
 
-    def _aggregate(self, node: Node, *, one_row: bool = False) -> Relation:
+    def _aggregate(self, node: Node, *, one_row: bool = False) -> SparkRelation:
         child = self._builder.settled(self._child(node))
         groups = [self._expressions.render(g, child.columns) for g in node.get("groups", ())]
         if any(g.type.kind not in _GROUPABLE for g in groups):
@@ -276,7 +276,7 @@ class Translator:
         if not sets:
             sets = [list(range(len(groups)))]
         # Keys are columns of their own: constants among them would be places, and Spark clears those of grouping sets.
-        keys = [Column(g.sql, g.type) for g in groups]
+        keys = [SparkColumn(g.sql, g.type) for g in groups]
         below = self._builder.project(child, [*child.columns, *keys]) if keys else child
         keys = list(below.columns[len(child.columns) :])
         inputs = below.columns[: len(child.columns)]
@@ -285,12 +285,12 @@ class Translator:
 
     def _grouped(
         self,
-        below: Relation,
-        keys: list[Column],
-        items: list[Column],
+        below: SparkRelation,
+        keys: list[SparkColumn],
+        items: list[SparkColumn],
         sets: list[list[int]],
         masks: list[list[int]],
-    ) -> Relation:
+    ) -> SparkRelation:
         """Return the groups of some sets of keys; ``masks`` are the keys that each GROUPING(...) tells of."""
         types = [*(k.type for k in keys), *(i.type for i in items), *(BIGINT for _ in masks)]
         names = [self._builder.fresh() for _ in types]
@@ -315,23 +315,23 @@ class Translator:
             # Over no rows Spark leaves out the set without keys, which has one row; so it is one aggregate of all rows.
             nothing = [f"first(CAST(NULL AS {k.type.spark()}))" for k in keys]
             parts += [query(nothing, lambda k: "1", "")] * (len(sets) - len(plain))
-        columns = [Column(n, t) for n, t in zip(names, types, strict=True)]
+        columns = [SparkColumn(n, t) for n, t in zip(names, types, strict=True)]
         return self._builder.query(
             parts[0] if len(parts) == 1 else " UNION ALL ".join(f"({p})" for p in parts), columns
         )
 
     # -- several relations -------------------------------------------------------------------------------
 
-    def _join(self, node: Node) -> Relation | Marked:
+    def _join(self, node: Node) -> SparkRelation | Marked:
         left, right = self._child(node, 0), self._child(node, 1)
         if node.get("join_type") == "MARK":
             return self._joins.mark(node, left, right)
         return self._joins.join(node, left, right)
 
-    def _cross(self, node: Node) -> Relation:
+    def _cross(self, node: Node) -> SparkRelation:
         return self._joins.cross(self._child(node, 0), self._child(node, 1))
 
-    def _set(self, node: Node) -> Relation:
+    def _set(self, node: Node) -> SparkRelation:
         word = node["type"].removeprefix("LOGICAL_")
         word += " ALL" if node.get("setop_all", True) else ""
         sides = [self._builder.settled(self._child(node, i)) for i in range(len(node["children"]))]
@@ -342,12 +342,12 @@ class Translator:
             raise NotPortable("Spark does not compare such values as DuckDB does.")
         names = [self._builder.fresh() for _ in types]
         queries = [s.select([f"{c.sql} AS {n}" for c, n in zip(s.columns, names, strict=True)]) for s in sides]
-        columns = [Column(n, t) for n, t in zip(names, types, strict=True)]
+        columns = [SparkColumn(n, t) for n, t in zip(names, types, strict=True)]
         if word == "UNION" and any(t.kind in "fd" for t in types):
             return self._once(self._builder.query(" UNION ALL ".join(f"({q})" for q in queries), columns))
         return self._builder.query(f" {word} ".join(f"({q})" for q in queries), columns)
 
-    def _shared_query(self, node: Node) -> Relation | Marked:
+    def _shared_query(self, node: Node) -> SparkRelation | Marked:
         definition = self.relation(node["children"][0])
         if definition.limit == "":
             definition = replace(definition, order="")
@@ -355,7 +355,7 @@ class Translator:
         self._shared[node.get("table_index", 0)] = (name, definition.columns)
         return self._operator(node["children"][1])
 
-    def _reference(self, node: Node) -> Relation:
+    def _reference(self, node: Node) -> SparkRelation:
         found = self._shared.get(node.get("cte_index", 0))
         if found is None:
             raise NotPortable("Spark has no recursive queries as DuckDB has them.")
@@ -363,7 +363,7 @@ class Translator:
         return self._builder.reference(name, columns)
 
 
-def _of_group(key: Column) -> str:
+def _of_group(key: SparkColumn) -> str:
     """Return the key of a group; that of floats is one that the group holds, as Spark's own has no negative zero."""
     return f"min({key.sql})" if key.type.kind in "fd" else key.sql
 

@@ -1,5 +1,5 @@
 """The commands of the shell, one module per group."""
 
-from kartosql.cli.repl.commands import cubes, look, output, plans, session, statements, tour
+from kartosql.cli.repl.commands import cubes, look, output, plans, settings, statements, tour
 
-__all__ = ["cubes", "look", "output", "plans", "session", "statements", "tour"]
+__all__ = ["cubes", "look", "output", "plans", "settings", "statements", "tour"]

@@ -65,7 +65,7 @@ def _source(tables: Tables, name: str) -> Table:
     return tables.find(statement.target)
 
 
-class _Parser(argparse.ArgumentParser):
+class _QueryParser(argparse.ArgumentParser):
     """A parser whose errors look like all others."""
 
     def error(self, message: str) -> NoReturn:
@@ -77,7 +77,7 @@ _USAGE = '[CUBE] [--where "A > 1 & B = 2"] [--payload A,B] [--dimensions A,B] [-
 
 @command("query", usage=_USAGE, about="rows of a cube as query_cube gives them", group=_GROUP, takes=("cube", "column"))
 def _query(shell: Shell, text: str) -> None:
-    parser = _Parser(prog=".query", add_help=False, allow_abbrev=False)
+    parser = _QueryParser(prog=".query", add_help=False, allow_abbrev=False)
     parser.add_argument("cube", nargs="?", default="")
     parser.add_argument("--where")
     for name in ("payload", "dimensions", "datasets"):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from kartosql.engines.spark.portable.casts import refuses
 from kartosql.engines.spark.portable.constants import Node
-from kartosql.engines.spark.portable.expressions import COMPARABLE, Column, Expressions
+from kartosql.engines.spark.portable.duckdb_types import read_type
+from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, SparkColumn
 from kartosql.engines.spark.portable.functions import Arg
-from kartosql.engines.spark.portable.types import read_type
 from kartosql.engines.spark.types import text_literal
 from kartosql.errors import NotPortable
 
@@ -63,7 +63,7 @@ class Aggregates:
     def __init__(self, expressions: Expressions) -> None:
         self._expressions = expressions
 
-    def render(self, node: Node, columns: Sequence[Column], *, one_row: bool = False) -> Column:
+    def render(self, node: Node, columns: Sequence[SparkColumn], *, one_row: bool = False) -> SparkColumn:
         """Return an aggregate over the columns of its input; raises ``not-portable``.
 
         With ``one_row`` the statement fails anyway if a group has several rows, so that any row will do.
@@ -74,7 +74,7 @@ class Aggregates:
         where = f" FILTER (WHERE {self._expressions.sql(filter_, columns)})" if filter_ else ""
         distinct = "DISTINCT " if node.get("aggregate_type") == "DISTINCT" else ""
         if name == "first" and one_row and not where:
-            return Column(f"first({args[0].sql})", args[0].type)
+            return SparkColumn(f"first({args[0].sql})", args[0].type)
         orders = (node.get("order_bys") or {}).get("orders") or ()
         found = None
         if name in ("string_agg", "group_concat", "listagg") and orders:
@@ -88,9 +88,9 @@ class Aggregates:
             types = ", ".join(a.type.sql() for a in args)
             raise NotPortable(f"Spark does not answer {name}({types}){reason} as DuckDB does.")
         type_ = read_type(node.get("return_type"))
-        return Column(f"CAST({found} AS {type_.spark()})", type_)
+        return SparkColumn(f"CAST({found} AS {type_.spark()})", type_)
 
-    def over_window(self, node: Node, columns: Sequence[Column]) -> str | None:
+    def over_window(self, node: Node, columns: Sequence[SparkColumn]) -> str | None:
         """Return an aggregate in which NUL stands where OVER belongs, None if it is none that a window may have."""
         name = node["qname"]["path"][-1]
         args = [self._expressions.render(c, columns) for c in node.get("children", ())]
@@ -111,7 +111,7 @@ class Aggregates:
         node: Node,
         args: Sequence[Arg],
         orders: Sequence[Node],
-        columns: Sequence[Column],
+        columns: Sequence[SparkColumn],
         where: str,
         distinct: str,
     ) -> str | None:
@@ -123,7 +123,7 @@ class Aggregates:
             f"WITHIN GROUP (ORDER BY {self.order_of(orders, columns)}){where}"
         )
 
-    def order_of(self, orders: Sequence[Node], columns: Sequence[Column]) -> str:
+    def order_of(self, orders: Sequence[Node], columns: Sequence[SparkColumn]) -> str:
         """Return the items of an ORDER BY; empty if they are all constants."""
         items = []
         for order in orders:
@@ -176,7 +176,7 @@ class Windows:
         self._expressions = expressions
         self._aggregates = aggregates
 
-    def render(self, node: Node, columns: Sequence[Column]) -> Column:
+    def render(self, node: Node, columns: Sequence[SparkColumn]) -> SparkColumn:
         """Return a window function over the columns of its input; raises ``not-portable``."""
         kind = node["type"]
         name = node["qname"]["path"][-1] if kind == "WINDOW_AGGREGATE" else kind.removeprefix("WINDOW_").lower()
@@ -195,9 +195,9 @@ class Windows:
             found = self._value(node, name, columns, over, ordered=bool(order))
         else:
             raise NotPortable(f"Spark has no window function {name} as DuckDB has it.")
-        return Column(f"CAST({found} AS {type_.spark()})", type_)
+        return SparkColumn(f"CAST({found} AS {type_.spark()})", type_)
 
-    def _aggregate(self, node: Node, name: str, columns: Sequence[Column], over: str) -> str:
+    def _aggregate(self, node: Node, name: str, columns: Sequence[SparkColumn], over: str) -> str:
         """Return an aggregate over a window; a FILTER becomes a CASE, which Spark has none for there."""
         if node.get("filters"):
             raise NotPortable(f"Spark has no FILTER of the window function {name}.")
@@ -207,7 +207,7 @@ class Windows:
             raise NotPortable(f"Spark does not answer {name} over a window as DuckDB does.")
         return found.replace("\0", f" {over}")
 
-    def _rank(self, node: Node, name: str, columns: Sequence[Column], over: str, *, ordered: bool) -> str:
+    def _rank(self, node: Node, name: str, columns: Sequence[SparkColumn], over: str, *, ordered: bool) -> str:
         if node["type"] == "WINDOW_NTILE":
             count = self._expressions.render(node["children"][0], columns)
             if not count.is_constant or not isinstance(count.value, int) or not 0 < count.value < 2**31 or not ordered:
@@ -222,7 +222,7 @@ class Windows:
             over = over.removesuffix(")") + " ORDER BY 0)"
         return f"{_RANKS[node['type']]} {over}"
 
-    def _value(self, node: Node, name: str, columns: Sequence[Column], over: str, *, ordered: bool) -> str:
+    def _value(self, node: Node, name: str, columns: Sequence[SparkColumn], over: str, *, ordered: bool) -> str:
         if not ordered:
             raise NotPortable(f"Spark does not answer {name} without ORDER BY as DuckDB does.")
         args = [self._expressions.render(c, columns) for c in node["children"]]
@@ -234,7 +234,7 @@ class Windows:
         nulls = " IGNORE NULLS" if node.get("ignore_nulls") else ""
         return f"{_VALUES[node['type']]}({', '.join(shown)}){nulls} {over}"
 
-    def _over(self, node: Node, name: str, order: str, columns: Sequence[Column]) -> str:
+    def _over(self, node: Node, name: str, order: str, columns: Sequence[SparkColumn]) -> str:
         """Return the OVER clause."""
         parts = []
         keys = [self._expressions.render(p, columns) for p in node.get("partitions", ())]
@@ -259,7 +259,7 @@ class Windows:
             parts.append(f"{'ROWS' if rows or not order else 'RANGE'} BETWEEN {low} AND {high}")
         return f"OVER ({' '.join(parts)})"
 
-    def _bound(self, node: Node, end: str, columns: Sequence[Column], name: str) -> str:
+    def _bound(self, node: Node, end: str, columns: Sequence[SparkColumn], name: str) -> str:
         kind = node[end]
         if not kind.startswith("EXPR_"):
             return _BOUNDS[kind]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kartosql.engines.spark.portable.types import UNSIGNED, Type
+from kartosql.engines.spark.portable.duckdb_types import UNSIGNED, Type
 from kartosql.engines.spark.types import text_literal
 from kartosql.errors import NotPortable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kartosql.engines.duckdb.types import literal, quote
-from kartosql.engines.spark.portable.types import INTEGERS, UNSIGNED, Type, read_type
+from kartosql.engines.spark.portable.duckdb_types import INTEGERS, UNSIGNED, Type, read_type
 from kartosql.errors import NotPortable
 from kartosql.formats.arrays import decimal_of
 

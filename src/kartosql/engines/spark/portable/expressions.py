@@ -8,9 +8,9 @@ from typing import Any
 
 from kartosql.engines.spark.portable.casts import cast, raises
 from kartosql.engines.spark.portable.constants import Constants, Node
+from kartosql.engines.spark.portable.duckdb_types import BOOLEAN, Type, read_type
 from kartosql.engines.spark.portable.functions import Arg, render
 from kartosql.engines.spark.portable.literals import literal
-from kartosql.engines.spark.portable.types import BOOLEAN, Type, read_type
 from kartosql.errors import NotPortable, Span
 
 _COMPARISONS = {
@@ -39,7 +39,7 @@ COMPARABLE = "iuhfdmsbDTZNx0"
 
 
 @dataclass(frozen=True)
-class Column:
+class SparkColumn:
     """A column of a relation: the Spark expression that stands for it where it is in scope, and its type."""
 
     sql: str
@@ -54,7 +54,7 @@ class Expressions:
         self._zone = zone
         self._span_of = span_of
 
-    def render(self, node: Node, columns: Sequence[Column]) -> Arg:
+    def render(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
         """Return an expression over the columns of its input; raises ``not-portable``."""
         try:
             return self._render(node, columns)
@@ -63,11 +63,11 @@ class Expressions:
                 e.span = self._span_of(node)
             raise
 
-    def sql(self, node: Node, columns: Sequence[Column]) -> str:
+    def sql(self, node: Node, columns: Sequence[SparkColumn]) -> str:
         """Return the text of an expression."""
         return self.render(node, columns).sql
 
-    def _render(self, node: Node, columns: Sequence[Column]) -> Arg:
+    def _render(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
         kind = node["expression_class"]
         if self._constants.has(node):
             type_ = read_type(node["value"]["type"] if kind == "BOUND_CONSTANT" else node.get("return_type"))
@@ -88,7 +88,7 @@ class Expressions:
             return self._function(node, columns)
         raise NotPortable(f"Spark has nothing like {_shown(kind)} as DuckDB has it.")
 
-    def _case(self, node: Node, columns: Sequence[Column]) -> Arg:
+    def _case(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
         type_ = read_type(node["return_type"])
         checks = " ".join(
             f"WHEN {self.sql(c['when_expr'], columns)} THEN {self._of_type(c['then_expr'], type_, columns)}"
@@ -96,11 +96,11 @@ class Expressions:
         )
         return Arg(f"(CASE {checks} ELSE {self._of_type(node['else_expr'], type_, columns)} END)", type_)
 
-    def _of_type(self, node: Node, type_: Type, columns: Sequence[Column]) -> str:
+    def _of_type(self, node: Node, type_: Type, columns: Sequence[SparkColumn]) -> str:
         found = self.render(node, columns)
         return found.sql if found.type == type_ else cast(found.sql, found.type, type_, zone=self._zone)
 
-    def _operator(self, node: Node, columns: Sequence[Column]) -> Arg:
+    def _operator(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
         type_, args = node["type"], [self.render(c, columns) for c in node["children"]]
         if type_ == "OPERATOR_NOT":
             return Arg(f"(NOT {args[0].sql})", BOOLEAN)
@@ -127,7 +127,7 @@ class Expressions:
             raise NotPortable(f"Spark does not compare values of the type {left.type.sql()} as DuckDB does.")
         return "(" + template.format(left.sql, right.sql) + ")"
 
-    def _function(self, node: Node, columns: Sequence[Column]) -> Arg:
+    def _function(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
         name = node["qname"]["path"][-1]
         type_ = read_type(node["return_type"])
         if name == "error":

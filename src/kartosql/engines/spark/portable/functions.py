@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kartosql.engines.spark.portable.types import Type
+from kartosql.engines.spark.portable.duckdb_types import Type
 from kartosql.errors import NotPortable
 
 MISSING: Any = object()

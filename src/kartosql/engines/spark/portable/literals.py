@@ -7,7 +7,7 @@ import decimal
 import math
 from typing import Any
 
-from kartosql.engines.spark.portable.types import INTEGERS, UNSIGNED, Type
+from kartosql.engines.spark.portable.duckdb_types import INTEGERS, UNSIGNED, Type
 from kartosql.engines.spark.types import text_literal
 from kartosql.errors import NotPortable
 

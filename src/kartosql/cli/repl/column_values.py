@@ -160,7 +160,7 @@ def quoted(text: str) -> str:
     return " || ".join(p for p in pieces if p != "''") or "''"
 
 
-class Values:
+class ColumnValues:
     """The value lists of a session, read in a thread each when they are asked for first."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from kartosql.engines.base import corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, Wanted
+from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, RowRequest
+from kartosql.engines.spark.file_shapes import FileShapes, Reading, is_void, reading
 from kartosql.engines.spark.listing import FileColumn, relation
-from kartosql.engines.spark.shapes import Reading, Shapes, is_void, reading
 from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import NotPortable
@@ -86,7 +86,7 @@ class FileQueries(RelationBuilder[pa.DataType]):
     ``shapes`` remembers schemas of files over several statements.
     """
 
-    def __init__(self, session: SparkSession, store: Files, shapes: Shapes) -> None:
+    def __init__(self, session: SparkSession, store: Files, shapes: FileShapes) -> None:
         self._session = session
         self._store = store
         self._shapes = shapes
@@ -119,12 +119,12 @@ class FileQueries(RelationBuilder[pa.DataType]):
 
     # -- files -----------------------------------------------------------------------------------
 
-    def rows(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> Iterator[str]:
+    def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
         """Yield queries that together give the rows of files; see RelationBuilder."""
         for variant in table.variants(files):
             yield from self._variant(table, variant, wanted)
 
-    def _variant(self, table: FileTable, variant: Variant, wanted: Wanted) -> Iterator[str]:
+    def _variant(self, table: FileTable, variant: Variant, wanted: RowRequest) -> Iterator[str]:
         own = table.types if variant.types is None else variant.types
         stored_in = [c for c in wanted.names if c not in table.partition_keys]
         # Columns that files with columns of their own lack are NULL, and so are those without a type.
@@ -150,7 +150,7 @@ class FileQueries(RelationBuilder[pa.DataType]):
             items += [FILE, ROW] if wanted.ordered else []
             yield f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {view}"
 
-    def _file_columns(self, table: FileTable, files: Sequence[int], wanted: Wanted) -> list[FileColumn]:
+    def _file_columns(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> list[FileColumn]:
         partitions = table.partitions
         folders = [partitions.part_of_file[f] for f in files]
         found = [

@@ -45,7 +45,7 @@ class Reading:
         return self.value.replace("{}", quote(name))
 
 
-class Shapes:
+class FileShapes:
     """Remembers the schemas of files."""
 
     def __init__(self, store: Files) -> None:

@@ -171,13 +171,15 @@ MAX_BLAMED = 1_000  # files that are read again to find the one that made a stat
 EXACT_ROWS = 1 << 17  # estimates up to here are rounded
 
 
-class Session:
+class EngineSession:
     """A connection of its own to an instance, with the files of one statement.
 
     It takes the connection over from ``former``, with the views and variables that are there.
     """
 
-    def __init__(self, instance: Instance, files: FileAccess, footers: Footers, former: Session | None = None) -> None:
+    def __init__(
+        self, instance: Instance, files: FileAccess, footers: Footers, former: EngineSession | None = None
+    ) -> None:
         self.instance = instance
         self.files = files
         self.footers = footers

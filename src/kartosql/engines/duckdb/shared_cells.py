@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.types import sql_type
-from kartosql.engines.relations import Wanted
+from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.plan.cells import Files, Rows
@@ -19,7 +19,7 @@ from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
-    from kartosql.engines.duckdb.planner_tables import Index, PlannerTables
+    from kartosql.engines.duckdb.planner_tables import IndexTables, PlannerTables
 
 HELD_FACTOR = 4  # how much faster an index is scanned that the planner holds
 SAMPLED = 4  # files whose sizes stand for those of all
@@ -110,7 +110,7 @@ class DuckCells:
             return {(a, b) for a, b in combinations(sorted(groups), 2) if groups[a] == groups[b]}
         return {(a, b) for a, b in found}
 
-    def _repeats(self, index: Index) -> bool:
+    def _repeats(self, index: IndexTables) -> bool:
         """Return whether a value may stand in several rows of an index that is not held.
 
         Values that differ on disk may be one in the type of the column.
@@ -128,7 +128,7 @@ class DuckCells:
         if rows is None:
             values, rows = self._values(source, files, column), Rows({}, "TRUE", {})
         else:
-            inner = self._session.relations.rows_of(source, sorted(files), Wanted(rows.names))
+            inner = self._session.relations.rows_of(source, sorted(files), RowRequest(rows.names))
             values = f"SELECT DISTINCT {rows.names[column]} AS v FROM ({inner}) WHERE "
         wanted = "IN (SELECT v FROM wanted)"
         if column in target.partition_keys:
@@ -164,7 +164,7 @@ class DuckCells:
 
     def holding_cells(self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
-        found_rows = f"({self._session.relations.rows_of(table, [early], Wanted(rows.names))})"
+        found_rows = f"({self._session.relations.rows_of(table, [early], RowRequest(rows.names))})"
         joins = ""
         for i, column in enumerate(dimensions):
             same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
@@ -181,8 +181,8 @@ class DuckCells:
 
     def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
-        early_rows = self._session.relations.rows_of(table, [early], Wanted(rows.names))
-        cells = self._session.relations.rows_of(table, [late], Wanted({c: rows.names[c] for c in key}))
+        early_rows = self._session.relations.rows_of(table, [early], RowRequest(rows.names))
+        cells = self._session.relations.rows_of(table, [late], RowRequest({c: rows.names[c] for c in key}))
         using = ", ".join(rows.names[c] for c in key)
         found = self._select(
             f"SELECT 1 FROM (SELECT {using} FROM ({early_rows}) WHERE ",
