@@ -242,50 +242,88 @@ def unused(scan: OccurrenceScan) -> list[Condition]:
     return [c for c in dict.fromkeys(scan.predicates) if not any(c.text in step for step in steps)]
 
 
-def unhelped(scan: OccurrenceScan) -> Iterator[tuple[PartScan, Condition, str]]:
-    """Yield the conditions that leave out no file, with the dataset and its column that an index could be over."""
+@dataclass(frozen=True)
+class Candidate:
+    """A condition that leaves out no file of a dataset, and its column, which an index could be over."""
+
+    request: Request
+    measure: Measure
+    scan: OccurrenceScan
+    part: PartScan
+    condition: Condition
+    column: str
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the column."""
+        return self.part.part.table.types[self.column]
+
+    @property
+    def target(self) -> str:
+        """The dataset as statements that write name it."""
+        return target_of(self.scan, self.part)
+
+    def pays(self, saved: int) -> bool:
+        """Return whether it pays to leave out so many files."""
+        return saved >= max(1, LEAST_SHARE * len(self.part.files))
+
+    def matches(self) -> Matches | None:
+        """Count the rows that the condition holds for; None if that would read too much."""
+        return self.measure.matches(self.part, self.condition, [self.column])
+
+    def has(self, kind: str) -> bool:
+        """Return whether the dataset has a skipping index of a kind over the column already."""
+        skipping = self.part.part.table.skipping
+        indexes: Sequence[Index] = ()
+        if skipping is not None:
+            with contextlib.suppress(KartosqlError):
+                indexes = skipping.indexed()[0]
+        return any(i.name == kind and i.path == (self.column.lower(),) for i in indexes)
+
+    def advice(self, kind: str, title: str, why: str, statement: str, saved: int, size: int, *notes: str) -> Advice:
+        """Return the advice that leaves out ``saved`` files of ``size`` bytes; ``notes`` say how that is known."""
+        total, _ = sizes(self.request, self.part)
+        return Advice(kind, title, why, statement, len(self.part.files), saved, total, size, *notes)
+
+
+def candidates(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Candidate]:
+    """Yield what an index over a column of its own could help."""
     for part in scan.parts:
         if len(part.files) < 2 or part.summary is not None or scan.occurrence.source.is_attached:
             continue
         for condition in unused(scan):
             column = alone(scan, part, condition)
             if column is not None:
-                yield part, condition, column
+                yield Candidate(request, measure, scan, part, condition, column)
 
 
 def indices(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
     """Yield the indices that would leave out files."""
-    for part, condition, column in unhelped(scan):
-        table = part.part.table
-        if not is_index_type(table.types[column]) or measure.may_hold_for_null(table, condition, column):
+    for c in candidates(request, scan, measure):
+        if not is_index_type(c.type) or measure.may_hold_for_null(c.part.part.table, c.condition, c.column):
             continue
-        found = measure.matches(part, condition, [column])
-        if found is not None:
-            yield from _index(request, scan, part, condition, column, found)
+        found = c.matches()
+        if found is None or not c.pays(saved := len(c.part.files) - found.files):
+            continue
+        yield c.advice(
+            "index",
+            f"an index on {c.column} of {c.target}",
+            f"{_holds_in(c, found)}and nothing tells in which",
+            f"CREATE INDEX ON {c.target} ({quote_if_needed(c.column)})",
+            saved,
+            _missing(found),
+            looked(found),
+            "writes to the dataset then keep the index up to date" + _about_nulls(scan, c.column, found),
+        )
 
 
-def _index(
-    request: Request, scan: OccurrenceScan, part: PartScan, condition: Condition, column: str, found: Matches
-) -> Iterator[Advice]:
-    saved = len(part.files) - found.files
-    if saved < max(1, LEAST_SHARE * len(part.files)):
-        return
-    total, _ = sizes(request, part)
-    missing = sum(size for size, rows in zip(found.sample.sizes, found.rows, strict=True) if not rows)
-    target = target_of(scan, part)
-    yield Advice(
-        "index",
-        f"an index on {column} of {target}",
-        f"{condition.text} holds in {counted(found.files, 'file')} of the {len(part.files):,} that are read, "
-        "and nothing tells in which",
-        f"CREATE INDEX ON {target} ({quote_if_needed(column)})",
-        len(part.files),
-        saved,
-        total,
-        found.sample.scaled(missing),
-        looked(found),
-        "writes to the dataset then keep the index up to date" + _about_nulls(scan, column, found),
-    )
+def _holds_in(c: Candidate, found: Matches) -> str:
+    return f"{c.condition.text} holds in {counted(found.files, 'file')} of the {len(c.part.files):,} that are read, "
+
+
+def _missing(found: Matches) -> int:
+    """Return about how many bytes files have without a match."""
+    return found.sample.scaled(sum(n for n, rows in zip(found.sample.sizes, found.rows, strict=True) if not rows))
 
 
 def _about_nulls(scan: OccurrenceScan, column: str, found: Matches) -> str:
@@ -473,111 +511,87 @@ FILTER_SHARE = 0.1  # of the bytes of a file that its filter may have
 
 def skipping_indices(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
     """Yield the skipping indexes that would leave out files: bounds, else lists of values, else filters."""
-    for part, condition, column in unhelped(scan):
-        type_ = part.part.table.types[column]
-        bounds = None
-        if pa.types.is_signed_integer(type_) or pa.types.is_date32(type_):
-            bounds = _by_bounds(request, scan, part, condition, column, measure)
+    for c in candidates(request, scan, measure):
+        is_ordered_exactly = pa.types.is_signed_integer(c.type) or pa.types.is_date32(c.type)
+        bounds = _by_bounds(c) if is_ordered_exactly else None
         if bounds is not None:
             yield bounds
-        values = _by_values(request, scan, part, condition, column, measure)
+        values = _by_values(c)
         # Bounds are smaller than all else, so the others have to do better.
-        better = values.files_saved - (bounds.files_saved if bounds is not None else 0) if values is not None else 0
-        if values is not None and better >= max(1, LEAST_SHARE * len(part.files)):
+        if values is not None and c.pays(values.files_saved - (bounds.files_saved if bounds is not None else 0)):
             yield values
 
 
-def _by_bounds(
-    request: Request, scan: OccurrenceScan, part: PartScan, condition: Condition, column: str, measure: Measure
-) -> Advice | None:
-    asked = bounded(condition.says()) if isinstance(condition, Opaque) and compares(condition) else None
-    if asked is None or _has(part, MINMAX, column):
+def _by_bounds(c: Candidate) -> Advice | None:
+    asked = bounded(c.condition.says()) if isinstance(c.condition, Opaque) and compares(c.condition) else None
+    if asked is None or c.has(MINMAX):
         return None
-    found = sample(request.session.mounts, part.part.table.files, part.files)
-    left = measure.in_range(found, part.part.table, column, asked)
+    table = c.part.part.table
+    found = sample(c.request.session.mounts, table.files, c.part.files)
+    left = c.measure.in_range(found, table, c.column, asked)
     missing = [size for size, kept in zip(found.sizes, left or (), strict=False) if not kept]
     saved = found.scaled(len(missing))
-    if saved < max(1, LEAST_SHARE * len(part.files)):
+    if not c.pays(saved):
         return None
-    target = target_of(scan, part)
-    return Advice(
+    return c.advice(
         "skipping index",
-        f"a skipping index with the bounds of {column} of {target}",
-        f"the bounds of {column} rule out {condition.text} in {counted(saved, 'file')}, "
+        f"a skipping index with the bounds of {c.column} of {c.target}",
+        f"the bounds of {c.column} rule out {c.condition.text} in {counted(saved, 'file')}, "
         "but their footers tell that only when they are opened",
-        f"CREATE SKIPPING INDEX ON {target} (MINMAX({quote_if_needed(column)}))",
-        len(part.files),
+        f"CREATE SKIPPING INDEX ON {c.target} (MINMAX({quote_if_needed(c.column)}))",
         saved,
-        sizes(request, part)[0],
         found.scaled(sum(missing)),
         f"by the footers of {counted(len(found.files), 'file')}",
         "smaller and quicker to keep up to date than an index of all values",
     )
 
 
-def _by_values(
-    request: Request, scan: OccurrenceScan, part: PartScan, condition: Condition, column: str, measure: Measure
-) -> Advice | None:
+def _by_values(c: Candidate) -> Advice | None:
     """Return the advice for a list of values, or for a filter where there are too many of them."""
-    leaf = _leaf(request, scan, part, condition, column, measure)
-    found = measure.matches(part, condition, [column]) if leaf is not None else None
-    if leaf is None or found is None:
+    leaf = _leaf(c)
+    found = c.matches() if leaf is not None else None
+    if leaf is None or found is None or not c.pays(without := len(c.part.files) - found.files):
         return None
-    saved = len(part.files) - found.files
-    if saved < max(1, LEAST_SHARE * len(part.files)):
-        return None
-    counts = measure.distinct(part, found.sample, column)
-    missing = found.sample.scaled(sum(s for s, rows in zip(found.sample.sizes, found.rows, strict=True) if not rows))
-    target, quoted = target_of(scan, part), quote_if_needed(column)
-    total, mean = sizes(request, part)
-    why = f"{condition.text} holds in {counted(found.files, 'file')} of the {len(part.files):,} that are read, "
-    if max(counts) <= MAX_LIST:
-        if _has(part, VALUE_LIST, column):
+    most, quoted = max(c.measure.distinct(c.part, found.sample, c.column)), quote_if_needed(c.column)
+    if most <= MAX_LIST:
+        if c.has(VALUE_LIST):
             return None
-        return Advice(
+        return c.advice(
             "skipping index",
-            f"a skipping index with the values of {column} of {target}",
-            f"{why}and a file has {max(counts):,} different values of {column} at most",
-            f"CREATE SKIPPING INDEX ON {target} (VALUELIST({quoted}))",
-            len(part.files),
-            saved,
-            total,
-            missing,
+            f"a skipping index with the values of {c.column} of {c.target}",
+            f"{_holds_in(c, found)}and a file has {most:,} different values of {c.column} at most",
+            f"CREATE SKIPPING INDEX ON {c.target} (VALUELIST({quoted}))",
+            without,
+            _missing(found),
             looked(found),
             "quicker to keep up to date than an index of all values",
         )
-    ndv, vain = _rounded(max(counts)), min(1.0, FPP * _looked_for(leaf))
-    size = shape_for(FPP, ndv).bits // 8
-    without, saved = saved, int(saved * (1 - vain))
-    is_wanted = saved >= max(1, LEAST_SHARE * len(part.files)) and size <= FILTER_SHARE * mean
-    if not is_wanted or value_type(part.part.table.types[column], BLOOM) is None or _has(part, BLOOM, column):
+    ndv, vain = _rounded(most), min(1.0, FPP * _looked_for(leaf))
+    size, saved = shape_for(FPP, ndv).bits // 8, int(without * (1 - vain))
+    is_wanted = c.pays(saved) and size <= FILTER_SHARE * sizes(c.request, c.part)[1]
+    if not is_wanted or value_type(c.type, BLOOM) is None or c.has(BLOOM):
         return None
-    return Advice(
+    return c.advice(
         "skipping index",
-        f"a skipping index with a filter of {column} of {target}",
-        f"{why}and a file has up to {max(counts):,} different values of {column}, too many for a list",
-        f"CREATE SKIPPING INDEX ON {target} (BLOOMFILTER({quoted}) WITH (fpp = {FPP}, ndv = {ndv}))",
-        len(part.files),
+        f"a skipping index with a filter of {c.column} of {c.target}",
+        f"{_holds_in(c, found)}and a file has up to {most:,} different values of {c.column}, too many for a list",
+        f"CREATE SKIPPING INDEX ON {c.target} (BLOOMFILTER({quoted}) WITH (fpp = {FPP}, ndv = {ndv}))",
         saved,
-        total,
-        missing * saved // without,
+        _missing(found) * saved // without,
         f"{looked(found)}, less {vain:.0%} that filters read in vain",
         f"the filter of a file takes {human_bytes(size)}; for = and IN only",
     )
 
 
-def _leaf(
-    request: Request, scan: OccurrenceScan, part: PartScan, condition: Condition, column: str, measure: Measure
-) -> Leaf | None:
+def _leaf(c: Candidate) -> Leaf | None:
     """Return a condition as lists and filters answer it, None for those that they do not."""
-    leaf = in_metadata_terms(condition, scan.occurrence.id, {column})
-    type_ = part.part.table.types[column]
-    settings = request.session.settings
-    known = column_types({column: type_}, texts=not settings["default_collation"]).get((column.lower(),))
+    leaf = in_metadata_terms(c.condition, c.scan.occurrence.id, {c.column})
+    settings = c.request.session.settings
+    known = column_types({c.column: c.type}, texts=not settings["default_collation"]).get((c.column.lower(),))
     if not isinstance(leaf, Comparison | In | Prefix) or known is None or known.family in ("float", "double"):
         return None
     zone = str(settings["TimeZone"])
-    return leaf if value_type(type_, VALUE_LIST) is not None and as_tests(leaf, known, zone) is not None else None
+    return leaf if value_type(c.type, VALUE_LIST) is not None and as_tests(leaf, known, zone) is not None else None
 
 
 def _looked_for(leaf: Leaf) -> float:
@@ -591,16 +605,6 @@ def _rounded(number: int) -> int:
     """Return a number of two digits and zeros that is not less."""
     step = int(10 ** max(0, len(str(number)) - 2))
     return -(-number // step) * step
-
-
-def _has(part: PartScan, kind: str, column: str) -> bool:
-    """Return whether a dataset has an index already."""
-    skipping = part.part.table.skipping
-    indexes: Sequence[Index] = ()
-    if skipping is not None:
-        with contextlib.suppress(KartosqlError):
-            indexes = skipping.indexed()[0]
-    return any(i.name == kind and i.path == (column.lower(),) for i in indexes)
 
 
 @dataclass(frozen=True, repr=False)
