@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 
-from kartosql.cli.options import FORMATS, SHELLS
+from kartosql.cli.config import profile_names
+from kartosql.cli.options import ENGINES, FORMATS, SHELLS
 from kartosql.settings import SETTINGS
 
 FILES, FOLDERS = ":files", ":folders"  # what the shell completes by itself
@@ -87,7 +88,7 @@ def lines(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str
     if not _places(before, options):
         if "demo".startswith(last):
             yield "demo\tbuild a sample cube and query it"
-        for name in _profiles():
+        for name in filter(str.isprintable, profile_names()):
             if name.startswith(last):
                 yield f"{name}\tprofile"
             if last.startswith("@") and f"@{name}".startswith(last):
@@ -112,7 +113,7 @@ def _places(words: Sequence[str], options: dict[str, argparse.Action]) -> list[s
 def _values(option: str, last: str) -> Iterator[str]:
     choices: dict[str, Sequence[str]] = {
         "--format": FORMATS,
-        "--engine": ("auto", "duckdb", "spark"),
+        "--engine": ENGINES,
         "--completion": SHELLS,
         "--set": [f"{name}=" for name in SETTINGS],
     }
@@ -122,13 +123,3 @@ def _values(option: str, last: str) -> Iterator[str]:
         if value.startswith(last):
             name = value.rstrip("=")
             yield f"{value}\t{SETTINGS[name].about if option == '--set' else ''}".rstrip()
-
-
-def _profiles() -> list[str]:
-    from kartosql.cli import config
-    from kartosql.errors import KartosqlError
-
-    try:
-        return [name for name in config.read().profiles if name.isprintable()]
-    except KartosqlError:
-        return []

@@ -97,6 +97,14 @@ def read(place: str | None = None) -> Config:
     return _checked(place, found)
 
 
+def profile_names() -> list[str]:
+    """Return the names of the profiles, none of a file that cannot be read."""
+    try:
+        return list(read().profiles)
+    except UsageError:
+        return []
+
+
 def _checked(place: str, found: Mapping[str, Any]) -> Config:
     for name in found:
         if name not in ("profiles", "shell"):

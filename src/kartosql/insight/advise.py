@@ -243,7 +243,7 @@ def unused(scan: OccurrenceScan) -> list[Condition]:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Opportunity:
     """A condition that leaves out no file of a dataset, and its column, which an index could be over."""
 
     request: Request
@@ -286,7 +286,7 @@ class Candidate:
         return Advice(kind, title, why, statement, len(self.part.files), saved, total, size, *notes)
 
 
-def candidates(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Candidate]:
+def opportunities(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Opportunity]:
     """Yield what an index over a column of its own could help."""
     for part in scan.parts:
         if len(part.files) < 2 or part.summary is not None or scan.occurrence.source.is_attached:
@@ -294,12 +294,12 @@ def candidates(request: Request, scan: OccurrenceScan, measure: Measure) -> Iter
         for condition in unused(scan):
             column = alone(scan, part, condition)
             if column is not None:
-                yield Candidate(request, measure, scan, part, condition, column)
+                yield Opportunity(request, measure, scan, part, condition, column)
 
 
 def indices(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
     """Yield the indices that would leave out files."""
-    for c in candidates(request, scan, measure):
+    for c in opportunities(request, scan, measure):
         if not is_index_type(c.type) or measure.may_hold_for_null(c.part.part.table, c.condition, c.column):
             continue
         found = c.matches()
@@ -317,7 +317,7 @@ def indices(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterato
         )
 
 
-def _holds_in(c: Candidate, found: Matches) -> str:
+def _holds_in(c: Opportunity, found: Matches) -> str:
     return f"{c.condition.text} holds in {counted(found.files, 'file')} of the {len(c.part.files):,} that are read, "
 
 
@@ -511,7 +511,7 @@ FILTER_SHARE = 0.1  # of the bytes of a file that its filter may have
 
 def skipping_indices(request: Request, scan: OccurrenceScan, measure: Measure) -> Iterator[Advice]:
     """Yield the skipping indexes that would leave out files: bounds, else lists of values, else filters."""
-    for c in candidates(request, scan, measure):
+    for c in opportunities(request, scan, measure):
         is_ordered_exactly = pa.types.is_signed_integer(c.type) or pa.types.is_date32(c.type)
         bounds = _by_bounds(c) if is_ordered_exactly else None
         if bounds is not None:
@@ -522,7 +522,7 @@ def skipping_indices(request: Request, scan: OccurrenceScan, measure: Measure) -
             yield values
 
 
-def _by_bounds(c: Candidate) -> Advice | None:
+def _by_bounds(c: Opportunity) -> Advice | None:
     asked = bounded(c.condition.says()) if isinstance(c.condition, Opaque) and compares(c.condition) else None
     if asked is None or c.has(MINMAX):
         return None
@@ -546,7 +546,7 @@ def _by_bounds(c: Candidate) -> Advice | None:
     )
 
 
-def _by_values(c: Candidate) -> Advice | None:
+def _by_values(c: Opportunity) -> Advice | None:
     """Return the advice for a list of values, or for a filter where there are too many of them."""
     leaf = _leaf(c)
     found = c.matches() if leaf is not None else None
@@ -583,7 +583,7 @@ def _by_values(c: Candidate) -> Advice | None:
     )
 
 
-def _leaf(c: Candidate) -> Leaf | None:
+def _leaf(c: Opportunity) -> Leaf | None:
     """Return a condition as lists and filters answer it, None for those that they do not."""
     leaf = in_metadata_terms(c.condition, c.scan.occurrence.id, {c.column})
     settings = c.request.session.settings

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from kartosql.cli.config import profile_names
+from kartosql.cli.options import ENGINES
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
 from kartosql.cli.repl.options import OPTIONS
@@ -412,7 +414,7 @@ class Completion:
                     text = f"{name} = " if where.first == "SET" else name
                     yield Candidate(text, where.start, setting.about, shown=name)
         elif where.first == "SET" and where.word() in ("=", "TO") and where.word(2) == "ENGINE":
-            for name in engines():
+            for name in ENGINES:
                 if name.startswith(self._name):
                     yield Candidate(f"'{name}'", where.start, "engine")
         elif where.first == "SET" and len(where.before) == 2 and not where.typed:
@@ -616,11 +618,6 @@ class Completion:
                 yield Candidate(_cased(word, where.typed), where.start, about, unasked=bool(where.typed))
 
 
-def engines() -> tuple[str, ...]:
-    """Return the names of the engines."""
-    return ("auto", "duckdb", "spark")
-
-
 def _plain(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
@@ -699,7 +696,7 @@ def _argument(kind: str, typed: str, start: int, done: list[str], shell: Shell, 
     elif kind in ("file", "folder", "store"):
         yield from _files(typed, start, folders_only=kind != "file")
         if kind == "store":
-            yield from _named(_profiles(), typed, start, "profile")
+            yield from _named(profile_names(), typed, start, "profile")
     elif kind == "option":
         yield from _named(OPTIONS, typed, start, "option")
         yield from _named(SETTINGS, typed, start, "setting")
@@ -708,7 +705,7 @@ def _argument(kind: str, typed: str, start: int, done: list[str], shell: Shell, 
         option = OPTIONS.get(done[0] if done else "")
         yield from _named(option.choices if option is not None else (), typed, start, "")
         if done[:1] == ["engine"]:
-            yield from _named(engines(), typed, start, "engine")
+            yield from _named(ENGINES, typed, start, "engine")
     else:
         yield from _named(_words(kind, shell), typed, start, "")
 
@@ -720,7 +717,7 @@ def _words(kind: str, shell: Shell) -> Iterable[str]:
     if kind in ("theme", "keys"):
         return OPTIONS[kind].choices
     if kind == "engine":
-        return engines()
+        return ENGINES
     if kind == "attach type":
         from kartosql.sql.attach_parse import TYPES
 
@@ -751,16 +748,6 @@ def _named(names: Iterable[str], typed: str, start: int, about: str) -> Iterator
         if name.lower().startswith(typed.lower()):
             text = name if name.isprintable() and " " not in name else shlex.quote(name)
             yield Candidate(text, start, about, shown=name)
-
-
-def _profiles() -> list[str]:
-    from kartosql.cli import config
-    from kartosql.errors import KartosqlError
-
-    try:
-        return list(config.read().profiles)
-    except KartosqlError:
-        return []
 
 
 def _files(typed: str, start: int, *, folders_only: bool) -> Iterator[Candidate]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
 from kartosql.statements import catalog
-from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import Table
 
 
@@ -153,8 +152,3 @@ def _parts(name: str) -> tuple[str, ...]:
             parts.append(name[at:end])
             at = end + 1
     return tuple(parts)
-
-
-def written(names: Sequence[str]) -> list[str]:
-    """Return names as they must be written in SQL."""
-    return [quote_if_needed(name) for name in names]
