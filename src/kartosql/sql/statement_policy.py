@@ -261,19 +261,9 @@ def _check(node: dict[str, Any], text: str) -> None:
 # -- functions ---------------------------------------------------------------------------------------
 
 # Functions that may stand in FROM. All others read files, settings or the catalog, or take tables by name.
-TABLE_FUNCTIONS = frozenset(
-    {
-        "unnest",
-        "explode",  # what the parser calls unnest of a column
-        "range",
-        "generate_series",
-        "repeat",
-        "repeat_row",
-        "json_each",
-        "json_tree",
-        "icu_calendar_names",
-        "pg_timezone_names",
-    }
+TABLE_FUNCTIONS = words(
+    "unnest range generate_series repeat repeat_row json_each json_tree icu_calendar_names pg_timezone_names",
+    "explode",  # what the parser calls unnest of a column
 )
 
 # Functions that are refused wherever they stand.

@@ -102,36 +102,8 @@ FUNCTIONS = sorted(
 
 _WORD = re.compile(r"\w+\Z")
 _OPEN_NAME = re.compile(r'"[^"]*\Z')
-_CLAUSES = (
-    "SELECT",
-    "FROM",
-    "WHERE",
-    "GROUP",
-    "HAVING",
-    "ORDER",
-    "QUALIFY",
-    "LIMIT",
-    "ON",
-    "USING",
-    "JOIN",
-    "SET",
-    "VALUES",
-)
-_NO_ALIAS = (
-    "ON",
-    "USING",
-    "WHERE",
-    "GROUP",
-    "ORDER",
-    "JOIN",
-    "LEFT",
-    "RIGHT",
-    "FULL",
-    "INNER",
-    "CROSS",
-    "HAVING",
-    "LIMIT",
-)
+_CLAUSES = words("SELECT FROM WHERE GROUP HAVING ORDER QUALIFY LIMIT ON USING JOIN SET VALUES")
+_NO_ALIAS = words("ON USING WHERE GROUP ORDER JOIN LEFT RIGHT FULL INNER CROSS HAVING LIMIT")
 
 
 @dataclass(frozen=True)

@@ -22,21 +22,9 @@ MIN_FILES = 32  # scans of fewer files are not worth statistics
 STATISTICS_AT_ONCE, STATISTICS_SHARE = 64, 0.05
 STATISTICS_SECONDS, FILE_SECONDS, BYTE_SECONDS = 1.7e-4, 1e-4, 1e-9
 _ORDERED = {
-    *(
-        "FLOAT",
-        "DOUBLE",
-        "TINYINT",
-        "SMALLINT",
-        "INTEGER",
-        "BIGINT",
-        "UTINYINT",
-        "USMALLINT",
-        "UINTEGER",
-        "UBIGINT",
-        "BOOLEAN",
-    ),
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT", "DOUBLE"),
     *("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
-    "VARCHAR",
+    *("BOOLEAN", "VARCHAR"),
 }
 
 _NARROWER = {"BIGINT": {"TINYINT", "SMALLINT", "INTEGER"}, "UBIGINT": {"UTINYINT", "USMALLINT", "UINTEGER"}}
