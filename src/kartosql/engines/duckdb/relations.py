@@ -308,7 +308,7 @@ class Relations(RelationBuilder[str]):
             if column in values:
                 found[column] = converted(values[column], types[column], type_)
             elif not pa.types.is_null(type_):
-                found[column] = f"CAST(NULL AS {sql_type(type_)})"
+                found[column] = self.null(type_)
         return found
 
     def _partition_values(

@@ -138,12 +138,10 @@ class FileQueries(RelationBuilder[pa.DataType]):
             else:
                 stored = {c: r.type for c, r in readings.items() if r is not None}
                 view = self._native(table, group, stored, shared, ordered=wanted.ordered)
-                values = {
-                    c: f"CAST(NULL AS {spark_type(declared[c])})" if r is None else r.of(c) for c, r in readings.items()
-                }
+                values = {c: self.null(declared[c]) if r is None else r.of(c) for c, r in readings.items()}
             if variant.types is not None:
                 values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
-                values |= {c: f"CAST(NULL AS {spark_type(table.types[c])})" for c in missing}
+                values |= {c: self.null(table.types[c]) for c in missing}
             values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
             items = [f"{values[c]} AS {quote(name)}" for c, name in wanted.names.items()]
             items += [quote(name) for name in wanted.codes]
