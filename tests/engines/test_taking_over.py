@@ -16,7 +16,7 @@ import pytest
 
 import kartosql
 from kartosql.engines.duckdb import relations
-from kartosql.engines.duckdb.engine_session import Session
+from kartosql.engines.duckdb.engine_session import EngineSession
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.store import Store
 from written import write_dataset
@@ -44,13 +44,13 @@ def connection(tmp_path: Path) -> Iterator[Any]:
 def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is run of our own."""
     found: list[str] = []
-    run = Session.run
+    run = EngineSession.run
 
-    def noting(self: Session, sql: str) -> None:
+    def noting(self: EngineSession, sql: str) -> None:
         found.append(sql)
         run(self, sql)
 
-    monkeypatch.setattr(Session, "run", noting)
+    monkeypatch.setattr(EngineSession, "run", noting)
     return found
 
 

@@ -14,7 +14,7 @@ import golden
 import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from engines.spark.spark_rows import comparable, on_duckdb, on_spark
-from kartosql.engines.spark import files as file_queries
+from kartosql.engines.spark import file_queries
 from kartosql.engines.spark.scan import ScanFrames
 from kartosql.errors import KartosqlError
 from kartosql.store import Store

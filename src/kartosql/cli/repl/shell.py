@@ -195,8 +195,9 @@ class Shell:
     def set_option(self, name: str, value: object) -> None:
         """Set an option and let the screen follow it; raises ``invalid-setting``."""
         self.options.set(name, value)
-        self.screen.pager = self.options["pager"]
-        self.screen.theme = chosen(self.options["theme"], is_terminal=self.screen.is_terminal)
+        if name in ("pager", "theme"):
+            self.screen.pager = self.options["pager"]
+            self.screen.theme = chosen(self.options["theme"], is_terminal=self.screen.is_terminal)
 
     # -- stores --------------------------------------------------------------------------------------
 
