@@ -130,7 +130,7 @@ READS = [
     *((pq, name) for name in ("ParquetFile", "read_table", "read_schema", "read_metadata")),
 ]
 MEMORY = [
-    *((engine_session.Session, name) for name in ("run", "rows", "register", "set_list")),
+    *((engine_session.EngineSession, name) for name in ("run", "rows", "register", "set_list")),
     (instance, "set_files"),
     (instance.duckdb, "connect"),
     (LocalFiles, "cat_file"),
