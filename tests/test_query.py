@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import sys
 import threading
 import time
 import uuid
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
+from kartosql.engines.duckdb.statement import LOST_COLUMN, Statement
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
+from kartosql.plan.bind import bind
+from kartosql.query import Attempt
+from kartosql.routing import NOT_SPARK
+from kartosql.sql import parse
 from kartosql.store import Store
 from written import write_dataset
 
@@ -417,3 +424,96 @@ def test_a_parameter_the_engine_has_no_type_for_is_refused(connection, value):
 def test_a_select_that_only_the_engine_can_parse_takes_parameters(connection):
     sql = "SELECT x FROM d WHERE " + "(" * 98 + "x = ?" + ")" * 98
     assert connection.sql(sql, [3]).rows() == [(3,)]
+
+
+# -- what is tried when an attempt fails -----------------------------------------------------------
+
+OVERLOOKED = SqlError("There is no column 's'.", code="unknown-column")
+NO_TABLE = SqlError("There is no table 'd'.", code="unknown-table")
+LOST = ExecutionError(f'{LOST_COLUMN} "s"')
+
+
+@pytest.fixture
+def attempt(connection) -> Attempt:
+    return Attempt(bind(parse("SELECT s FROM d JOIN d AS e USING (x)"), connection._session.tables()))
+
+
+def test_an_unknown_name_is_looked_for_among_all_columns_and_once_only(attempt):
+    for error in (OVERLOOKED, NO_TABLE):
+        assert None not in [o.columns for o in attempt.bound.occurrences]
+        second = attempt.fallback(error, chose_spark=False)
+        assert second == replace(attempt, bound=second.bound)
+        assert [o.columns for o in second.bound.occurrences] == [None, None]
+        assert second.bound.text == attempt.bound.text
+        assert second.fallback(error, chose_spark=False) is None
+
+
+@pytest.mark.parametrize("code", sorted(NOT_SPARK))
+def test_what_spark_refuses_is_left_to_duckdb_if_nobody_asked_for_spark(attempt, code):
+    error = KartosqlError("Spark has no such thing.", code=code)
+    second = attempt.fallback(error, chose_spark=True)
+    assert second == replace(attempt, not_spark="Spark has no such thing.")
+    assert attempt.fallback(error, chose_spark=False) is None
+
+
+def test_a_column_that_the_order_of_joins_lost_is_found_in_the_order_of_the_text_and_once_only(attempt):
+    second = attempt.fallback(LOST, chose_spark=False)
+    assert second == replace(attempt, reorders_joins=False)
+    assert second.fallback(LOST, chose_spark=False) is None
+
+
+@pytest.mark.parametrize(
+    "code", ["interrupted", "timeout", "out-of-memory", "byte-budget", "corrupt-file", "invalid-value"]
+)
+def test_other_failures_are_final(attempt, code):
+    for chose_spark in (False, True):
+        assert attempt.fallback(KartosqlError("It failed.", code=code), chose_spark=chose_spark) is None
+
+
+def test_in_whatever_order_attempts_fail_each_gives_up_one_assumption_more(attempt):
+    refused = KartosqlError("Spark has no such thing.", code="not-portable")
+    for errors in itertools.permutations([OVERLOOKED, refused, LOST]):
+        last = attempt
+        for error in errors:
+            last = last.fallback(error, chose_spark=last.not_spark is None)
+        assert [o.columns for o in last.bound.occurrences] == [None, None]
+        assert (last.not_spark, last.reorders_joins) == ("Spark has no such thing.", False)
+        # DuckDB runs it now, so there is nothing left.
+        assert [last.fallback(e, chose_spark=False) for e in (OVERLOOKED, refused, LOST)] == [None] * 3
+
+
+@pytest.fixture
+def failures(monkeypatch) -> list[KartosqlError]:
+    """What statements of DuckDB fail with from now on, one after the other, as long as there are any."""
+    coming: list[KartosqlError] = []
+    stream = Statement.stream
+
+    def failing(self: Statement, query: Any, *, ordered: bool = True) -> Any:
+        if coming:
+            raise coming.pop(0)
+        return stream(self, query, ordered=ordered)
+
+    monkeypatch.setattr(Statement, "stream", failing)
+    return coming
+
+
+def test_a_query_is_answered_by_the_first_attempt_that_does_not_fail(connection, failures):
+    for errors in itertools.permutations([OVERLOOKED, LOST]):
+        failures += errors
+        query = connection.sql("SELECT s FROM d WHERE x = 1")
+        assert query.rows() == [("a",)]
+        assert not failures
+        assert (query.stats["rows"], query.stats["files_read"]) == (1, 1)
+        assert query.progress is None
+
+
+def test_the_error_of_the_last_attempt_is_told(connection, failures):
+    last = LimitError("Too much.", code="out-of-memory")
+    failures += [OVERLOOKED, LOST, last]
+    query = connection.sql("SELECT s FROM d WHERE x = 1")
+    with pytest.raises(LimitError) as e:
+        query.rows()
+    assert e.value is last
+    assert not failures
+    assert query.stats is None
+    assert query.rows() == [("a",)]

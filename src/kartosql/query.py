@@ -69,22 +69,28 @@ class PlannedQuery:
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to carry out a query: as it is bound, ``ordered`` by the engine's order of joins, on Spark or not."""
+class Attempt:
+    """What one attempt to answer a query assumes: its names as they are bound, the order of joins, the engine."""
 
     bound: BoundQuery
-    ordered: bool = True
+    reorders_joins: bool = True  # whether the engine may choose the order of joins
     not_spark: str | None = None  # why Spark cannot run the query, though it was chosen
 
-    def after(self, error: KartosqlError, *, chose_spark: bool) -> Way | None:
-        """Return the way that is left after one ended with an error, if any; ``chose_spark`` says who ran it."""
+    def fallback(self, error: KartosqlError, *, chose_spark: bool) -> Attempt | None:
+        """Return the attempt to make after this one ended with an error, None if there is none left.
+
+        ``chose_spark`` says whether it ran on Spark without being asked to. Each attempt gives up one
+        assumption more than the one before, so they come to an end.
+        """
         occurrences = self.bound.occurrences
         if error.code in ("unknown-column", "unknown-table") and any(o.columns is not None for o in occurrences):
             # A reference was overlooked; with every column there the engine can find it.
             return replace(self, bound=self.bound.with_all_columns())
         if chose_spark and error.code in NOT_SPARK:
             return replace(self, not_spark=error.message)
-        return replace(self, ordered=False) if self.ordered and LOST_COLUMN in error.message else None
+        if self.reorders_joins and LOST_COLUMN in error.message:
+            return replace(self, reorders_joins=False)
+        return None
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,10 @@ class ExecutionResult:
 
 
 class Execution:
-    """A query carried out in one way: planned, prepared on its engine, and streamed."""
+    """One attempt carried out: the query planned, prepared on its engine, and streamed."""
 
-    def __init__(self, context: QueryContext, way: Way) -> None:
-        self.way = way
+    def __init__(self, context: QueryContext, attempt: Attempt) -> None:
+        self.attempt = attempt
         self.planned: PlannedQuery | None = None
         self._context = context
         self._store = context.runtime.store
@@ -133,7 +139,7 @@ class Execution:
 
     def plan(self, statement: EngineStatement | None = None, *, traced: bool = False) -> PlannedQuery:
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
-        context, bound = self._context, self.way.bound
+        context, bound = self._context, self.attempt.bound
         traced = traced or context.traced
         found = None
         if statement is None and context.pruned and not traced:
@@ -143,7 +149,7 @@ class Execution:
         return self.planned
 
     def _pruned(self, statement: EngineStatement | None, traced: bool) -> Scan:
-        bound, context = self.way.bound, self._context
+        bound, context = self.attempt.bound, self._context
         options: dict[str, Any] = {"freeze": statement.clock if statement is not None else None, "trace": traced}
         options |= {} if context.pruned else {"enabled": False}
         with context.runtime.planner(context.settings, self._files) as planner:
@@ -157,12 +163,12 @@ class Execution:
     def _report(self, scan: Scan) -> ScanReport:
         files, settings = self._files, self._context.settings
         phases = {**self._context.phases, **scan.phases}
-        residual = partial(_residual, self.way.bound)
-        report = ScanReport(self.way.bound.select.text, "duckdb", "", scan, files.sizes, residual, phases=phases)
+        residual = partial(_residual, self.attempt.bound)
+        report = ScanReport(self.attempt.bound.select.text, "duckdb", "", scan, files.sizes, residual, phases=phases)
         most = STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
         if report.files_selected <= most or settings["max_bytes"] is not None:
             files.stat(report.selected)
-        choice = choose_engine(settings, report, files, self.way.not_spark, self._untranslatable)
+        choice = choose_engine(settings, report, files, self.attempt.not_spark, self._untranslatable)
         return replace(report, engine=choice.engine, engine_reason=choice.reason)
 
     def _untranslatable(self, report: ScanReport) -> str | None:
@@ -179,7 +185,7 @@ class Execution:
         """Raise what Spark would refuse; no session is started."""
         statement: Any = self._start("spark", report)
         try:
-            statement.check(self.way.bound, report.scan)
+            statement.check(self.attempt.bound, report.scan)
         finally:
             statement.close()
 
@@ -199,7 +205,7 @@ class Execution:
 
     def begin(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Plan the query and start it; returns what ``EngineStatement.stream`` does."""
-        settings, bound = self._context.settings, self.way.bound
+        settings, bound = self._context.settings, self.attempt.bound
         statement = self._early("spark" if settings["engine"] == "spark" else "duckdb")
         try:
             report = self.plan(statement).report
@@ -211,7 +217,7 @@ class Execution:
             run = counted(bound, report.scan) if report.engine == "duckdb" else bound
             statement.prepare(run, report.scan)
             self._prepared = time.perf_counter()
-            schema, batches, types = statement.stream(run, ordered=self.way.ordered)
+            schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
             if report.engine == "spark":
                 # All rows come at once, and whether Spark has them is known before any is passed on.
                 batches = begun(batches)
@@ -229,7 +235,7 @@ class Execution:
             self._check_budget(report)
             if statement is None:
                 statement = self._start("spark", report)
-            return statement.frame(self.way.bound, report.scan, spark)
+            return statement.frame(self.attempt.bound, report.scan, spark)
         finally:
             self._close(statement)
 
@@ -268,7 +274,7 @@ class Execution:
 
     def _early(self, engine: str) -> EngineStatement | None:
         """Start a statement that asks the clock before it is planned, as now() has to be the same in both."""
-        return self._start(engine) if may_tell_time(self.way.bound.select.text) else None
+        return self._start(engine) if may_tell_time(self.attempt.bound.select.text) else None
 
     def _start(
         self, engine: str, report: ScanReport | None = None, former: EngineStatement | None = None
@@ -278,7 +284,7 @@ class Execution:
         ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
         """
         runtime, settings, files = self._context.runtime, self._context.settings, self._files
-        every = [p.table for o in self.way.bound.occurrences for p in o.source.parts]
+        every = [p.table for o in self.attempt.bound.occurrences for p in o.source.parts]
         if engine == "spark":
             from kartosql.engines.spark.engine import SparkStatement
 
@@ -328,7 +334,7 @@ class SelectQuery(Query):
             bound = plans.bind(select, known, parameters)
         phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
         self._context = QueryContext(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
-        self._way = Way(bound)
+        self._attempt = Attempt(bound)
         self._planned: PlannedQuery | None = None
         self._execution: Execution | None = None  # what goes on, or went on last
         self._result: ExecutionResult | None = None
@@ -348,7 +354,7 @@ class SelectQuery(Query):
         """Return the error about the names that nothing explains, with what is known of them as values."""
         from kartosql.plan.unquoted import with_hints
 
-        bound, context = self._way.bound, self._context
+        bound, context = self._attempt.bound, self._context
         files = FileAccess(context.runtime.store)
         with contextlib.suppress(KartosqlError), context.runtime.planner(context.settings, files) as p:
             bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, bound.occurrences, p.evaluator))
@@ -356,7 +362,7 @@ class SelectQuery(Query):
 
     def _describe(self) -> pa.Schema:
         with contextlib.closing(self._without_files()) as statement:
-            return statement.describe(self._way.bound)
+            return statement.describe(self._attempt.bound)
 
     def _without_files(self) -> Statement:
         """Return a statement of DuckDB that opens no file."""
@@ -366,7 +372,7 @@ class SelectQuery(Query):
     @property
     def schema(self) -> pa.Schema:
         """Arrow schema of the result, from binding alone: no data file is opened, except for PIVOT."""
-        if self._table is not None or self._way.bound.has_dynamic_columns:
+        if self._table is not None or self._attempt.bound.has_dynamic_columns:
             return self.arrow().schema
         if self._schema is None:
             self._schema = self._describe()
@@ -376,7 +382,7 @@ class SelectQuery(Query):
     def report(self) -> ScanReport:
         """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
         if self._planned is None:
-            self._planned = self._carried_out(self._plan_to_explain)
+            self._planned = self._with_fallbacks(self._plan_to_explain)
         report, runtime = self._planned.report, self._context.runtime
         # Sizes of files that are not selected; only a report shows them, no run needs them.
         tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
@@ -423,19 +429,19 @@ class SelectQuery(Query):
         """Be at work, which other threads can stop; what is in memory needs nothing."""
         return contextlib.nullcontext() if self._table is not None else self._context.runtime.works.one()
 
-    def _carried_out(self, carry_out: Callable[[Execution], _T]) -> _T:
-        """Return what comes of an execution in the first way that leads to it; raises what ended the last one."""
+    def _with_fallbacks(self, carry_out: Callable[[Execution], _T]) -> _T:
+        """Return what comes of the first attempt that does not fail; raises what ended the last one."""
         while True:
-            self._execution = execution = Execution(self._context, self._way)
+            self._execution = execution = Execution(self._context, self._attempt)
             try:
                 return carry_out(execution)
             except KartosqlError as e:
-                way = self._way.after(e, chose_spark=execution.chose_spark)
-                if way is None:
+                attempt = self._attempt.fallback(e, chose_spark=execution.chose_spark)
+                if attempt is None:
                     raise
-                if way.bound is not self._way.bound:
-                    self._context.plans.correct(way.bound)
-                self._way = way
+                if attempt.bound is not self._attempt.bound:
+                    self._context.plans.correct(attempt.bound)
+                self._attempt = attempt
 
     def reader(self) -> pa.RecordBatchReader:
         """Run the query and return its stream of record batches."""
@@ -444,7 +450,7 @@ class SelectQuery(Query):
         self._work = work = self._context.runtime.works.begin()
         try:
             with work:
-                self._schema, batches, self._types = self._carried_out(Execution.begin)
+                self._schema, batches, self._types = self._with_fallbacks(Execution.begin)
         except BaseException:
             work.end()
             raise
@@ -476,7 +482,7 @@ class SelectQuery(Query):
         The setting ``engine`` has to be ``spark``. Raises ``not-portable`` where Spark's answer
         would not be DuckDB's.
         """
-        execution = Execution(self._context, self._way)
+        execution = Execution(self._context, self._attempt)
         try:
             return execution.frame(spark)
         finally:
@@ -485,17 +491,17 @@ class SelectQuery(Query):
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The values of the parameters, by the names that conditions of the plan give them."""
-        parameters = self._way.bound.parameters
+        parameters = self._attempt.bound.parameters
         return parameters if isinstance(parameters, Mapping) else {}
 
     @property
     def sources(self) -> tuple[Table, ...]:
         """The tables of the statement, one per place that names one."""
-        return self._way.bound.sources
+        return self._attempt.bound.sources
 
     def answer_over(self, tables: Sequence[pa.Table]) -> pa.Table:
         """Return the answer over other data, one table in memory for each of ``sources``."""
-        bound = self._way.bound
+        bound = self._attempt.bound
         sources = [arrow_table(s.name, t) for s, t in zip(self.sources, tables, strict=True)]
         pairs = zip(bound.occurrences, sources, strict=True)
         bound = replace(bound, occurrences=tuple(replace(o, source=source) for o, source in pairs))

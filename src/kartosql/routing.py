@@ -119,7 +119,7 @@ def choose_engine(
         default_limit(settings["memory_limit"]) if limit is None else limit,
         measure=measure,
         used=lambda enough: _bytes_used(report, files, enough),
-        obstacle=lambda: not_spark or _obstacle(report, files),
+        obstacle=lambda: _obstacle(report, files) if not_spark is None else not_spark,
     )
     if choice.engine == "duckdb" or wish == "spark":
         return choice

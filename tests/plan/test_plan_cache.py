@@ -12,8 +12,10 @@ import pytest
 import builders
 import kartosql
 import kartosql.query
-from kartosql.plan.cache import LEARNED
+from kartosql.plan.cache import LEARNED, PlanCache
+from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.prune import prune
+from kartosql.sql import parse
 from kartosql.store import Store
 from written import write_dataset
 
@@ -96,3 +98,59 @@ def test_a_table_of_the_same_name_is_seen(connection, plans):
 def test_statements_that_ask_the_clock_are_planned_each_time(connection, plans):
     repeat(connection, "SELECT v FROM t WHERE i = 11 AND now() > TIMESTAMP '2020-01-01'")
     assert len(plans) == LEARNED + 2
+
+
+# -- queries that are corrected ------------------------------------------------------------------
+
+
+@pytest.fixture
+def overlooking(monkeypatch) -> None:
+    """Let the planner overlook that statements use ``v``."""
+    use = Occurrence.use
+    monkeypatch.setattr(Occurrence, "use", lambda self, column: None if column == "v" else use(self, column))
+
+
+def test_an_overlooked_column_costs_one_attempt(overlooking, connection, plans):
+    sql = "SELECT v FROM t WHERE i = 11"
+    assert connection.sql(sql).rows() == [(3.0,)]
+    assert len(plans) == 2
+    assert repeat(connection, sql) == [(3.0,)]
+    assert len(plans) == 1 + LEARNED
+
+
+def test_statements_that_are_like_a_corrected_one_need_no_other_attempt(overlooking, connection, plans):
+    assert connection.sql("SELECT v FROM t WHERE i = 11").rows() == [(3.0,)]
+    assert [connection.sql(f"SELECT v FROM t WHERE i = {i}").rows() for i in (21, 31)] == [[(4.0,)], [(5.0,)]]
+    assert len(plans) == 4
+
+
+def test_scans_of_what_was_overlooked_are_forgotten(connection):
+    tables, plans = connection._session.tables(), PlanCache()
+    select = parse("SELECT v FROM t WHERE i = 11")
+    bound = plans.bind(select, tables, None)
+    scan = connection.sql(select.text).report.scan
+    for _ in range(LEARNED):
+        plans.keep(bound, prune, {}, scan)
+    assert plans.scan(bound, prune, {}) is scan
+    corrected = bound.with_all_columns()
+    plans.correct(corrected)
+    assert all(o.columns is not None for o in bound.occurrences)
+    for query in (corrected, plans.bind(select, tables, None)):
+        assert [o.columns for o in query.occurrences] == [None]
+        assert plans.scan(query, prune, {}) is None
+    for _ in range(LEARNED):
+        plans.keep(bound, prune, {}, scan)  # by a statement that began before
+    assert plans.scan(corrected, prune, {}) is None
+    for _ in range(LEARNED):
+        plans.keep(corrected, prune, {}, scan)
+    assert plans.scan(corrected, prune, {}) is scan
+
+
+def test_what_is_bound_to_other_tables_by_now_is_not_corrected(connection):
+    plans, select = PlanCache(), parse("SELECT v FROM t WHERE i = 11")
+    before = plans.bind(select, connection._session.tables(), None)
+    builders.append(connection.store, "t", pa.table({"p": [1], "i": [12], "v": [7.0]}))
+    tables = connection._session.tables()
+    now = plans.bind(select, tables, None)
+    plans.correct(before.with_all_columns())
+    assert plans.bind(select, tables, None) is now

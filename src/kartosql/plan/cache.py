@@ -66,17 +66,17 @@ class PlanCache:
         return bound
 
     def correct(self, bound: BoundQuery) -> None:
-        """Keep a query in the place of the one that its statement, and those that it is like, were bound to."""
+        """Replace what a statement, and the one that it is like, were bound to, and forget the scans made of that."""
         with self._lock:
             for select in (bound.select, bound.select.like):
                 entry = self._entries.get(id(select))
                 if entry is not None and entry.bound.walked is bound.walked:
-                    entry.bound = bound.alike(entry.select)
+                    self._entries[id(select)] = _Entry(entry.select, bound.alike(entry.select))
 
     def scan(self, bound: BoundQuery, planner: Planner, settings: Mapping[str, Any]) -> Scan | None:
         """Return the scan that ``planner`` made of a bound query and that was kept."""
         entry, key = self._entries.get(id(bound.select)), _key(bound, planner, settings)
-        if entry is None or key is None or entry.bound.walked is not bound.walked:
+        if entry is None or key is None or entry.bound.occurrences is not bound.occurrences:
             return None
         return entry.scans.get(key)
 
@@ -88,7 +88,7 @@ class PlanCache:
     def keep(self, bound: BoundQuery, planner: Planner, settings: Mapping[str, Any], scan: Scan) -> None:
         """Keep the scan of a bound query."""
         entry, key = self._entries.get(id(bound.select)), _key(bound, planner, settings)
-        if entry is None or key is None or entry.bound.walked is not bound.walked or _size(scan) > MAX_FILES:
+        if entry is None or key is None or entry.bound.occurrences is not bound.occurrences or _size(scan) > MAX_FILES:
             return
         with self._lock:
             entry.planned += 1
