@@ -98,12 +98,12 @@ class ExecutionResult:
     """What an execution read and took; what the engine counted is asked for when somebody wants to know."""
 
     stats: Mapping[str, Any]
-    counted: RunStats
+    run_stats: RunStats
     fetched: Mapping[str, int | None]  # of a remote store, whose bytes DuckDB finds in memory
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dictionary of its own for whoever asks."""
-        return {**self.stats, **self.counted.settle(), **self.fetched}
+        return {**self.stats, **self.run_stats.settle(), **self.fetched}
 
 
 class Execution:
@@ -245,7 +245,7 @@ class Execution:
         statement, self._statement, self._running = self._statement, None, None
         assert statement is not None
         assert self.planned is not None
-        report, counted_by_engine = self.planned.report, statement.measured()
+        report, run_stats = self.planned.report, statement.measured()
         stats = {
             "rows": rows,
             "seconds": round(ended - self._started, 6),
@@ -262,7 +262,7 @@ class Execution:
             local = any(store.is_on_disk(key) for key in report.selected)
             fetched["bytes_read"] = None if local else store.counter.data_bytes - context.data_bytes
         statement.rest(context.plans.is_kept(report.scan))
-        return ExecutionResult(stats, counted_by_engine, fetched)
+        return ExecutionResult(stats, run_stats, fetched)
 
     def _keep(self) -> None:
         """Keep the plan for other statements."""

@@ -445,8 +445,8 @@ def test_now_is_one_instant_before_and_in_the_text(connection):
     try:
         now, today = (statement.clock(f).split("'")[1] for f in ("now()", "current_date"))
         assert abs(dt.datetime.fromisoformat(now + ":00") - dt.datetime.now(dt.timezone.utc)) < dt.timedelta(minutes=1)
-        statement.prepare(query._way.bound, query.report.scan)
-        schema, batches, _ = statement.stream(query._way.bound)
+        statement.prepare(query._attempt.bound, query.report.scan)
+        schema, batches, _ = statement.stream(query._attempt.bound)
         assert pa.Table.from_batches(batches, schema).to_pylist() == [{"n": now, "d": today}]
     finally:
         statement.close()

@@ -204,6 +204,20 @@ def test_registered_data_become_a_frame(spark: Any, local: Store) -> None:
     assert found.to_pylist()[0]["u"] == 2**64 - 1
 
 
+def test_frames_leave_no_view_in_the_session_and_outlive_what_made_them(spark: Any, local: Store) -> None:
+    put(local, "t", {"x": pa.int64()}, {"": {"x": [1]}})
+    con = kartosql.connect(local.root)
+    con.register("mine", pa.table({"x": [1]}))
+    before = {table.name for table in spark.catalog.listTables()}
+    frames = ScanFrames(spark, con.store)
+    stored = frames.frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
+    made = [stored, frames.registered(con.sql("SELECT * FROM mine").sources[0])]  # type: ignore[attr-defined]
+    assert {table.name for table in spark.catalog.listTables()} == before
+    del frames
+    con.close()
+    assert [frame.count() for frame in made] == [1, 1]
+
+
 @pytest.mark.parametrize("text", ["f > 5", "f <> 1", "s.f > 5", "s.t.f > 5", "f = 0", "s.f = 0", "NOT (f <= 5)"])
 def test_statistics_of_floats_leave_no_row_out(spark: Any, local: Store, text: str) -> None:
     nan, zero = float("nan"), -0.0
