@@ -517,3 +517,30 @@ def test_the_error_of_the_last_attempt_is_told(connection, failures):
     assert not failures
     assert query.stats is None
     assert query.rows() == [("a",)]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_streams_of_one_query_that_begin_at_the_same_time_end_each_for_itself(connection, monkeypatch, fails):
+    query, both, found = connection.sql("SELECT x FROM d ORDER BY x"), threading.Barrier(2), []
+    stream, statements, closed = Statement.stream, [], []
+
+    def together(self: Statement, bound: Any, *, ordered: bool = True) -> Any:
+        statements.append(self)
+        if ordered or not fails:
+            both.wait(60)
+        if ordered and fails:
+            raise LOST
+        return stream(self, bound, ordered=ordered)
+
+    for name in ("rest", "close"):
+        end = getattr(Statement, name)
+        monkeypatch.setattr(Statement, name, lambda self, *a, end=end: (closed.append(self), end(self, *a))[1])
+    monkeypatch.setattr(Statement, "stream", together)
+    threads = [threading.Thread(target=lambda: found.append(query.reader().read_all())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [t["x"].to_pylist() for t in found] == [[1, 2, 3, 4]] * 2
+    assert {id(s) for s in statements} <= {id(s) for s in closed}
+    assert query.stats["rows"] == 4

@@ -382,7 +382,7 @@ class SelectQuery(Query):
     def report(self) -> ScanReport:
         """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
         if self._planned is None:
-            self._planned = self._with_fallbacks(self._plan_to_explain)
+            _, self._planned = self._with_fallbacks(self._plan_to_explain)
         report, runtime = self._planned.report, self._context.runtime
         # Sizes of files that are not selected; only a report shows them, no run needs them.
         tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
@@ -429,19 +429,20 @@ class SelectQuery(Query):
         """Be at work, which other threads can stop; what is in memory needs nothing."""
         return contextlib.nullcontext() if self._table is not None else self._context.runtime.works.one()
 
-    def _with_fallbacks(self, carry_out: Callable[[Execution], _T]) -> _T:
-        """Return what comes of the first attempt that does not fail; raises what ended the last one."""
+    def _with_fallbacks(self, carry_out: Callable[[Execution], _T]) -> tuple[Execution, _T]:
+        """Return the first execution that does not fail and what comes of it; raises what ended the last one."""
+        attempt = self._attempt
         while True:
-            self._execution = execution = Execution(self._context, self._attempt)
+            self._execution = execution = Execution(self._context, attempt)
             try:
-                return carry_out(execution)
+                return execution, carry_out(execution)
             except KartosqlError as e:
-                attempt = self._attempt.fallback(e, chose_spark=execution.chose_spark)
-                if attempt is None:
+                following = attempt.fallback(e, chose_spark=execution.chose_spark)
+                if following is None:
                     raise
-                if attempt.bound is not self._attempt.bound:
-                    self._context.plans.correct(attempt.bound)
-                self._attempt = attempt
+                if following.bound is not attempt.bound:
+                    self._context.plans.correct(following.bound)
+                self._attempt = attempt = following
 
     def reader(self) -> pa.RecordBatchReader:
         """Run the query and return its stream of record batches."""
@@ -450,14 +451,12 @@ class SelectQuery(Query):
         self._work = work = self._context.runtime.works.begin()
         try:
             with work:
-                self._schema, batches, self._types = self._with_fallbacks(Execution.begin)
+                execution, (schema, batches, types) = self._with_fallbacks(Execution.begin)
         except BaseException:
             work.end()
             raise
-        execution = self._execution
-        assert execution is not None
-        self._planned = execution.planned
-        return pa.RecordBatchReader.from_batches(self._schema, self._passed_on(batches, execution, work))
+        self._planned, self._schema, self._types = execution.planned, schema, types
+        return pa.RecordBatchReader.from_batches(schema, self._passed_on(batches, execution, work))
 
     def _passed_on(
         self, batches: Iterator[pa.RecordBatch], execution: Execution, work: Work
