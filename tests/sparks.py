@@ -34,7 +34,7 @@ class Both:
         )
         found = SparkStatement(statement, FileAccess(self.con._session.runtime.store), self.con.settings)
         try:
-            found.translate(query._bound, query.report.scan)
+            found.translate(query._attempt.bound, query.report.scan)
             return found.text
         finally:
             found.close()
