@@ -498,9 +498,9 @@ def failures(monkeypatch) -> list[KartosqlError]:
 
 
 def test_a_query_is_answered_by_the_first_attempt_that_does_not_fail(connection, failures):
-    for errors in itertools.permutations([OVERLOOKED, LOST]):
+    for name, errors in (("s", [OVERLOOKED, LOST]), ("t", [LOST, OVERLOOKED])):
         failures += errors
-        query = connection.sql("SELECT s FROM d WHERE x = 1")
+        query = connection.sql(f"SELECT s AS {name} FROM d WHERE x = 1")
         assert query.rows() == [("a",)]
         assert not failures
         assert (query.stats["rows"], query.stats["files_read"]) == (1, 1)
