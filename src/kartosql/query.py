@@ -381,11 +381,9 @@ class SelectQuery(Query):
     @property
     def report(self) -> ScanReport:
         """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
-        planned, runtime = self._planned, self._context.runtime
-        if planned is None:
-            _, planned = self._with_fallbacks(self._plan_to_explain)
-            self._planned = planned
-        report = planned.report
+        if self._planned is None:
+            self._planned = self._with_fallbacks(self._plan_to_explain)[1]
+        report, runtime = self._planned.report, self._context.runtime
         # Sizes of files that are not selected; only a report shows them, no run needs them.
         tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
         if runtime.store.is_local and sum(len(t.files) for t in tables) <= STAT_LIMIT:
