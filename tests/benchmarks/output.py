@@ -16,8 +16,8 @@ import duckdb
 import pyarrow as pa
 
 import kartosql
-from kartosql.demo.flights import build_flights
-from kartosql.render import write_file
+from kartosql.demo import build_flights
+from kartosql.render.formats import write_file
 from kartosql.store import Store
 from tests.benchmarks.ratios import HEAD, Cost, Figure, in_turns, row
 

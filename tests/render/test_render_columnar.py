@@ -10,7 +10,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from kartosql.render import columnar, formats, write_stream
+from kartosql.render import columnar, formats
+from kartosql.render.formats import write_stream
 
 INT64 = 2**63
 TEXTS = ["", "a", "ä€😀", ",", "\t", '"', "a\rb", "a\nb", "\x00\x1f\x7f", "\\", "null", " x ", "\u2028", "x" * 300]
