@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from kartosql.formats.arrays import array_of
+from kartosql.memo import memoized
 
 _T = TypeVar("_T")
 
@@ -55,12 +55,12 @@ class PartitionTable:
     part_of_file: Sequence[int]
     _derived: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict, init=False, repr=False)
 
-    @cached_property
+    @memoized
     def tuples(self) -> tuple[tuple[Any, ...], ...]:
         """The partition values of each folder."""
         return tuple(zip(*self.columns, strict=True)) if self.columns else ((),) * self.count
 
-    @cached_property
+    @memoized
     def arrow(self) -> pa.Table:
         """One row per folder, one column per partition key."""
         arrays = [array_of(column, type_) for column, type_ in zip(self.columns, self.types, strict=True)]
@@ -70,7 +70,7 @@ class PartitionTable:
         """Return ``arrow``."""
         return self.arrow
 
-    @cached_property
+    @memoized
     def _files_by_part(self) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in range(self.count)]
         for file, part in enumerate(self.part_of_file):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 
+from kartosql.memo import memoized
 from kartosql.plan.cells import Files
 from kartosql.tables.table import FileTable
 
@@ -31,11 +31,11 @@ class Writes:
         partners = self._partners
         return frozenset(f for f in files if f in partners and not files.isdisjoint(partners[f]))
 
-    @cached_property
+    @memoized
     def _overlaid(self) -> Files:
         return frozenset(self._partners)
 
-    @cached_property
+    @memoized
     def _partners(self) -> dict[int, list[int]]:
         """The files with which each file has cells in common."""
         found: dict[int, list[int]] = {}
@@ -68,12 +68,12 @@ class Writes:
         """Return whether two files came with different writes, as far as their names tell."""
         return self._codes[one] != self._codes[other]
 
-    @cached_property
+    @memoized
     def _codes(self) -> Sequence[int]:
         table = self._table()
         return () if table is None else table.writes
 
-    @cached_property
+    @memoized
     def _groups(self) -> Sequence[Sequence[int]]:
         """The files of each combination of partition values to which several writes went."""
         table = self._table()
@@ -83,7 +83,7 @@ class Writes:
         used = [i for i, key in enumerate(partitions.keys) if key in self._join_key]
         return [g for g in partitions.groups(used) if self.are_several(g)]
 
-    @cached_property
+    @memoized
     def _group_of(self) -> dict[int, int]:
         return {f: n for n, group in enumerate(self._groups) for f in group}
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Generic, TypeVar
 
+from kartosql.memo import memoized
 from kartosql.predicate.values import Value
 
 Item = TypeVar("Item")
@@ -37,7 +38,7 @@ class LongList:
     text: str
     read: Callable[[str], tuple[Value, ...] | None] = field(compare=False, repr=False)
 
-    @cached_property
+    @memoized
     def values(self) -> tuple[Value, ...] | None:
         """The constants, None if it is not certain how they are compared."""
         return self.read(self.text)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.partition_table import PartitionTable, Variant
+from kartosql.memo import memoized
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class FolderTable:
         """What was noted about the table: nothing."""
         return {}
 
-    @cached_property
+    @memoized
     def types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column, partition keys included."""
         return {f.name: f.type for f in self.schema}
 
-    @cached_property
+    @memoized
     def all_files(self) -> frozenset[int]:
         """The positions of all files."""
         return frozenset(range(len(self.files)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from kartosql.errors import SqlError
@@ -12,6 +11,7 @@ from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.partition_table import PartitionTable
+from kartosql.memo import memoized
 from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.tables.names import Attached, Name, Tables, no_versions
@@ -76,7 +76,7 @@ class MovedTable(DatasetTable):
     origin: DatasetTable
     keeper: Store
 
-    @cached_property
+    @memoized
     def partitions(self) -> PartitionTable:
         """Partition values of all files."""
         return self.origin.partitions

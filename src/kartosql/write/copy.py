@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from kartosql.formats.kartothek.cube import Cube, CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write import cubes, indexing
@@ -204,7 +205,7 @@ class _Move:
         """The tables of the dataset; a dataset of a cube has one."""
         return list(self.dataset.tables.values())
 
-    @cached_property
+    @memoized
     def begun(self) -> list[Written]:
         """The files of each table under their new names, none of which need exist yet."""
         return [self._begin(table) for table in self.tables]

@@ -8,12 +8,12 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.kartothek import naming, resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument, many_objects, parse_document
+from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
 
@@ -163,12 +163,12 @@ class Head:
         """The key that the document stands under."""
         return self.document.key
 
-    @cached_property
+    @memoized
     def identity(self) -> Identity | None:
         """Who committed it; None if kartosql never did."""
         return read_identity(self.document.metadata)
 
-    @cached_property
+    @memoized
     def digest(self) -> str:
         """The digest of what it lists."""
         return digest(self.document)
@@ -178,12 +178,12 @@ class Head:
         """Whether another program wrote it after the last commit of kartosql."""
         return self.identity is not None and self.identity.digest != self.digest
 
-    @cached_property
+    @memoized
     def intent(self) -> resolve.Intent | None:
         """The change of several datasets that is under way."""
         return resolve.intent_of(self.document)
 
-    @cached_property
+    @memoized
     def unfinished(self) -> Mapping[str, list[str]]:
         """Committed changes of several datasets that may not be carried out everywhere: id -> uuids."""
         return resolve.unfinished_of(self.document)

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
 from kartosql.store.keys import key_problem
@@ -82,7 +82,7 @@ class Operation:
         self.spark = spark
         self.started = utc_now()
 
-    @cached_property
+    @memoized
     def snapshot(self) -> Snapshot:
         """What the store held when the operation began."""
         return Snapshot(self.store, self._cache)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError
+from kartosql.memo import memoized
 from kartosql.statements import catalog
 from kartosql.tables.table import Table
 
@@ -38,7 +38,7 @@ class KnownTable:
     kind: str
     source: Table = field(repr=False)
 
-    @cached_property
+    @memoized
     def columns(self) -> tuple[KnownColumn, ...]:
         """Its columns in the order of ``SELECT *``."""
         return tuple(
@@ -46,7 +46,7 @@ class KnownTable:
             for name, type_ in self.source.columns.items()
         )
 
-    @cached_property
+    @memoized
     def by_name(self) -> dict[str, KnownColumn]:
         """Its columns by their names in lower case."""
         return {column.name.lower(): column for column in self.columns}
@@ -89,17 +89,17 @@ class Known:
 
     tables: tuple[KnownTable, ...] = ()
 
-    @cached_property
+    @memoized
     def by_name(self) -> dict[str, KnownTable]:
         """The tables by their names in lower case, as they are written."""
         return {table.name.lower(): table for table in self.tables}
 
-    @cached_property
+    @memoized
     def table_names(self) -> Names:
         """Their names."""
         return Names(table.name for table in self.tables)
 
-    @cached_property
+    @memoized
     def column_tables(self) -> dict[str, tuple[KnownTable, ...]]:
         """The tables that have a column, by the name of the column."""
         found: dict[str, list[KnownTable]] = {}
@@ -108,7 +108,7 @@ class Known:
                 found.setdefault(column.name, []).append(table)
         return {name: tuple(tables) for name, tables in found.items()}
 
-    @cached_property
+    @memoized
     def column_names(self) -> Names:
         """The names of all columns of all tables."""
         return Names(self.column_tables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.schema import merge_types
+from kartosql.memo import memoized
 
 
 @dataclass(frozen=True, init=False)
@@ -171,7 +171,7 @@ class CubeMember:
     table: DatasetTable
     join_key: tuple[str, ...]
 
-    @cached_property
+    @memoized
     def payload(self) -> tuple[str, ...]:
         """Visible columns that are neither dimension nor partition column of the cube."""
         return tuple(n for n in self.table.schema.names if n not in self.shared and is_visible(n))
@@ -191,7 +191,7 @@ class CubeState:
         """The dataset that says which cells exist."""
         return self.members[self.cube.seed_dataset]
 
-    @cached_property
+    @memoized
     def types(self) -> dict[str, pa.DataType]:
         """Type of each visible column of the cube, in alphabetical order."""
         types: dict[str, pa.DataType] = {}
@@ -202,7 +202,7 @@ class CubeState:
                     types[column] = type_ if known is None else (merge_types(known, type_) or known)
         return dict(sorted(types.items()))
 
-    @cached_property
+    @memoized
     def owner(self) -> dict[str, str]:
         """Name of the one dataset that holds each payload column."""
         return {column: m.name for m in self.members.values() for column in m.payload}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -16,6 +16,7 @@ from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.partitions import parse_partitions, partition_type
 from kartosql.formats.kartothek.places import Place, place_in
 from kartosql.formats.partition_table import PartitionTable, Variant
+from kartosql.memo import memoized
 from kartosql.store import Store
 
 Listed = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]  # labels and file keys by table
@@ -48,7 +49,7 @@ class DatasetTable:
     indices: Mapping[str, InvertedIndex]
     metadata: Mapping[str, Any]
 
-    @cached_property
+    @memoized
     def partitions(self) -> PartitionTable:
         """Partition values of all files, parsed at first use."""
         types = [self.schema.field(name).type for name in self.partition_keys]
@@ -76,12 +77,12 @@ class DatasetTable:
         """Return the name of a file for people."""
         return self.files[file]
 
-    @cached_property
+    @memoized
     def all_files(self) -> frozenset[int]:
         """The positions of all files."""
         return frozenset(range(len(self.files)))
 
-    @cached_property
+    @memoized
     def writes(self) -> Sequence[int]:
         """A number for each file, the same for files of one write, as far as their names tell."""
         if not self.files:
@@ -96,7 +97,7 @@ class DatasetTable:
         found = ((at, ids[name]) for at, name in enumerate(names))
         return [at if write is None else number.setdefault(write, at) for at, write in found]
 
-    @cached_property
+    @memoized
     def types(self) -> dict[str, pa.DataType]:
         """Arrow type of every column, partition keys included."""
         types = {f.name: f.type for f in self.schema}
@@ -112,7 +113,7 @@ class SkippingTable(DatasetTable):
     store: Store
     place: Place
 
-    @cached_property
+    @memoized
     def skipping(self) -> Any:
         """Data-skipping metadata of the files."""
         from kartosql.formats.kartothek.skipping import DatasetSkipping
@@ -136,7 +137,7 @@ class Dataset:
         """The dataset's uuid."""
         return self.document.uuid
 
-    @cached_property
+    @memoized
     def tables(self) -> dict[str, DatasetTable]:
         """The tables by name."""
         return {name: self._table(name, schema) for name, schema in self.schemas.items()}

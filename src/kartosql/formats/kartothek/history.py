@@ -14,7 +14,6 @@ import json
 import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,6 +24,7 @@ from kartosql.formats.kartothek.naming import HISTORY
 from kartosql.formats.kartothek.schema import checked_schema
 from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import VERSION, Block, read_block, write_block
+from kartosql.memo import memoized
 
 if TYPE_CHECKING:
     from kartosql.formats.odf.chain import Chain
@@ -46,7 +46,7 @@ class TableHistory:
     head: str
     chunks: tuple[str, ...]
 
-    @cached_property
+    @memoized
     def newest(self) -> pa.Schema:
         """The schema of the last block, of which the hash is checked; raises FormatError."""
         blocks = _unpack(self.chunks[-1], self.where)
@@ -57,7 +57,7 @@ class TableHistory:
             raise _broken(self.where, "the last block holds no raw schema")
         return checked_schema(data_schema.from_bytes(block.event["rawArrowSchema"], self.where), self.where)
 
-    @cached_property
+    @memoized
     def chain(self) -> Chain:
         """The whole chain, checked; raises FormatError."""
         from kartosql.formats.odf.chain import read_chain  # not at the top: most statements need the newest only

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, shorten
 from kartosql.formats.kartothek import naming
+from kartosql.memo import memoized
 from kartosql.store.keys import check_key
 from kartosql.store.store import MAX_METADATA_BYTES
 
@@ -314,7 +314,7 @@ class DatasetDocument:
         """Names of the tables that the partitions hold."""
         return tuple(self.files)
 
-    @cached_property
+    @memoized
     def sealed_schemas(self) -> Mapping[str, pa.Schema] | None:
         """The schema of each table if the document itself tells it, else None; raises FormatError."""
         if naming.HISTORY not in self.metadata:

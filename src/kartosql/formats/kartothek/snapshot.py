@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,6 +16,7 @@ from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents
 from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.schema import read_schema
+from kartosql.memo import memoized
 from kartosql.store import Stamp, Store
 
 PATIENT_ROUNDS = 10
@@ -42,7 +41,7 @@ class Snapshot:
         self._settled: set[str] = set()
         self._warned: set[str] = set()
 
-    @cached_property
+    @memoized
     def keys(self) -> dict[str, list[str]]:
         """Metadata keys by dataset uuid, JSON before msgpack."""
         found: dict[str, list[str]] = {}
@@ -53,7 +52,7 @@ class Snapshot:
                 self._etags[entry.name] = entry.etag
         return {uuid: sorted(names) for uuid, names in found.items()}
 
-    @cached_property
+    @memoized
     def members(self) -> dict[str, list[str]]:
         """Dataset ids by cube prefix, for every uuid of the form ``prefix++dataset``."""
         found: dict[str, list[str]] = {}
@@ -356,14 +355,3 @@ def _tables_by_schema(keys: Sequence[str]) -> list[str]:
 
 def _warn_left_out(what: str, error: KartosqlError) -> None:
     warnings.warn(f"{what} is left out: {error.message}", KartosqlWarning, stacklevel=4)
-
-
-def _release() -> None:
-    """Take new locks in a fork: until Python 3.12 cached properties have some, which threads of the parent may hold."""
-    for found in vars(Snapshot).values():
-        if isinstance(found, cached_property) and hasattr(found, "lock"):
-            found.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from kartosql.errors import FormatError, LimitError
 from kartosql.formats.odf import hashes, times
 from kartosql.formats.odf.blocks import Block, Event, read_block
 from kartosql.formats.odf.data_schema import event_schema
+from kartosql.memo import memoized
 
 HEAD = "refs/head"
 MAX_BLOCKS = 1_000_000
@@ -63,7 +63,7 @@ class SchemaVersion:
         """``rawArrowSchema`` (RFC-010) or ``schema`` (RFC-016)."""
         return "schema" if self.event.get("schema") is not None else "rawArrowSchema"
 
-    @cached_property
+    @memoized
     def arrow(self) -> pa.Schema:
         """The Arrow schema; raises ``odf-invalid-schema``."""
         return event_schema(self.event, str(self.link))

@@ -1,0 +1,37 @@
+"""Properties that are computed once for each object, without a lock.
+
+The ones of the standard library have a lock until Python 3.12: a fork while a thread computes one of them leaves it
+locked in the child, for all objects of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class memoized(Generic[T]):  # noqa: N801 - used like property
+    """A property that is computed when it is first asked for, also of a frozen dataclass.
+
+    Threads that ask at the same time may all compute it; the first value is that of all.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any]) -> Self: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[Any]) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type[Any]) -> Self | T:
+        if instance is None:
+            return self
+        # Found there from now on, before this is asked.
+        value: T = instance.__dict__.setdefault(self._name, self._compute(instance))
+        return value
