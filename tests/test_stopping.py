@@ -185,7 +185,7 @@ def test_nothing_is_left_of_work_that_ended(con):
 # -- forks -----------------------------------------------------------------------------------------
 
 _PROGRAM = """
-import os, sys, threading, time
+import faulthandler, os, sys, threading, time
 import kartosql
 con = kartosql.connect(sys.argv[1])
 query = con.sql("SELECT sum(x) FROM d")
@@ -208,6 +208,7 @@ def code(run):
     except kartosql.KartosqlError as e:
         return e.code
 def child():
+    faulthandler.dump_traceback_later(float(sys.argv[2]) / 2, exit=True)
     found = [
         code(lambda: con.sql("SELECT 1")), code(query.rows), code(lambda: stream.read_all()), code(con.cubes),
         code(lambda: con.append_to_dataset("d", [])), code(con.interrupt), kept.rows(),
@@ -238,10 +239,10 @@ print(query.rows(), sum(b.num_rows for b in stream) > 0)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_is_told_and_does_not_hang(con):
     run = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, con.store.url],
+        [sys.executable, "-c", _PROGRAM, con.store.url, str(SECONDS)],
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=2 * SECONDS,
         check=False,
     )
     lines = run.stdout.splitlines()
