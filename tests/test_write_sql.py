@@ -338,7 +338,7 @@ def test_delete_from_a_dataset_goes_by_its_own_partition_columns(con, where, lef
         ("DELETE FROM c WHERE c.v IS NULL", "invalid-condition", "c.v"),
         ("DELETE FROM c WHERE nope = 1", "unknown-column", "nope"),
         ("DELETE FROM c WHERE c IS NOT NULL", "invalid-condition", "c"),
-        ("DELETE FROM c WHERE COLUMNS(*) = 1", "invalid-condition", "COLUMNS"),
+        ("DELETE FROM c WHERE COLUMNS(*) = 1", "invalid-condition", "COLUMNS(*)"),
         ("DELETE FROM c DATASETS (z) WHERE p = 1", "invalid-condition", None),
         ("DELETE FROM c DATASETS (nope) WHERE p = 1", "unknown-dataset", "nope"),
         ("DELETE FROM c WHERE p = $q", "invalid-parameters", "$q"),

@@ -18,6 +18,9 @@ from odf_folder import Dataset
 
 import kartosql
 from kartosql.errors import KartosqlError
+from kartosql.formats.folder.parquet import ParquetSchemas
+from kartosql.store import Store
+from kartosql.store.listing import list_files
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -237,6 +240,25 @@ def test_what_is_no_parquet_file_is_named(con, tmp_path, name, content, code):
     error = failure(con, f"ATTACH '{tmp_path}/f' AS t (TYPE parquet)")
     assert error.code == code
     assert "x.parquet" in error.message
+
+
+@pytest.mark.parametrize("rows", [1, 100_000], ids=["smaller", "larger"])
+def test_a_file_that_is_replaced_between_listing_and_reading_is_not_told_as_damaged(tmp_path, rows):
+    write(tmp_path / "f.parquet", x=[*range(1_000)])
+    store = Store(str(tmp_path))
+    listed = list_files(store)
+    write(tmp_path / "new", x=[f"{n}" for n in range(rows)])
+    (tmp_path / "new").replace(tmp_path / "f.parquet")
+    assert ParquetSchemas(store).read(listed) == [pa.schema({"x": pa.string()})]
+    (tmp_path / "f.parquet").write_bytes(b"PAR1, and no more")
+    for files in (listed, list_files(store)):
+        with pytest.raises(KartosqlError) as e:
+            ParquetSchemas(store).read(files)
+        assert e.value.code == "corrupt-file"
+    (tmp_path / "f.parquet").unlink()
+    with pytest.raises(KartosqlError) as e:
+        ParquetSchemas(store).read(listed)
+    assert e.value.code == "missing-file"
 
 
 def test_a_file_damaged_behind_its_footer_is_named_by_its_path(con, tmp_path):

@@ -18,7 +18,7 @@ from kartosql.parquet.metadata import arrow_metadata
 from kartosql.parquet.reader import read_footer
 from kartosql.parquet.thrift import DAMAGE, Reader
 from kartosql.store import Store
-from kartosql.store.listing import ListedFile
+from kartosql.store.listing import ListedFile, list_files
 
 # Fields of the union of logical types, and numbers of converted and physical ones.
 _TIME, _JSON, _UUID, _VARIANT, _GEOMETRIES = 7, 12, 14, 16, {17, 18}
@@ -45,23 +45,34 @@ class ParquetSchemas:
         facts.schemas = {(f.name, f.state): known[f.name, f.state] for f in files}
         return [self._schemas[number] for number in facts.schemas.values()]
 
-    def _read(self, file: ListedFile) -> int:
-        """Return the number of a file's schema."""
-        name = f"{self._store.url}/{file.name}"
+    def _footer(self, file: ListedFile) -> bytes | None:
         try:
-            footer = read_footer(self._store, file.name, file.size)
+            return read_footer(self._store, file.name, file.size)
         except KeyError:
-            raise FormatError(f"The file {name} is missing.", code="missing-file") from None
+            raise _missing(f"{self._store.url}/{file.name}") from None
         except OSError:
-            footer = None
-        if footer is None:
-            raise _corrupt(name, "it has no footer of a Parquet file")
+            return None
+
+    def _read(self, file: ListedFile) -> int:
+        """Return the number of a file's schema, of the one that stands there now if it was replaced since."""
+        name = f"{self._store.url}/{file.name}"
+        while (footer := self._footer(file)) is None:
+            now = list_files(self._store, file.name)
+            if not now:
+                raise _missing(name)
+            if now == [file]:
+                raise _corrupt(name, "it has no footer of a Parquet file")
+            (file,) = now
         number = self._footers.recognise(footer)
         with self._footers.lock:
             if number not in self._schemas:
                 schema = _parse(schema_bytes(footer) or footer, _geometries(footer), name)
                 self._schemas[number] = next((s for s in self._schemas.values() if s.equals(schema)), schema)
         return number
+
+
+def _missing(name: str) -> FormatError:
+    return FormatError(f"The file {name} is missing.", code="missing-file")
 
 
 def _parse(data: bytes, geometries: frozenset[str], name: str) -> pa.Schema:
