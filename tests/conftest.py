@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return tiers.group(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Forget the stores in memory that a module made: all of a process are one dictionary, gone through by listings."""
+    yield
+    if "fsspec.implementations.memory" in sys.modules:
+        memory = sys.modules["fsspec.implementations.memory"].MemoryFileSystem
+        memory.store.clear()
+        memory.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(scope="session", autouse=True)
