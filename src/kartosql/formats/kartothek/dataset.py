@@ -91,11 +91,9 @@ class DatasetTable:
         if naming.write_id(last) is not None and all(map(str.endswith, self.files, repeat(last))):
             return (0,) * len(self.files)
         number: dict[str, int] = {}
-        names = [key[key.rfind("/") :] for key in self.files]
-        ids = {name: naming.write_id(name) for name in {*names}}
+        ids = naming.write_ids(self.files)
         # A file with a name of another kind may be of any write; it gets a number of its own.
-        found = ((at, ids[name]) for at, name in enumerate(names))
-        return [at if write is None else number.setdefault(write, at) for at, write in found]
+        return [at if write is None else number.setdefault(write, at) for at, write in enumerate(ids)]
 
     @memoized
     def types(self) -> dict[str, pa.DataType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from urllib.parse import quote as _quote
 from urllib.parse import unquote_to_bytes
 
@@ -69,6 +70,13 @@ def write_id(key: str) -> str | None:
     """Return the uuid that all files of one written frame share, or None for other names."""
     found = _WRITE_ID.fullmatch(key[key.rfind("/") + 1 :].removesuffix(".parquet"))
     return found[1] if found else None
+
+
+def write_ids(keys: Iterable[str]) -> list[str | None]:
+    """Return ``write_id`` of each key; names that many of them share are looked at once."""
+    names = [key[key.rfind("/") + 1 :] for key in keys]
+    known = {name: write_id(name) for name in {*names}}
+    return [known[name] for name in names]
 
 
 def file_id(write: str) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from kartosql.errors import StoreError
-from kartosql.formats.kartothek.naming import write_id
+from kartosql.formats.kartothek.naming import write_ids
 from kartosql.formats.kartothek.places import Place
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.schema import Index
@@ -59,7 +59,9 @@ class DatasetSkipping(MetadataSkipping):
             number = name[len(path) + 1 :]
             times[path] = int(number) if number.lstrip("-").isdecimal() else -1
         indexed = {name: times[name] for name in self._names if name in times}
-        times |= self._times_of([name for name in indexed if write_id(name) is None])
+        times |= self._times_of(
+            [name for name, write in zip(indexed, write_ids(indexed), strict=True) if write is None]
+        )
         self._files = [(name, -1 if name in odd else times.get(name, -1)) for name in self._names]
         self._is_complete = all(name in indexed and indexed[name] == times[name] for name in self._names)
 
