@@ -13,7 +13,10 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from kartosql.render.values import (
+    DAY,
     JSON_FLOATS,
+    PER_SECOND,
+    PYTHON_DAYS,
     is_binary,
     is_number,
     json_names,
@@ -26,17 +29,16 @@ from kartosql.render.values import (
 
 # Where Arrow writes a float with Python's digits, but for the ".0" of whole numbers.
 _SMALLEST, _LARGEST = 1e-4, 1e9
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_895  # 0001-01-01 and 9999-12-30
-_DAY = 86_400
-_TICKS = {"s": 1, "ms": 10**3, "us": 10**6}
 _MAX_SCALE = 6  # Arrow writes decimals of more digits with an exponent
 _JSON_SPECIAL = '"\\' + "".join(map(chr, range(0x20)))
 _SAMPLE = 4_096  # values that tell whether they repeat
 
 
-def csv_rows(batch: pa.RecordBatch, separator: str) -> memoryview:
-    """Return the records of a batch by RFC 4180 in UTF-8, a line feed behind each; NULL is empty, empty text ``""``."""
-    special = f'"\r\n{separator}'
+def csv_rows(batch: pa.RecordBatch, separator: str, special: str) -> memoryview:
+    """Return the records of a batch by RFC 4180 in UTF-8, a line feed behind each; NULL is empty, empty text ``""``.
+
+    Texts with one of the ASCII characters ``special`` are quoted.
+    """
     pieces: list[Any] = []
     for column in map(plain, batch.columns):
         texts = _text(column)
@@ -145,20 +147,21 @@ def _distinct_text(array: pa.Array, separator: str) -> pa.Array:
         return array.cast(pa.string())
     if t.is_date(type_):
         days = array.cast(pa.date32())
-        if _are_within(days.view(pa.int32()), _FIRST_DAY, _LAST_DAY):
+        if _are_days_of_python(days.view(pa.int32()), 1):
             return days.cast(pa.string())
     if not t.is_timestamp(type_):
         return pa.array(texts(array), pa.string())
-    if type_.tz in (None, "UTC") and (ticks := _TICKS.get(type_.unit)):
-        moments = array.view(pa.int64())
-        if _are_within(moments, _FIRST_DAY * _DAY * ticks, _LAST_DAY * _DAY * ticks):
+    if type_.tz in (None, "UTC") and type_.unit != "ns":
+        moments, ticks = array.view(pa.int64()), PER_SECOND[type_.unit]
+        if _are_days_of_python(moments, DAY * ticks):
             found = _timestamps(array.view(pa.timestamp(type_.unit)), moments, ticks, separator)
             return found if type_.tz is None else pc.binary_join_element_wise(found, "+00:00", "")
     return pa.array(timestamps(array, separator), pa.string())
 
 
-def _are_within(numbers: pa.Array, first: int, last: int) -> bool:
+def _are_days_of_python(numbers: pa.Array, per_day: int) -> bool:
     found = pc.min_max(numbers).as_py()
+    first, last = PYTHON_DAYS[0] * per_day, PYTHON_DAYS[-1] * per_day
     return found["min"] is None or (first <= found["min"] and found["max"] <= last)
 
 

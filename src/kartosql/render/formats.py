@@ -22,7 +22,6 @@ from kartosql.text.escape import escaped_csv, escaped_json
 ROW_GROUP_ROWS = 122_880  # DuckDB's own; batches are gathered up to it
 LARGE, LARGEST = 50_000, 1 << 22  # how many values are written at once by Arrow's kernels
 _HERE = "<!-- rows -->"
-_QUOTED = {",": re.compile(r'[",\r\n]'), "\t": re.compile(r'["\t\r\n]')}
 
 Writer = Callable[[pa.RecordBatchReader, BinaryIO, bool, bool], int]
 
@@ -104,7 +103,8 @@ def _encoded(
 
 def _separated(separator: str) -> Writer:
     """Return the writer of RFC 4180 records with line feeds; NULL is empty, the empty text is ``""``."""
-    special = _QUOTED[separator]
+    quoted_for = f'"\r\n{separator}'
+    special = re.compile(f"[{quoted_for}]")
 
     def cell(text: str | None) -> str:
         if text is None:
@@ -114,7 +114,7 @@ def _separated(separator: str) -> Writer:
     def by_column(batch: pa.RecordBatch) -> memoryview:
         from kartosql.render.columnar import csv_rows
 
-        return csv_rows(batch, separator)
+        return csv_rows(batch, separator, quoted_for)
 
     def write(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
         safe: Callable[[str], str] = escaped_csv if terminal else str

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_DAY = 86_400
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+DAY = 86_400
 _EPOCH = dt.datetime(1970, 1, 1)
-_PYTHON_DAYS = range(-719_162, 2_932_896)  # 0001-01-01 to 9999-12-30
+PYTHON_DAYS = range(-719_162, 2_932_896)  # 0001-01-01 to 9999-12-30
 _INFINITE_DAYS = 2**31 - 1
 _INFINITE_TICKS = 2**63 - 1
 
@@ -29,7 +29,7 @@ def dates(array: pa.Array) -> list[str | None]:
 
 def times(array: pa.Array) -> list[str | None]:
     """Return times of day as ``23:59:59[.ffffff]``; the end of a day is ``24:00:00``."""
-    unit = _PER_SECOND[array.type.unit]
+    unit = PER_SECOND[array.type.unit]
     integers = pa.int32() if array.type.bit_width == 32 else pa.int64()
     values = array.view(integers).to_pylist()
     return [None if v is None else _clock(v // unit, v % unit, unit) for v in values]
@@ -40,7 +40,7 @@ def timestamps(array: pa.Array, separator: str = " ") -> list[str | None]:
 
     DuckDB's infinite ones become ``infinity`` and ``-infinity``.
     """
-    unit = _PER_SECOND[array.type.unit]
+    unit = PER_SECOND[array.type.unit]
     zone = _zone(array.type.tz) if array.type.tz else None
     values = array.view(pa.int64()).to_pylist()
     return [None if v is None else _timestamp(v, unit, zone, separator) for v in values]
@@ -48,7 +48,7 @@ def timestamps(array: pa.Array, separator: str = " ") -> list[str | None]:
 
 def durations(array: pa.Array) -> list[str | None]:
     """Return durations as intervals of hours, minutes and seconds."""
-    factor = 10**9 // _PER_SECOND[array.type.unit]
+    factor = 10**9 // PER_SECOND[array.type.unit]
     return [None if v is None else _interval(0, 0, v * factor) for v in array.view(pa.int64()).to_pylist()]
 
 
@@ -105,7 +105,7 @@ def _timestamp(ticks: int, unit: int, zone: dt.tzinfo | None, separator: str) ->
         return "infinity" if ticks > 0 else "-infinity"
     seconds, fraction = divmod(ticks, unit)
     offset = _offset(seconds, zone) if zone else 0
-    days, second = divmod(seconds + offset, _DAY)
+    days, second = divmod(seconds + offset, DAY)
     date, _, era = _date(days).partition(" ")
     text = f"{date}{separator}{_clock(second, fraction, unit)}"
     if zone:
@@ -116,7 +116,7 @@ def _timestamp(ticks: int, unit: int, zone: dt.tzinfo | None, separator: str) ->
 
 
 def _offset(seconds: int, zone: dt.tzinfo) -> int:
-    if seconds // _DAY not in _PYTHON_DAYS[1:]:
+    if seconds // DAY not in PYTHON_DAYS[1:]:
         return 0
     moment = (_EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=dt.timezone.utc)
     shift: Any = moment.astimezone(zone).utcoffset()
