@@ -28,8 +28,8 @@ from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.formats.xskipper.schema import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
+from kartosql.indexes.skipping import column_types
 from kartosql.parquet.reader import open_footer
-from kartosql.plan.skips import column_types
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
 

@@ -251,7 +251,12 @@ def test_a_query_loads_nothing_that_it_does_not_need(tmp_path):
     with kartosql.connect(tmp_path) as con:
         con.create_dataset("d", pa.table({"a": [1], "p": [1]}), partition_on="p")
     heavy = ("pandas", "polars", "pyspark", "rich", "prompt_toolkit", "pyarrow.compute", "fsspec", "cryptography")
-    rooms = ("kartosql.sources", "kartosql.formats.xskipper.store", "kartosql.formats.odf.chain", "kartosql.plan.skips")
+    rooms = (
+        "kartosql.sources",
+        "kartosql.formats.xskipper.store",
+        "kartosql.formats.odf.chain",
+        "kartosql.indexes.skipping",
+    )
     code = (
         f"import sys, kartosql; con = kartosql.connect({str(tmp_path)!r}); "
         f"con.sql('SELECT a FROM d WHERE p = 1 AND a > 0').rows(); "

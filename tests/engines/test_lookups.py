@@ -19,7 +19,7 @@ from kartosql.engines.duckdb.instance import Instance
 from kartosql.engines.duckdb.lookups import compared
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.plan.cells import Found
+from kartosql.indexes.index import Candidates
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
 from trees import tree_of
@@ -69,7 +69,7 @@ class Indexed:
     def matching(self, predicate: str) -> frozenset[int]:
         return frozenset(f for (f,) in self.planner.rows(f"SELECT DISTINCT file FROM pairs WHERE {predicate}"))
 
-    def find(self, predicate: str, among: frozenset[int] | None = None) -> Found:
+    def find(self, predicate: str, among: frozenset[int] | None = None) -> Candidates:
         return self.planner.evaluator.index(
             self.table,
             "i",
@@ -275,7 +275,9 @@ def test_the_report_says_that_an_index_was_not_looked_up(make, monkeypatch, reck
     monkeypatch.setattr(module, "FILE_SECONDS", 1e-9)
     monkeypatch.setattr(module, "BYTE_SECONDS", 0.0)
     one = make(_scattered())
-    assert one.find("(v = 17)") == Found(one.table.all_files, f"not looked up, at most {FILES} files could be left out")
+    assert one.find("(v = 17)") == Candidates(
+        one.table.all_files, f"not looked up, at most {FILES} files could be left out"
+    )
 
 
 # -- making tables of indices ----------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 
 import kartosql
 import kartosql.query
+from kartosql.indexes.skipping import in_metadata_terms
 from kartosql.plan.prune import prune
-from kartosql.plan.skips import in_metadata_terms
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Group, In, Opaque, group, mapped, renamed
 from kartosql.predicate.values import Value

@@ -22,11 +22,11 @@ from kartosql.formats.xskipper.bloom import shape_for
 from kartosql.formats.xskipper.domain import as_tests
 from kartosql.formats.xskipper.schema import BLOOM, MINMAX, VALUE_LIST, Index
 from kartosql.formats.xskipper.writer import value_type
+from kartosql.indexes.skipping import column_types, in_metadata_terms
 from kartosql.insight.cost import Sample, columns_read, sample
 from kartosql.parquet.metadata import column_bytes, extremes, group_bytes, may_hold_null
 from kartosql.plan.report import ScanReport
 from kartosql.plan.scan import OccurrenceScan, PartScan
-from kartosql.plan.skips import column_types, in_metadata_terms
 from kartosql.predicate.tree import Comparison, Condition, In, Leaf, Opaque, Prefix, is_evaluable
 from kartosql.query import SelectQuery
 from kartosql.session import Request

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from kartosql.indexes.index import Files
 from kartosql.tables.table import FileTable
-
-Files = frozenset[int]  # positions in FileTable.files
 
 
 @dataclass(frozen=True)
@@ -20,14 +19,6 @@ class Rows:
     names: Mapping[str, str]
     predicate: str
     parameters: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Found:
-    """The files that may hold a match, and why it was not looked up if these are all files."""
-
-    files: Files
-    note: str = ""
 
 
 class Cells(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+from kartosql.indexes.index import Subject
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
 from kartosql.plan.occurrences import Occurrence
@@ -104,22 +105,16 @@ class OccurrencePruner:
 
     def _skip(self, draft: Draft, conditions: Sequence[Condition], own: Set[str]) -> None:
         """Narrow a dataset by its data-skipping metadata, if it has any."""
-        table = draft.part.table
-        skipping = table.skipping
-        if skipping is None:
+        if draft.part.table.skipping is None:
             return
         # Imported late, as most tables have none.
-        from kartosql.plan.skips import column_types, in_metadata_terms
+        from kartosql.indexes.skipping import SkippingIndexes
 
-        zone = self._evaluator.time_zone()
-        # A column of the files that has the name of a partition column is another one.
-        stored = {name: type_ for name, type_ in table.types.items() if name not in table.partition_keys}
-        types = column_types(stored, texts=not self._evaluator.has_collation())
+        index = SkippingIndexes(self._subject(draft, own))
         for condition in conditions:
-            known = in_metadata_terms(condition, self._occurrence.id, own)
-            for skipped in skipping.skipped(known, types, zone):
+            for found in index.candidates(condition, draft.files):
                 if draft.files:
-                    draft.narrow(draft.files - skipped.files, condition.text, skipped.by)
+                    draft.narrow(found.files, condition.text, found.by)
 
     def _drops_missing(self, condition: Condition, payload: Set[str]) -> bool:
         """Return whether a condition drops all rows for which a dataset, with its ``payload``, has no partner."""
@@ -147,18 +142,12 @@ class OccurrencePruner:
         """Narrow a dataset by all conditions over the ``usable`` columns."""
         if not conditions:
             return
-        table = draft.part.table
         rows = draft.part.rows
         never_null = rows.never_null if isinstance(rows, Overlay) else frozenset()
-        filter_ = FileFilter(
-            table,
-            self._occurrence.id,
-            self._evaluator,
-            self._query.parameters,
-            usable=usable,
-            never_null=never_null,
-            never_nan=bool(never_null),
-        )
-        for condition, _ in filter_.groups(conditions):
+        filter_ = FileFilter(self._subject(draft, usable), never_null, never_nan=bool(never_null))
+        for condition in filter_.groups(conditions):
             files = filter_.files(condition, draft.files)
             draft.narrow(files, filter_.account(condition), filter_.by(), filter_.alternatives)
+
+    def _subject(self, draft: Draft, usable: Set[str]) -> Subject:
+        return Subject(draft.part.table, self._occurrence.id, self._evaluator, self._query.parameters, usable)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from kartosql.plan.cells import Cells, Files, Rows, is_exact
+from kartosql.indexes.index import Files
+from kartosql.plan.cells import Cells, Rows, is_exact
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.writes import writes_of
 from kartosql.predicate.tree import Condition, joined, parameters_for

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kartosql.plan.cells import Cells, Files, Rows, is_exact
+from kartosql.indexes.index import Files
+from kartosql.plan.cells import Cells, Rows, is_exact
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.scan import Alternative, Step
 from kartosql.predicate.tree import Condition, joined, parameters_for

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from kartosql.indexes.index import Subject
 from kartosql.plan.evaluate import Evaluator, FileFilter
 from kartosql.plan.occurrences import Occurrence, Unknown
 from kartosql.plan.scopes import Walked
@@ -44,7 +45,8 @@ def with_known_value(unknown: Unknown, walked: Walked, occurrences: dict[int, Oc
         if column not in (*part.table.partition_keys, *part.table.indices):
             continue
         every = frozenset({column})
-        asked = FileFilter(part.table, occurrence.id, evaluator, {}, usable=every, never_null=every, never_nan=True)
+        subject = Subject(part.table, occurrence.id, evaluator, {}, usable=every)
+        asked = FileFilter(subject, every, never_nan=True)
         if asked.files(condition) and not asked.account(condition):
             return f"{column} has the value {text}. Text stands in single quotes."
     return ""

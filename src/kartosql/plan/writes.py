@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 
+from kartosql.indexes.index import Files
 from kartosql.memo import memoized
-from kartosql.plan.cells import Files
 from kartosql.tables.table import FileTable
 
 _known: weakref.WeakKeyDictionary[FileTable, dict[tuple[str, ...], Writes]] = weakref.WeakKeyDictionary()

@@ -31,7 +31,7 @@ from kartosql.engines.duckdb.predicates import (
 from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
-from kartosql.plan.cells import Files, Found
+from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
 from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
@@ -181,7 +181,7 @@ class DuckEvaluator:
         never_null: bool,
         never_nan: bool,
         among: Files,
-    ) -> Found:
+    ) -> Candidates:
         """Return the files with a value of ``column`` for which a predicate may be TRUE."""
         type_ = table.indices[column].type
         predicate, parameters = self._without_lists(predicate, parameters, {"v": type_})
@@ -191,17 +191,17 @@ class DuckEvaluator:
             absent.append("'nan'::DOUBLE")
         if not with_keys:
             if any(self._holds_for(value, predicate, parameters) for value in absent):
-                return Found(table.all_files)
+                return Candidates(table.all_files)
             return self._lookups.files(table, column, predicate, says, parameters, among, "")
         parts = self._structures.partitions(table)
         files: Files = frozenset()
         for value in absent:
             extra = self.select(f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE ", predicate, parameters)
             if isinstance(extra, bool):
-                return Found(table.all_files)
+                return Candidates(table.all_files)
             files |= table.partitions.files_of([part for (part,) in extra])
         found = self._lookups.files(table, column, predicate, says, parameters, among, parts)
-        return Found(found.files | files, found.note)
+        return Candidates(found.files | files, found.note)
 
     def _holds_for(self, value: str, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate over ``v`` may be TRUE for a value."""

@@ -14,7 +14,7 @@ from kartosql.engines.duckdb.predicates import is_comparison
 from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
-from kartosql.plan.cells import Files, Found
+from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.predicate.tree import Comparison, Predicate
 from kartosql.tables.table import FileTable
@@ -60,7 +60,7 @@ class Lookups:
         parameters: Mapping[str, Any],
         among: Files,
         parts: str,
-    ) -> Found:
+    ) -> Candidates:
         """Return the files with a value of ``column`` for which a predicate, that ``says`` so much, may be TRUE.
 
         Given the relation of the partition values, ``parts``, these may stand in the predicate.
@@ -125,7 +125,7 @@ class Lookups:
 
     def _binary(
         self, table: FileTable, index: IndexTables, parts: str, predicate: str, parameters: Mapping[str, Any]
-    ) -> Found:
+    ) -> Candidates:
         """Return the files of an index of binary values.
 
         The originals cut these at their first NUL byte. Compared with values that have none,
@@ -134,12 +134,12 @@ class Lookups:
         """
         found = self.matching(table, index, parts, predicate, parameters)
         if isinstance(found, bool) or not self._compares(predicate, parameters):
-            return Found(table.all_files)
+            return Candidates(table.all_files)
         files = {row[0] for row in found}
         more = self.matching(table, index, parts, predicate, parameters, value="v || '\\x00'::BLOB")
         doubtful = set(table.all_files) if isinstance(more, bool) else {row[0] for row in more}
         really = self._really_matching(table, index.column, predicate, parameters, doubtful - files)
-        return Found(frozenset(files | really))
+        return Candidates(frozenset(files | really))
 
     def _compares(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
         """Return whether a predicate does no more than compare its column with values without NUL bytes."""
@@ -219,14 +219,14 @@ class _Lookup:
         self._operator, self._value = compared(says, table.indices[index.column].type)
         self._parameters = parameters
         self._among = among
-        self._everything = Found(table.all_files)
+        self._everything = Candidates(table.all_files)
         self._sample_pairs = min(MAX_SAMPLE, PER_FILE * len(table.files))
 
-    def run(self) -> Found:
+    def run(self) -> Candidates:
         """Return the files."""
         index = self._index
         if index.ascending is not None and not self._parts and self._operator == "=":
-            return Found(frozenset(index.ascending.files(self._value)))
+            return Candidates(frozenset(index.ascending.files(self._value)))
         if self._exceeds(self._lowest_price(), self._among):
             return self._kept(self._among)
         if self._parts:
@@ -247,7 +247,7 @@ class _Lookup:
 
     # -- where the index is held ---------------------------------------------------------------------
 
-    def _in_held(self) -> Found:
+    def _in_held(self) -> Candidates:
         """Fetch what the first values have that match, which often are all of them."""
         index = self._index
         limit = max(1, min(FIRST, FIRST_PAIRS * index.rows // max(1, index.pairs)))
@@ -256,10 +256,10 @@ class _Lookup:
             return self._everything
         files = frozenset(f for (listed,) in found for f in listed)
         if len(found) < limit:
-            return Found(files)
+            return Candidates(files)
         return self._by_extremes() or self._sampled(files)
 
-    def _by_extremes(self) -> Found | None:
+    def _by_extremes(self) -> Candidates | None:
         """Look at the smallest or largest value of each file, for predicates that it answers."""
         index = self._index
         if SCAN_PAIR * index.pairs < NEGLIGIBLE:
@@ -269,9 +269,9 @@ class _Lookup:
         if name is None:
             return None
         found = self._ask(f"SELECT file FROM (SELECT file, {end} AS v FROM {name}) WHERE ")
-        return self._everything if isinstance(found, bool) else Found(frozenset(file for (file,) in found))
+        return self._everything if isinstance(found, bool) else Candidates(frozenset(file for (file,) in found))
 
-    def _sampled(self, found: Files) -> Found:
+    def _sampled(self, found: Files) -> Candidates:
         """Look at a sample of the values before looking at all of them."""
         index = self._index
         per_pair = SPREAD_PAIR if self._parts else SCAN_PAIR
@@ -297,13 +297,13 @@ class _Lookup:
 
     # -- where it is a file --------------------------------------------------------------------------
 
-    def _in_file(self) -> Found:
+    def _in_file(self) -> Candidates:
         """Find out how many values match, and read files of some of them, before all are read."""
         index = self._index
         limit = max(FIRST, min(MAX_SAMPLE, PER_FILE_READ * len(self._table.files)) * index.rows // max(1, index.pairs))
         matching = self._count() if index.count_seconds < index.group_seconds else None
         if matching == 0:
-            return Found(frozenset())
+            return Candidates(frozenset())
         rest = self._among
         if matching is None or matching > limit:
             if matching is not None and self._exceeds_gain(matching):
@@ -312,7 +312,7 @@ class _Lookup:
             if found is None:
                 return self._everything
             if found[0] < limit:
-                return Found(found[1])
+                return Candidates(found[1])
             rest = rest - found[1]
             if not rest:
                 return self._everything
@@ -358,10 +358,10 @@ class _Lookup:
 
     # -- plumbing --------------------------------------------------------------------------------------
 
-    def _whole(self) -> Found:
+    def _whole(self) -> Candidates:
         """Look the predicate up among all values."""
         found = self._lookups.matching(self._table, self._index, self._parts, self._predicate, self._parameters)
-        return self._everything if isinstance(found, bool) else Found(frozenset(row[0] for row in found))
+        return self._everything if isinstance(found, bool) else Candidates(frozenset(row[0] for row in found))
 
     def _ask(self, before: str, after: str = "") -> list[Any] | bool:
         return self._lookups.ask(self._index, before, self._predicate, self._parameters, after)
@@ -370,9 +370,9 @@ class _Lookup:
         """Return whether a price is higher than all that could be saved."""
         return price > NEGLIGIBLE and price > self._lookups.seconds(self._table, files)
 
-    def _kept(self, rest: Files) -> Found:
+    def _kept(self, rest: Files) -> Candidates:
         """Keep all files, as it would not pay to look for the ``rest``."""
         if not rest:
             return self._everything
         note = f"not looked up, at most {counted(len(rest), 'file')} could be left out"
-        return Found(self._table.all_files, note)
+        return Candidates(self._table.all_files, note)

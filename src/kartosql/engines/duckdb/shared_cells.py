@@ -14,7 +14,8 @@ from kartosql.engines.duckdb.types import sql_type
 from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
-from kartosql.plan.cells import Files, Rows
+from kartosql.indexes.index import Files
+from kartosql.plan.cells import Rows
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:

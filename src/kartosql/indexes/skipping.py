@@ -1,13 +1,16 @@
-"""Files that data-skipping metadata rule out: the conditions of a plan, in the terms of the metadata."""
+"""Data-skipping metadata: the files that they rule out, asked with conditions in their own terms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
 
 import pyarrow as pa
 
 from kartosql.formats.xskipper.domain import ColumnType
+from kartosql.indexes.index import Candidates, Files, Subject
+from kartosql.memo import memoized
 from kartosql.predicate.tree import UNKNOWN, Comparison, Condition, IsNull, Leaf, Path, Predicate, mapped, said
 
 _SIMPLE = (
@@ -65,3 +68,32 @@ def in_metadata_terms(condition: Condition, occurrence: int, columns: Collection
         return UNKNOWN if is_evaluated or is_null else replace(known, path=(column.lower(), *members))
 
     return mapped(said(condition), leaf)
+
+
+@dataclass(frozen=True)
+class SkippingIndexes:
+    """The data-skipping metadata of a table: bounds, lists of values and filters."""
+
+    subject: Subject
+    kind: str = "skipping index"
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether there are metadata that know something of what a condition says."""
+        return self.subject.table.skipping is not None and self._known(condition) != UNKNOWN
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files that may hold a match by each kind of metadata that was asked, bounds first."""
+        subject = self.subject
+        assert subject.table.skipping is not None
+        found = subject.table.skipping.skipped(self._known(condition), self._types, subject.evaluator.time_zone())
+        return [Candidates(subject.table.all_files - skipped.files, by=skipped.by) for skipped in found]
+
+    def _known(self, condition: Condition) -> Predicate:
+        return in_metadata_terms(condition, self.subject.occurrence_id, self.subject.usable)
+
+    @memoized
+    def _types(self) -> Mapping[Path, ColumnType]:
+        table = self.subject.table
+        # A column of the files that has the name of a partition column is another one.
+        stored = {name: type_ for name, type_ in table.types.items() if name not in table.partition_keys}
+        return column_types(stored, texts=not self.subject.evaluator.has_collation())

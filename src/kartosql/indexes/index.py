@@ -1,0 +1,119 @@
+"""The protocol of an index: its kind, the conditions that it covers, and the files that may hold a match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from typing import Any, Protocol
+
+from kartosql.memo import memoized
+from kartosql.predicate.tree import ColumnRef, Condition, Predicate
+from kartosql.tables.table import FileTable
+
+Files = frozenset[int]  # positions in FileTable.files
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The files that may hold a match, why it was not looked up if these are all files, and the index that tells so.
+
+    An engine leaves the kind to the index that asks it.
+    """
+
+    files: Files
+    note: str = ""
+    by: str = ""
+
+
+class FileIndex(Protocol):
+    """Something that is known of the files of one table, asked about conditions of one statement."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind of index in reports."""
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether the index may leave out files for a condition; it is not read for that."""
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files that may hold a match of a condition that is covered, of each kind of evidence for itself.
+
+        Only files ``among`` the given ones matter. There is no answer if nothing is known.
+        """
+
+
+class IndexEvaluator(Protocol):
+    """What indexes ask of an engine."""
+
+    def constant(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
+        """Return whether a predicate without columns may be TRUE."""
+
+    def has_collation(self) -> bool:
+        """Return whether texts that differ may be equal."""
+
+    def time_zone(self) -> str:
+        """Return the time zone of the session."""
+
+    def partitions(self, table: FileTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
+        """Return the files in partitions for which a predicate may be TRUE.
+
+        The predicate names the i-th partition key ``k<i>``.
+        """
+
+    def index(
+        self,
+        table: FileTable,
+        column: str,
+        predicate: str,
+        parameters: Mapping[str, Any],
+        *,
+        says: Predicate,
+        with_keys: bool,
+        never_null: bool,
+        never_nan: bool,
+        among: Files,
+    ) -> Candidates:
+        """Return the files with a value of ``column`` for which a predicate may be TRUE.
+
+        The predicate names the column ``v`` and, if ``with_keys``, the i-th partition key
+        ``k<i>``; ``says`` is what is known of it as a tree. NULL and NaN are in no index; they
+        count as possible in every file unless ``never_null`` and ``never_nan`` rule them out.
+        Only files ``among`` the given ones matter, and all files are returned if looking for
+        them does not pay.
+        """
+
+    def statistics(
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any]
+    ) -> Files | None:
+        """Return the files in which a predicate over ``column`` may be TRUE, or None.
+
+        Only what is remembered of the footers of files is used, no file is opened for it.
+        """
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The table that conditions are about, as one occurrence of a statement: ``usable`` columns may be asked here."""
+
+    table: FileTable
+    occurrence_id: int
+    evaluator: IndexEvaluator
+    parameters: Mapping[str, Any]
+    usable: Set[str]
+
+    @memoized
+    def keys(self) -> Mapping[str, int]:
+        """The numbers of the partition keys."""
+        return {name: i for i, name in enumerate(self.table.partition_keys)}
+
+    def columns(self, condition: Condition) -> frozenset[str] | None:
+        """Return the columns of a condition, None if some of them are not those of the table, or not usable."""
+        found = condition.columns
+        is_own = all(of == self.occurrence_id and name in self.usable for of, name in found)
+        return frozenset(name for _, name in found) if is_own else None
+
+    def name(self, column: ColumnRef) -> str:
+        """Return the name of a column in predicates that an engine evaluates."""
+        key = self.keys.get(column[1])
+        return "v" if key is None else f"k{key}"
