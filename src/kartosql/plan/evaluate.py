@@ -21,7 +21,6 @@ from kartosql.predicate.tree import (
     ColumnRef,
     Condition,
     Group,
-    Opaque,
     Pieces,
     is_evaluable,
     joined,
@@ -131,21 +130,18 @@ def rejects_null(
 
 
 class FileFilter:
-    """Asks the indexes of one table about conditions of one occurrence."""
+    """Asks the indexes of one table about conditions of one occurrence, the cheapest first."""
 
     def __init__(self, subject: Subject, never_null: Set[str], *, never_nan: bool) -> None:
-        self._subject = subject
         self._values = PartitionValues(subject)
         self._inverted = InvertedIndices(subject, never_null, never_nan)
         self._row_groups = RowGroups(subject)
+        self._indexes: tuple[FileIndex, ...] = ()
+        self._covering: dict[int, tuple[Condition, FileIndex | None]] = {}  # what covers conditions, by their identity
         self._among = self.all_files = subject.table.all_files
         self._notes: list[str] = []
         self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
         self.alternatives: tuple[Alternative, ...] = ()  # of the last condition, if it is an OR of parts
-
-    def _index(self, condition: Condition) -> FileIndex | None:
-        """Return the index that is asked about a condition as a whole, None if there is none."""
-        return next((index for index in (self._values, self._inverted) if index.covers(condition)), None)
 
     def files(self, condition: Condition, among: Files | None = None) -> Files | None:
         """Return the files that may hold a row for which ``condition`` is TRUE; None is all of them.
@@ -153,8 +149,11 @@ class FileFilter:
         Only files ``among`` the given ones matter.
         """
         self._among = self.all_files if among is None else among
-        self._notes, self._answers, self.alternatives = [], [], ()
-        return self._files(condition, statistics=len(self._among) >= MIN_FOR_STATISTICS or among is None)
+        self._indexes = (self._values, self._inverted)
+        if among is None or len(among) >= MIN_FOR_STATISTICS:
+            self._indexes += (self._row_groups,)
+        self._notes, self._answers, self.alternatives, self._covering = [], [], (), {}
+        return self._files(condition)
 
     def account(self, condition: Condition) -> str:
         """Return the text of a condition, with the reason if the last call of ``files`` kept more than it had to."""
@@ -165,31 +164,36 @@ class FileFilter:
         """Return the name of what answered the condition of the last call of ``files``."""
         return _decided_by(self._answers, self.all_files)
 
-    def _files(self, condition: Condition, *, statistics: bool) -> Files | None:
+    def _index(self, condition: Condition) -> FileIndex | None:
+        """Return the first index that covers a condition as a whole, None if none does; each is asked once."""
+        known = self._covering.get(id(condition))
+        if known is None:
+            found = next((index for index in self._indexes if index.covers(condition)), None)
+            known = self._covering[id(condition)] = (condition, found)
+        return known[1]
+
+    def _files(self, condition: Condition) -> Files | None:
         index = self._index(condition)
         if index is not None:
             return self._asked(index, condition)
-        if not self._can_prune(condition, statistics=statistics):
+        if not isinstance(condition, Group) or not self._can_prune(condition):
             return None
-        if isinstance(condition, Opaque):
-            return self._asked(self._row_groups, condition)
-        assert isinstance(condition, Group)
         if condition.op == "OR":
-            return self._any_of(condition.items, statistics=statistics)
+            return self._any_of(condition.items)
         result: Files | None = None
         for item in self.groups(list(condition.items)):
-            found = self._files(item, statistics=statistics)
+            found = self._files(item)
             if found is not None:
                 result = found if result is None else result & found
         return result
 
-    def _any_of(self, items: Sequence[Condition], *, statistics: bool) -> Files:
+    def _any_of(self, items: Sequence[Condition]) -> Files:
         """Return the files that may hold a match of one of several conditions, and note what each of them left."""
         before, left, found = self._answers, frozenset[int](), []
         answers: list[tuple[str, Files]] = []
         for item in items:
             self._answers = []
-            files = self._files(item, statistics=statistics)
+            files = self._files(item)
             files = self.all_files if files is None else files
             found.append(Alternative(item.text, _decided_by(self._answers, self.all_files), len(self._among & files)))
             answers += self._answers
@@ -197,17 +201,13 @@ class FileFilter:
         self._answers, self.alternatives = [*before, *answers], tuple(found)
         return left
 
-    def _can_prune(self, condition: Condition, *, statistics: bool) -> bool:
+    def _can_prune(self, condition: Condition) -> bool:
         """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
         if self._index(condition) is not None:
             return True
-        if isinstance(condition, Opaque):
-            return statistics and self._row_groups.covers(condition)
         if not isinstance(condition, Group):
             return False
-        # All of them are looked at, as asking for statistics is remembered.
-        found = [self._can_prune(item, statistics=statistics) for item in condition.items]
-        return all(found) if condition.op == "OR" else any(found)
+        return (all if condition.op == "OR" else any)(map(self._can_prune, condition.items))
 
     def groups(self, items: list[Condition]) -> list[Condition]:
         """Join those of ``items`` that are evaluated together; partition keys come first.
