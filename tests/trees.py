@@ -9,8 +9,8 @@ from sqlglot import exp
 
 from kartosql.errors import SqlError
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.occurrences import Bound, Source
 from kartosql.plan.reader import ConditionReader
+from kartosql.plan.table_refs import Bound, Source
 from kartosql.predicate.tree import UNKNOWN, Predicate, said
 from kartosql.sql import parse
 from kartosql.sql.tree import placeholders

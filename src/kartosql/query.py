@@ -20,7 +20,7 @@ from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameErro
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
-from kartosql.plan.less import counted
+from kartosql.plan.limit_pushdown import counted
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
 from kartosql.plan.report import ScanReport

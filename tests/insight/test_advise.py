@@ -12,7 +12,7 @@ import pytest
 import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.sql import parse
-from kartosql.sql.rewrites import rewrites
+from kartosql.sql.sargable import rewrites
 
 ROWS = 120_000
 DAY = dt.datetime(2020, 1, 1)

@@ -91,7 +91,7 @@ def test_a_planner_that_leaves_out_too_much_is_found(con, monkeypatch):
 def test_a_reader_that_forgets_overlays_is_found(con, monkeypatch):
     newer = {"x": [0], "p": [0], "i1": [5], "v1": [-1.0], "t": ["new"]}
     con.append_to_cube("c", {"seed": pa.table(newer)})
-    monkeypatch.setattr("kartosql.plan.overlay.Overlays.within", lambda self, files: frozenset())
+    monkeypatch.setattr("kartosql.plan.overlays.Overlays.within", lambda self, files: frozenset())
     found = _verify(con, "SELECT x, v1 FROM c")
     assert [a.verdict for a in found.answers] == ["reference", "equal", "different"]
     assert found.is_failed
@@ -112,7 +112,7 @@ def test_an_index_that_lost_a_value_is_found(con):
 
 
 def test_the_command_ends_with_an_error_if_answers_differ(con, monkeypatch, capfd):
-    monkeypatch.setattr("kartosql.plan.overlay.Overlays.within", lambda self, files: frozenset())
+    monkeypatch.setattr("kartosql.plan.overlays.Overlays.within", lambda self, files: frozenset())
     monkeypatch.setattr(verify, "_independent", lambda session, query: pa.table({"x": [1]}))
     code = main([con.store.url, "-c", "VERIFY (DUCKDB) SELECT x FROM c", "--format", "box"])
     out, err = capfd.readouterr()

@@ -23,11 +23,11 @@ class Mutation:
     survives: str = ""
 
 
-JOINS, PASSING, EXTRACT = "plan/joins.py", "plan/passing.py", "plan/extract.py"
-DATASETS, EVALUATE, OVERLAY = "plan/datasets.py", "plan/evaluate.py", "plan/overlay.py"
+JOINS, PASSING, EXTRACT = "plan/joins.py", "plan/predicate_pushdown.py", "plan/extract.py"
+DATASETS, EVALUATE, OVERLAY = "plan/prune.py", "plan/evaluate.py", "plan/overlays.py"
 COLUMNS, READER, TREE = "plan/columns.py", "plan/reader.py", "predicate/tree.py"
-LOOKUP, TRANSFER, ENGINE = "plan/lookup.py", "plan/transfer.py", "engines/duckdb/"
-LESS, SHAPES, CELLS = "plan/less.py", "plan/shapes.py", "plan/cells.py"
+LOOKUP, TRANSFER, ENGINE = "plan/dynamic_filters.py", "plan/join_pruning.py", "engines/duckdb/"
+LESS, SHAPES, CELLS = "plan/limit_pushdown.py", "plan/limit_pushdown.py", "plan/cells.py"
 LOOKUPS, HELD, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
 FROM_SQL = "predicate/from_sql.py"
 BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
@@ -97,8 +97,8 @@ MUTATIONS = [
     Mutation("pairs of an outer EXISTS are kept under grouping", EXTRACT, 'if scope is None or any(scope.select.args.get(key) for key in ("group", "having", "qualify", "distinct")):', "if scope is None:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("aggregates are ignored below EXISTS", EXTRACT, "if any(e.find(exp.AggFunc, exp.Anonymous) for e in scope.select.expressions):", "if False:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("all parts of a FULL JOIN's merged column are pruned", EXTRACT, "[c.condition for c in final if c.condition.columns and all(r[0] in parts for r in c.condition.columns)],", "[c.condition for c in final if c.condition.columns and any(r[0] in parts for r in c.condition.columns)],", by="tests/plan/test_extract.py::test_statements"),
-    Mutation("a lookup forgets what is NULL", LOOKUP, "if scan is not None and scan.is_empty:", "if True:", by="tests/plan/test_lookup.py::test_the_files_that_a_small_source_leaves"),
-    Mutation("values looked up are cut off", LOOKUP, 'joined("AND", known) if known else None, own, MAX_VALUES)', 'joined("AND", [*known, Opaque("", ("FALSE",))]), own, MAX_VALUES)', by="tests/plan/test_lookup.py::test_the_files_that_a_small_source_leaves"),
+    Mutation("a lookup forgets what is NULL", LOOKUP, "if scan is not None and scan.is_empty:", "if True:", by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
+    Mutation("values looked up are cut off", LOOKUP, 'joined("AND", known) if known else None, own, MAX_VALUES)', 'joined("AND", [*known, Opaque("", ("FALSE",))]), own, MAX_VALUES)', by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
     # -- structures
     Mutation("OR intersects", EVALUATE, "left |= files", "left = files if len(found) == 1 else left & files", by="tests/plan/test_extract.py::test_where"),
     Mutation("OR ignores what cannot be evaluated", EVALUATE, "files = self.all_files if files is None else files", "files = frozenset() if files is None else files", survives="an OR with such a part is not evaluated at all, see _can_prune"),
@@ -117,32 +117,32 @@ MUTATIONS = [
     # -- less than all rows
     Mutation(
         "a LIMIT counts rows that its condition may drop",
-        "plan/less.py",
+        "plan/limit_pushdown.py",
         "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset()",
-        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_less.py::test_the_files_that_are_read",
+        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read",
     ),
-    Mutation("a LIMIT forgets its OFFSET", "plan/shapes.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("the first rows of a DISTINCT suffice", "plan/shapes.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("the first rows of an ORDER BY suffice", "plan/shapes.py", '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("overlaid files are counted", "plan/less.py", "or scan.parts[0].overlaid or", "or", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT forgets its OFFSET", "plan/limit_pushdown.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("the first rows of a DISTINCT suffice", "plan/limit_pushdown.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("the first rows of an ORDER BY suffice", "plan/limit_pushdown.py", '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("overlaid files are counted", "plan/limit_pushdown.py", "or scan.parts[0].overlaid or", "or", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cubes
     Mutation("left joined datasets are pruned by their payload", DATASETS, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
     Mutation("every condition makes a dataset inner", DATASETS, '''        if self._is_about(condition, payload):
             return rejects_null(''', '''        if self._is_about(condition, payload):
             return True or rejects_null(''', by="tests/plan/test_prune.py"),
-    Mutation("files that hide a row are dropped", DATASETS, "        if draft.files != before:", "        if False:", by="tests/plan/test_overlay.py"),
+    Mutation("files that hide a row are dropped", DATASETS, "        if draft.files != before:", "        if False:", by="tests/plan/test_overlays.py"),
     Mutation(
         "the last row does not win",
         OVERLAY,
         "        writes = self._writes\n        writes.asked += 1\n",
-        "        return frozenset()\n        writes = self._writes\n        writes.asked += 1\n", by="tests/plan/test_overlay.py",
+        "        return frozenset()\n        writes = self._writes\n        writes.asked += 1\n", by="tests/plan/test_overlays.py",
     ),
     Mutation("overlays: ranges that touch are apart", OVERLAY, "if clusters and low <= end:", "if clusters and low < end:", by="tests/plan/test_overlaps.py"),
     Mutation("overlays: unknown ranges are apart", OVERLAY, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]", by="tests/plan/test_overlaps.py"),
-    Mutation("overlays: files of one partition are of one write", "plan/writes.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False", by="tests/plan/test_overlay.py"),
+    Mutation("overlays: files of one partition are of one write", "plan/overlays.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False", by="tests/plan/test_overlays.py"),
     Mutation("datasets that are used are dropped", DATASETS, "or used is None:\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used)", ":\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used or ())", by="tests/plan/test_prune.py::test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets"),
     Mutation("the seed prunes by left joined datasets", TRANSFER, 'if other.join == "inner":', "if True:", by="tests/plan/test_prune.py"),
-    Mutation("transfer: partners need no shared partition", TRANSFER, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_transfer.py::test_files_are_left_out_over_dimensions"),
+    Mutation("join pruning: partners need no shared partition", TRANSFER, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_join_pruning.py::test_files_are_left_out_over_dimensions"),
     # -- looking up in indices
     Mutation("a held index is looked up in its first values", LOOKUPS, "if len(found) < limit:", "if True:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("an index file is looked up in its first values", LOOKUPS, "if found[0] < limit:", "if found[0] <= limit:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
@@ -180,41 +180,41 @@ MUTATIONS = [
     Mutation("files without statistics match nothing", FOOTERS, "bool_and(coalesce(nulls = num_values, false) OR (low", "bool_or(coalesce(nulls = num_values, false) OR (low", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
-    Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_less.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
-    Mutation("files without rows are counted", LESS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_less.py::test_files_without_rows_make_no_groups"),
-    Mutation("no files have no count", LESS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_less.py::test_files_without_rows_make_no_groups"),
-    Mutation("rows are grouped by what is in no metadata", SHAPES, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("min and max have one argument", SHAPES, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("DISTINCT ON is DISTINCT", SHAPES, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("GROUP BY ROLLUP is answered from metadata", SHAPES, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
+    Mutation("files without rows are counted", LESS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("no files have no count", LESS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("rows are grouped by what is in no metadata", SHAPES, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("min and max have one argument", SHAPES, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("DISTINCT ON is DISTINCT", SHAPES, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("GROUP BY ROLLUP is answered from metadata", SHAPES, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- LIMIT
     Mutation("a LIMIT counts the rows of all files", LESS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
-    Mutation("a LIMIT in percent counts rows", SHAPES, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_less.py::test_the_files_that_are_read"),
-    Mutation("a row becomes one row, whatever is selected", SHAPES, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_less.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT in percent counts rows", SHAPES, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a row becomes one row, whatever is selected", SHAPES, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cells
-    Mutation("binary values and floats are exact in indices", CELLS, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_transfer.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
+    Mutation("binary values and floats are exact in indices", CELLS, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges of one row group are those of the file", ENGINE + "shared_cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges: row groups without statistics hold nothing", ENGINE + "shared_cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_shared_cells.py"),
-    Mutation("files that cannot be compared share no cells", ENGINE + "shared_cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlay.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
+    Mutation("files that cannot be compared share no cells", ENGINE + "shared_cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlays.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
     # -- overlays
-    Mutation("a file is overlaid only by all its partners", "plan/writes.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlay.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
-    Mutation("a file name of any kind tells the write", "formats/kartothek/dataset.py", "[at if write is None else number", "[0 if write is None else number", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("a file is overlaid only by all its partners", "plan/overlays.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlays.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
+    Mutation("a file name of any kind tells the write", "formats/kartothek/dataset.py", "[at if write is None else number", "[0 if write is None else number", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
     Mutation("a second file of a partition is one of another write", "formats/kartothek/naming.py", "(-[0-9a-f]{16})?", "", by="tests/write/test_rows.py::test_files_of_one_write_are_known_to_hold_different_cells"),
     Mutation("dimensions are never NULL in any cube", OVERLAY, "if c in checked and c not in keys]", "if c not in keys]", by="tests/plan/test_overlaps.py::test_ranges_and_indices_are_not_trusted_where_dimensions_may_be_null"),
     Mutation("where there are many pairs no file hides another", OVERLAY, "hiding.update(late)", "pass", by="tests/plan/test_overlaps.py::test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows"),
     Mutation("where there are many files none is overlaid", OVERLAY, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
     # -- transfer
-    Mutation("what a dimension leaves out hides nothing", TRANSFER, "left=n.left | files", "left=n.left", by="tests/plan/test_overlay.py::test_a_condition_never_brings_an_overwritten_row_back"),
-    Mutation("looked up values are as many as there may be", ENGINE + "evaluator.py", "if count > limit:", "if False:", by="tests/plan/test_lookup.py::test_more_values_than_may_be_looked_up_are_no_condition"),
+    Mutation("what a dimension leaves out hides nothing", TRANSFER, "left=n.left | files", "left=n.left", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("looked up values are as many as there may be", ENGINE + "evaluator.py", "if count > limit:", "if False:", by="tests/plan/test_dynamic_filters.py::test_more_values_than_may_be_looked_up_are_no_condition"),
     Mutation("overwritten rows are looked up no more", LOOKUP, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
-    Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/datasets.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
+    Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached
-    Mutation("a record that retracts another one is read, whatever its data", "plan/datasets.py", "own &= part.rows.stable", "pass", by="tests/sources/test_attach_odf.py::test_a_later_record_counts_though_a_condition_does_not_hold_for_it"),
-    Mutation("rows of a state are not those of files", "plan/less.py", "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", by="tests/sources/test_attach_odf.py::test_states_follow_from_records_whatever_is_pruned"),
+    Mutation("a record that retracts another one is read, whatever its data", "plan/prune.py", "own &= part.rows.stable", "pass", by="tests/sources/test_attach_odf.py::test_a_later_record_counts_though_a_condition_does_not_hold_for_it"),
+    Mutation("rows of a state are not those of files", "plan/limit_pushdown.py", "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", by="tests/sources/test_attach_odf.py::test_states_follow_from_records_whatever_is_pruned"),
     Mutation("an indexed column that other engines see otherwise", "indexes/skipping.py", "elif known is not None and (texts or known.family", "elif known is not None and (True or known.family", by="tests/sources/test_attach_metadata.py::test_texts_under_a_collation_are_not_compared_with_metadata"),
     Mutation("members of structs of another table", "indexes/skipping.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
-    Mutation("a column of files is the partition column of its name", "plan/datasets.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
+    Mutation("a column of files is the partition column of its name", "plan/prune.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
     Mutation("texts are the same however they are read", "sources/skipping.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
     # -- plans that are kept
     Mutation("a plan is kept for all parameters", "plan/cache.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),

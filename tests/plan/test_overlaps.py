@@ -13,8 +13,8 @@ import pytest
 import builders
 import kartosql
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.plan import overlay
-from kartosql.plan.overlay import Overlays
+from kartosql.plan import overlays
+from kartosql.plan.overlays import Overlays
 from kartosql.store import Store
 from written import build_cube
 
@@ -131,7 +131,7 @@ def test_what_is_known_of_all_files_holds_for_some_of_them(make, overlaid):
 
 def test_too_many_pairs_of_files_are_not_looked_at(make, overlaid, monkeypatch):
     connection = make("seed", _seed([0], [0], "a"), _seed([1], [0], "b"), _seed([2], [0], "c"))
-    monkeypatch.setattr(overlay, "MAX_PAIRS", 1)
+    monkeypatch.setattr(overlays, "MAX_PAIRS", 1)
     assert overlaid(connection, "SELECT v FROM c") == {"seed": 3}
     assert connection.sql("SELECT v FROM c WHERE i1 = 0").rows() == [("a0",)]
 
@@ -139,13 +139,13 @@ def test_too_many_pairs_of_files_are_not_looked_at(make, overlaid, monkeypatch):
 def test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows(make, monkeypatch):
     moved = _seed([0], [0], "b").set_column(3, "i1", pa.array([9]))
     connection = make("seed", _seed([0, 1], [0, 0], "a"), moved)
-    monkeypatch.setattr(overlay, "MAX_PAIRS", 0)
+    monkeypatch.setattr(overlays, "MAX_PAIRS", 0)
     assert connection.sql("SELECT v FROM c WHERE i1 = 0").rows() == []
 
 
 def test_an_index_that_costs_more_than_it_saves_is_not_read(make, overlaid, monkeypatch):
     connection = make("seed", _seed([0, 2], [0, 0], "a"), _seed([1, 3], [0, 0], "b"))
-    monkeypatch.setattr(overlay, "INDEX_SHARE", 0.0001)
+    monkeypatch.setattr(overlays, "INDEX_SHARE", 0.0001)
     assert overlaid(connection, "SELECT v FROM c") == {"seed": 2}
 
 
@@ -191,7 +191,7 @@ TIMES = [dt.datetime(1969, 12, 31, 23, 59, 59, n) for n in range(1, 9)]
 def test_files_whose_ranges_of_a_dimension_do_not_meet_do_not_overlay(
     local, overlaid, monkeypatch, values, type_, known
 ):
-    monkeypatch.setattr(overlay, "FOOTER_BYTES", 0)
+    monkeypatch.setattr(overlays, "FOOTER_BYTES", 0)
     values = list(values)
     seed = pa.table({"x": pa.array(values, type_), "y": [0] * 8, "p": [0] * 8, "v": values[:0] + list(range(8))})
     build_cube(local, Cube("c", ["x", "y"], ["p"]), {"seed": seed, "e": _e(values[:3], "a", type_=type_)})
@@ -216,13 +216,13 @@ def test_large_files_are_asked_for_their_ranges(make, overlaid):
 
 
 def test_ranges_and_indices_are_not_trusted_where_dimensions_may_be_null(make, overlaid, monkeypatch):
-    monkeypatch.setattr(overlay, "FOOTER_BYTES", 0)
+    monkeypatch.setattr(overlays, "FOOTER_BYTES", 0)
     connection = make("e", _e([0, 1], "a"), _e([2, 3], "b"), flags=False)
     assert overlaid(connection, "SELECT w FROM c")["e"] == 2
 
 
 def test_a_damaged_file_is_found_when_it_is_read_not_when_its_range_is(make, overlaid, monkeypatch, local):
-    monkeypatch.setattr(overlay, "FOOTER_BYTES", 0)
+    monkeypatch.setattr(overlays, "FOOTER_BYTES", 0)
     connection = make("e", _e([0, 1], "a"), _e([2, 3], "b"))
     key = list(builders.read_document(local, "c++e")["partitions"].values())[1]["files"]["table"]
     local.put(key, b"no Parquet")

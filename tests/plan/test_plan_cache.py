@@ -13,8 +13,8 @@ import builders
 import kartosql
 import kartosql.query
 from kartosql.plan.cache import LEARNED, PlanCache
-from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.prune import prune
+from kartosql.plan.table_refs import Occurrence
 from kartosql.sql import parse
 from kartosql.store import Store
 from written import write_dataset

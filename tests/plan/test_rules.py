@@ -14,7 +14,7 @@ import builders
 import kartosql
 import kartosql.query
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.plan import lookup
+from kartosql.plan import dynamic_filters
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from written import build_cube, write_dataset
@@ -129,8 +129,8 @@ def test_what_the_parsers_read_differently_prunes_nothing(connection, where):
 
 
 def test_a_lookup_does_not_bring_an_overwritten_row_back(connection, monkeypatch):
-    monkeypatch.setattr(lookup, "MIN_FILES", 1)
-    monkeypatch.setattr(lookup, "MAX_SHARE", 10.0)
+    monkeypatch.setattr(dynamic_filters, "MIN_FILES", 1)
+    monkeypatch.setattr(dynamic_filters, "MAX_SHARE", 10.0)
     cube = Cube("c", ["x", "y"], ["p"], index_columns=["i"])
     rows = pa.table({"x": [1, 2, 3], "y": [1, 2, 3], "p": [0, 0, 0], "i": [9, 9, 9]})
     build_cube(connection.store, cube, {"seed": rows})

@@ -341,7 +341,7 @@ def test_files_have_as_many_rows_as_are_allowed(store, streamed, memory, count):
 
 
 def test_files_of_one_write_are_known_to_hold_different_cells(tmp_path, monkeypatch):
-    monkeypatch.setattr("kartosql.plan.overlay.MAX_PROBES", 0)  # nothing but names tells which files overlay others
+    monkeypatch.setattr("kartosql.plan.overlays.MAX_PROBES", 0)  # nothing but names tells which files overlay others
     rows = pa.table({"p": ["a"] * 9, "x": range(9), "v": range(9)})
     with kartosql.connect(str(tmp_path)) as con:
         cube = kartosql.Cube("c", ["x"], ["p"], index_columns=["v"], suppress_index_on=["x"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-
 from typing import Any, Protocol
 
 from kartosql.memo import memoized

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-
 import pyarrow as pa
 
 from kartosql.formats.xskipper.domain import ColumnType

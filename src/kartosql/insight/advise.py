@@ -31,7 +31,7 @@ from kartosql.predicate.tree import Comparison, Condition, In, Leaf, Opaque, Pre
 from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
-from kartosql.sql.rewrites import Rewrite, rewrites
+from kartosql.sql.sargable import Rewrite, rewrites
 from kartosql.sql.statements import Advise
 from kartosql.tables.names import Tables, quote_identifier, quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table

@@ -12,15 +12,42 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.errors import Span, SqlError, UnknownNameError
-from kartosql.plan.edits import edited
-from kartosql.plan.occurrences import Occurrence, Relation, Unknown
 from kartosql.plan.scopes import ScopeWalker, Walked
+from kartosql.plan.table_refs import Occurrence, Relation, Unknown
 from kartosql.plan.unquoted import compared_with, quoted
 from kartosql.sql.shapes import with_masks
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import name_parts, past_of, placeholders, span_of
 from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed
 from kartosql.tables.table import Table
+
+Edit = tuple[Span, str]
+
+
+def edited(text: str, edits: Sequence[Edit]) -> str:
+    """Return a text with other pieces at some places."""
+    pieces, at = [], 0
+    for (start, end), new in sorted(edits):
+        pieces += [text[at:start], new]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def original_span(text: str, edits: Sequence[Edit], place: int) -> Span:
+    """Return the characters of ``text`` that stand at a place of the edited text: a replaced piece, or a word."""
+    shift = 0
+    for (start, end), new in sorted(edits):
+        if place < start + shift:
+            break
+        if place < start + shift + len(new):
+            return start, end
+        shift += len(new) - (end - start)
+    begin = max(0, min(place - shift, len(text)))
+    behind = begin
+    while behind < len(text) and (text[behind].isalnum() or text[behind] == "_"):
+        behind += 1
+    return begin, max(behind, begin + 1)
+
 
 SCHEMA = "__kartosql_"
 

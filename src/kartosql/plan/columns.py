@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.occurrences import Relation, Source
 from kartosql.plan.reader import ConditionReader
+from kartosql.plan.table_refs import Relation, Source
 from kartosql.predicate.tree import ColumnRef, Parameter, Pieces
 
 _INTEGER = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)")

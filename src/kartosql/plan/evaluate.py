@@ -15,8 +15,8 @@ from kartosql.indexes.inverted import INVERTED_INDEX, InvertedIndices
 from kartosql.indexes.partition_values import PARTITION_KEY, PartitionValues
 from kartosql.indexes.row_groups import ROW_GROUPS, RowGroups
 from kartosql.plan.cells import Cells
-from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import Alternative, OccurrenceScan
+from kartosql.plan.table_refs import Occurrence
 from kartosql.predicate.tree import (
     ColumnRef,
     Condition,

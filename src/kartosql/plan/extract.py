@@ -16,11 +16,20 @@ from sqlglot import exp
 from kartosql.plan.columns import ColumnTypes
 from kartosql.plan.evaluate import Evaluator, rejects_null
 from kartosql.plan.joins import Conjunct, Joins, Pair, is_positional
-from kartosql.plan.occurrences import Merged, Relation, Scope, Source
-from kartosql.plan.passing import Passage
+from kartosql.plan.predicate_pushdown import Pushdown
 from kartosql.plan.reader import ConditionReader, conjuncts
 from kartosql.plan.scopes import Walked
-from kartosql.predicate.tree import ColumnRef, Condition, Lookup, Opaque, Pieces, disjunction, is_opaque, substitute
+from kartosql.plan.table_refs import Merged, Relation, Scope, Source
+from kartosql.predicate.tree import (
+    ColumnRef,
+    Condition,
+    DynamicFilter,
+    Opaque,
+    Pieces,
+    disjunction,
+    is_opaque,
+    substitute,
+)
 from kartosql.sql.tree import span_of
 
 MAX_CONDITIONS = 64  # on one source; what is carried over many equal columns multiplies
@@ -48,13 +57,13 @@ class Extractor:
         self._sources = {s.id: s for scope in walked.scopes for s in scope.sources}
         self._relations = {r.id: r for r in walked.relations.values()}
         self._types = ColumnTypes(evaluator, reader, self._sources, self._relations)
-        self._passage = Passage(reader, self._types)
+        self._pushdown = Pushdown(reader, self._types)
         self._locals: dict[int, _Local] = {}
         self._pending: dict[int, list[list[Condition]]] = {}
         self._done: set[int] = set()
         self._known: dict[int, list[Condition]] = {}  # by source
         self.found: dict[int, list[Condition]] = {}  # by occurrence
-        self.lookups: dict[int, list[Lookup]] = {}  # by occurrence
+        self.dynamic_filters: dict[int, list[DynamicFilter]] = {}  # by occurrence
         self.reasons: dict[int, str] = {}
 
     def run(self) -> None:
@@ -88,9 +97,9 @@ class Extractor:
             conditions = []
         if relation.branches is not None:
             for branch in relation.branches:
-                self._relation(branch, self._moved(conditions, self._passage.into_branch(relation, branch)))
+                self._relation(branch, self._moved(conditions, self._pushdown.into_branch(relation, branch)))
         if relation.scope is not None:
-            moved = self._moved(conditions, self._passage.into_select(relation))
+            moved = self._moved(conditions, self._pushdown.into_select(relation))
             if len(moved) < len(conditions):
                 self._note(relation, "a condition is on what an aggregation, a window or an expression makes")
             self._scope(relation.scope, moved)
@@ -119,8 +128,8 @@ class Extractor:
             known = list(dict.fromkeys(self._known[source.id]))
             if source.occurrence is not None:
                 real = [substitute(c, lambda ref, s=source: _real(ref, s)) for c in known]  # type: ignore[misc]
-                self.found.setdefault(source.id, []).extend(c for c in real if not isinstance(c, Lookup))
-                self.lookups.setdefault(source.id, []).extend(c for c in real if isinstance(c, Lookup))
+                self.found.setdefault(source.id, []).extend(c for c in real if not isinstance(c, DynamicFilter))
+                self.dynamic_filters.setdefault(source.id, []).extend(c for c in real if isinstance(c, DynamicFilter))
             elif source.relation is not None:
                 self._use(source, source.relation, known)
         inward = self._inward(joins.holding)
@@ -173,7 +182,7 @@ class Extractor:
         where, having = select.args.get("where"), select.args.get("having")
         if where is not None:
             local.final += self._conjuncts(where.this)
-        keys = self._passage.group_keys(scope) if having is not None else None
+        keys = self._pushdown.group_keys(scope) if having is not None else None
         if having is not None and keys:
             kept = (
                 substitute(c.condition, lambda ref: (ref,) if ref in keys else None)
@@ -321,7 +330,7 @@ class Extractor:
             for other, mine in columns.items():
                 if self._types.carried(other, mine) is not None:
                     text = f"{mine[1]} has a value of {self._name(of)}"
-                    self._known[to].append(Lookup(mine, other, text))
+                    self._known[to].append(DynamicFilter(mine, other, text))
 
     def _carry_over(
         self, to: int, of: int, columns: dict[ColumnRef, ColumnRef], known: dict[int, list[Condition]]
@@ -329,7 +338,7 @@ class Extractor:
         before = len(self._known[to])
         meaning = {other: self._types.carried(other, mine) for other, mine in columns.items()}
         for condition in self._moved([*self._known.get(of, ()), *known.get(of, ())], meaning.get):
-            if isinstance(condition, Lookup) or not condition.columns:
+            if isinstance(condition, DynamicFilter) or not condition.columns:
                 continue
             if condition not in self._known[to] and len(self._known[to]) < MAX_CONDITIONS:
                 self._known[to].append(condition)
@@ -343,7 +352,7 @@ class Extractor:
             if pieces is not None:
                 known = [c for c in self._known.get(pair.column[0], ()) if c.columns == {pair.column}]
                 conditions = self._moved(known, lambda ref, p=pieces: p)  # type: ignore[misc]
-                found.setdefault(pair.other[0], []).extend(c for c in conditions if not isinstance(c, Lookup))
+                found.setdefault(pair.other[0], []).extend(c for c in conditions if not isinstance(c, DynamicFilter))
         return found
 
     def _name(self, of: int) -> str:

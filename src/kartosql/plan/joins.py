@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from kartosql.plan.occurrences import Source
+from kartosql.plan.table_refs import Source
 from kartosql.predicate.tree import ColumnRef, Condition
 
 

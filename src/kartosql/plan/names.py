@@ -8,7 +8,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import SqlError
-from kartosql.plan.occurrences import Bound, Member, Occurrence, Scope, Source, Unknown
+from kartosql.plan.table_refs import Bound, Member, Occurrence, Scope, Source, Unknown
 from kartosql.sql.tree import name_parts, span_of
 
 

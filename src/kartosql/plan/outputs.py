@@ -8,7 +8,7 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.plan.names import NameBinder
-from kartosql.plan.occurrences import Output, Scope, Source
+from kartosql.plan.table_refs import Output, Scope, Source
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ ")
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from kartosql.errors import Span
 from kartosql.plan.evaluate import Evaluator, Outline, ParsedAtom
-from kartosql.plan.occurrences import Bound, Member
+from kartosql.plan.table_refs import Bound, Member
 from kartosql.predicate.from_sql import Meaning, parsed, predicate_of
 from kartosql.predicate.tree import (
     MAX_PIECES,

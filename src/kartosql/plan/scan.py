@@ -1,12 +1,13 @@
-"""The pruned scan: which files of which datasets one table occurrence reads, and how they join."""
+"""The pruned scan: the files that each table occurrence reads, how its datasets join, and the time of planning."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kartosql.errors import Span
-from kartosql.plan.occurrences import Occurrence
+from kartosql.plan.table_refs import Occurrence
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import Part
 
@@ -100,3 +101,17 @@ class Scan:
     occurrences: tuple[OccurrenceScan, ...]
     counts: tuple[tuple[Span, bool], ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds that each phase of planning took
+
+
+class PhaseClock:
+    """Notes the seconds that passed since the last lap, by the name of the phase."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Note that a phase ended."""
+        now = time.perf_counter()
+        self.phases[phase] = self.phases.get(phase, 0.0) + now - self._last
+        self._last = now

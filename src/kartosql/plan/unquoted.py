@@ -8,8 +8,8 @@ from sqlglot import exp
 
 from kartosql.indexes.index import Subject
 from kartosql.plan.evaluate import Evaluator, FileFilter
-from kartosql.plan.occurrences import Occurrence, Unknown
 from kartosql.plan.scopes import Walked
+from kartosql.plan.table_refs import Occurrence, Unknown
 from kartosql.predicate.tree import Opaque
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.In, exp.Between)

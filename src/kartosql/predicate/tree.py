@@ -133,7 +133,7 @@ class Opaque:
 
 
 @dataclass(frozen=True)
-class Lookup:
+class DynamicFilter:
     """The condition that a column has a value which a column of another source also has.
 
     It is not evaluated by itself; where the other source is small, its values are looked up.
@@ -149,7 +149,7 @@ class Lookup:
         return frozenset({self.column})
 
     def render(self, column: Callable[[ColumnRef], str]) -> str:
-        """Never called: lookups are not evaluated as they stand."""
+        """Raise AssertionError: what is evaluated are the values that are found."""
         raise AssertionError(self.text)
 
 
@@ -160,14 +160,14 @@ class Group(Generic[Item]):
     op: str
     items: tuple[Item, ...]
 
-    @property
+    @memoized
     def columns(self: Group[Condition]) -> frozenset[ColumnRef]:
         """The columns that occur below."""
         return frozenset().union(*(i.columns for i in self.items))
 
     @property
     def text(self: Group[Condition]) -> str:
-        """The condition for people."""
+        """The condition as it is told in reports."""
         return f" {self.op} ".join(f"({i.text})" if isinstance(i, Group) else i.text for i in self.items)
 
     def render(self: Group[Condition], column: Callable[[ColumnRef], str]) -> str:
@@ -177,7 +177,7 @@ class Group(Generic[Item]):
 
 Leaf = Comparison | In | Prefix | IsNull | Extracted
 Predicate = Leaf | Constant | Opaque | Group["Predicate"]
-Condition = Opaque | Lookup | Group["Condition"]  # of a statement; its leaves are texts
+Condition = Opaque | DynamicFilter | Group["Condition"]  # of a statement; its leaves are texts
 UNKNOWN = Opaque()
 # Beyond, a predicate is not carried further: expressions put into each other multiply.
 MAX_PIECES = 1_000
@@ -293,7 +293,7 @@ def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None
         if not known or (condition.op == "OR" and len(known) < len(items)):
             return Opaque(condition.text)
         return known[0] if len(known) == 1 else Group(condition.op, tuple(known))
-    if isinstance(condition, Lookup):
+    if isinstance(condition, DynamicFilter):
         found = pieces(condition.column)
         if found is None or len(found) != 1 or not isinstance(found[0], tuple):
             return Opaque(condition.text)

@@ -15,7 +15,7 @@ from kartosql.errors import FormatError, UsageError
 from kartosql.formats.folder.hive import partitions_of
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.partition_table import PartitionTable
-from kartosql.formats.widening import united
+from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.parquet.reader import open_footer
 from kartosql.sources.folder_table import FileColumns, FolderTable

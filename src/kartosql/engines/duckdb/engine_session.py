@@ -21,7 +21,7 @@ from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError, StoreError
 from kartosql.failures import failure_of, reraise
 from kartosql.formats.arrays import array_of
-from kartosql.plan.edits import Edit, edited, original_span
+from kartosql.plan.bind import Edit, edited, original_span
 from kartosql.tables.table import FileTable, Table, shown_data
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')

@@ -33,8 +33,8 @@ from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
-from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.plan.table_refs import Occurrence
 from kartosql.predicate.tree import Condition, Predicate, may_hold_for_null, parameters_for
 from kartosql.tables.table import FileTable, shown_data
 

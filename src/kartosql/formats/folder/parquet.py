@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
-from kartosql.formats.widening import plain
+from kartosql.formats.type_promotion import plain
 from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.footer import GEO, notes_of, schema_bytes
 from kartosql.parquet.metadata import arrow_metadata

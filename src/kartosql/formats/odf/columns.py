@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.formats.odf.chain import Chain
-from kartosql.formats.widening import plain, united
+from kartosql.formats.type_promotion import plain, united
 
 _MOMENT = pa.timestamp("ms", "UTC")
 

@@ -1,4 +1,4 @@
-"""Values of small sources looked up in the structures of large ones they are joined with.
+"""Dynamic filters: values of small sources, looked up in the indexes of large ones that they are joined with.
 
 What ``IN (subquery)``, ``EXISTS`` and joins ask for is that a column has a value that a column
 of another source has, too. Where the other source is small, these values are read while
@@ -13,13 +13,13 @@ from typing import Any
 
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator, Held
-from kartosql.plan.occurrences import Occurrence
 from kartosql.plan.scan import OccurrenceScan
+from kartosql.plan.table_refs import Occurrence
 from kartosql.predicate.tree import (
     ColumnRef,
     Condition,
     Constant,
-    Lookup,
+    DynamicFilter,
     Opaque,
     Parameter,
     is_evaluable,
@@ -37,8 +37,8 @@ Origin = Callable[[ColumnRef], "ColumnRef | None"]
 Rescan = Callable[[BoundQuery, Occurrence, list[Condition]], OccurrenceScan]
 
 
-class LookupPlanner:
-    """Evaluates the lookups of one statement that pay."""
+class DynamicFilterPlanner:
+    """Evaluates the dynamic filters of one statement that pay."""
 
     def __init__(self, query: BoundQuery, evaluator: Evaluator, conditions: Mapping[int, list[Condition]]) -> None:
         self._query = query
@@ -50,22 +50,22 @@ class LookupPlanner:
     def run(
         self,
         scans: dict[int, OccurrenceScan],
-        lookups: Mapping[int, Sequence[Lookup]],
+        filters: Mapping[int, Sequence[DynamicFilter]],
         origin: Origin,
         rescan: Rescan,
     ) -> dict[int, OccurrenceScan]:
-        """Return the scans of the occurrences after all lookups that pay."""
+        """Return the scans of the occurrences after all filters that pay."""
         for _ in range(ROUNDS):
             changed = False
-            for target, wanted in lookups.items():
-                for lookup in wanted:
-                    of = origin(lookup.of)
-                    if of is None or target not in scans or (lookup.column, of) in self._tried:
+            for target, wanted in filters.items():
+                for filter_ in wanted:
+                    of = origin(filter_.of)
+                    if of is None or target not in scans or (filter_.column, of) in self._tried:
                         continue
-                    condition = self._condition(lookup, of, scans)
+                    condition = self._condition(filter_, of, scans)
                     if condition is None:
                         continue
-                    self._tried.add((lookup.column, of))
+                    self._tried.add((filter_.column, of))
                     self._conditions[target].append(condition)
                     query = replace(self._query, parameters={**self._query.parameters, **self._parameters})
                     scans[target] = rescan(query, self._query.occurrences[target], self._conditions[target])
@@ -74,10 +74,12 @@ class LookupPlanner:
                 break
         return scans
 
-    def _condition(self, lookup: Lookup, of: ColumnRef, scans: Mapping[int, OccurrenceScan]) -> Condition | None:
+    def _condition(
+        self, filter_: DynamicFilter, of: ColumnRef, scans: Mapping[int, OccurrenceScan]
+    ) -> Condition | None:
         """Return the condition that a column has one of the values of another, if it pays to read them."""
-        target, source = scans[lookup.column[0]], self._query.occurrences[of[0]]
-        if of[0] == lookup.column[0] or not _has_structure(target, lookup.column[1]):
+        target, source = scans[filter_.column[0]], self._query.occurrences[of[0]]
+        if of[0] == filter_.column[0] or not _has_index(target, filter_.column[1]):
             return None
         if source.source.data is not None:
             if source.source.data.num_rows > MAX_VALUES:
@@ -88,14 +90,14 @@ class LookupPlanner:
         if values is None:
             return None
         count = values.count if isinstance(values, Held) else len(values)
-        text = f"{lookup.column[1]} is one of {count:,} values of {source.name[-1]}.{of[1]}"
+        text = f"{filter_.column[1]} is one of {count:,} values of {source.name[-1]}.{of[1]}"
         if not count:
             return Opaque(text, ("FALSE",), says=lambda: Constant(False))
         if isinstance(values, Held):
-            return Opaque(text, (lookup.column, f" IN ({values.query})"))
+            return Opaque(text, (filter_.column, f" IN ({values.query})"))
         name = f"kartosql_values_{len(self._parameters)}"
         self._parameters[name] = values
-        return Opaque(text, (lookup.column, " IN (SELECT unnest(", Parameter(name), "))"))
+        return Opaque(text, (filter_.column, " IN (SELECT unnest(", Parameter(name), "))"))
 
     def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | Held | None:
         """Return the values of a column in the rows that satisfy what is known of them; None if there are too many."""
@@ -126,7 +128,7 @@ class LookupPlanner:
         return total
 
 
-def _has_structure(scan: OccurrenceScan, column: str) -> bool:
+def _has_index(scan: OccurrenceScan, column: str) -> bool:
     """Return whether values of a column can be looked up, in files enough."""
     for part in scan.parts:
         table = part.part.table

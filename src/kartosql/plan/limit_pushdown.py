@@ -1,21 +1,25 @@
-"""SELECTs that need less than the rows of a table: the first ones, or what is known of its files."""
+"""SELECTs that need less than the rows of a table: the files of the first ones, or what is known of its files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.plan.occurrences import Scope, Source
+from kartosql.plan.bind import BoundQuery
+from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.reader import ConditionReader
+from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Scan, Step
 from kartosql.plan.scopes import Walked
-from kartosql.predicate.tree import Condition
+from kartosql.plan.table_refs import Scope, Source
+from kartosql.predicate.tree import Condition, is_evaluable, parameters_for
 from kartosql.sql.tokens import number_of
 from kartosql.sql.tree import span_of
+from kartosql.tables.table import Changelog
 
 # Nodes whose value for a row depends on nothing but the values below them.
 _TRANSPARENT = (
@@ -24,6 +28,8 @@ _TRANSPARENT = (
     *(exp.Not, exp.Null, exp.Offset, exp.Or, exp.Order, exp.Ordered, exp.Paren, exp.Placeholder, exp.Table),
     *(exp.TableAlias, exp.Where, exp.Add, exp.Sub, exp.Mul, exp.Mod, exp.Distinct, exp.Tuple, exp.Neg),
 )
+
+FIRST_FILES = 4  # row counts of so many files are read at once for a LIMIT; then four times as many, and so on
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Head:
+class FirstRows:
     """A SELECT that needs only the first ``rows`` rows for which ``condition`` is TRUE."""
 
     occurrence: int
@@ -48,7 +54,7 @@ class Head:
     condition: Condition | None
 
 
-class Shapes:
+class LimitedSelects:
     """Recognises the SELECTs of one statement that need less than all rows."""
 
     def __init__(self, walked: Walked, reader: ConditionReader, parameters: Mapping[str, Any]) -> None:
@@ -56,7 +62,7 @@ class Shapes:
         self._reader = reader
         self._parameters = parameters
 
-    def heads(self) -> Iterator[Head]:
+    def first_rows(self) -> Iterator[FirstRows]:
         """Yield the SELECTs with a LIMIT and without order."""
         for scope in self._walked.scopes:
             source = _only_source(scope)
@@ -69,7 +75,7 @@ class Shapes:
             if where is not None and not self._reader.agrees(where.this):
                 continue
             condition = self._reader.read(where.this) if where is not None else None
-            yield Head(source.occurrence.id, sum(n for n in rows if n is not None), condition)
+            yield FirstRows(source.occurrence.id, sum(n for n in rows if n is not None), condition)
 
     def _number(self, node: exp.Expression | None) -> int | None:
         if node is None:
@@ -202,3 +208,100 @@ def _star_arguments(node: exp.Expression) -> list[Any]:
 
 def _below(node: exp.Expression) -> list[exp.Expression]:
     return list(node.iter_expressions())
+
+
+def push_down_limits(
+    query: BoundQuery, evaluator: Evaluator, limited: LimitedSelects, scans: dict[int, OccurrenceScan]
+) -> tuple[tuple[Span, bool], ...]:
+    """Replace the scans that need fewer files, and return the places of ``count(*)`` that sum row counts then."""
+    counts: list[tuple[Span, bool]] = []
+    for summary in limited.summaries():
+        part = _only_part(scans.get(summary.occurrence))
+        less = _summarised(part, summary, evaluator) if part is not None else None
+        if less is not None:
+            scans[summary.occurrence] = replace(scans[summary.occurrence], parts=(less,))
+            counts += summary.counts
+    for head in limited.first_rows():
+        part = _only_part(scans.get(head.occurrence))
+        if part is not None and len(part.files) > 1:
+            less = _first(part, head, query, evaluator)
+            scans[head.occurrence] = replace(scans[head.occurrence], parts=(less,))
+    return tuple(counts)
+
+
+def counted(query: BoundQuery, scan: Scan) -> BoundQuery:
+    """Return the query whose ``count(*)`` over files that are not opened sums their row counts."""
+    total = "CAST(coalesce(sum(kartosql_rows), 0) AS BIGINT)"
+    edits = [(span, f'{total} AS "count_star()"' if unnamed else total) for span, unnamed in scan.counts]
+    return query.edited(edits) if edits else query
+
+
+def _only_part(scan: OccurrenceScan | None) -> PartScan | None:
+    """Return the dataset of a scan whose rows are the rows of its files."""
+    if scan is None or len(scan.parts) != 1 or scan.parts[0].overlaid or scan.parts[0].summary is not None:
+        return None
+    if isinstance(scan.parts[0].part.rows, Changelog):
+        return None
+    return scan.parts[0] if scan.parts[0].files else None
+
+
+def _summarised(part: PartScan, summary: Summary, evaluator: Evaluator) -> PartScan | None:
+    table, files = part.part.table, part.files
+    extremes = {}
+    for column in sorted(summary.extremes):
+        found = evaluator.extremes(table, column, files)
+        if found is None:
+            return None
+        extremes[column] = found
+    rows = evaluator.row_counts(table, files)
+    if rows is None:
+        return None
+    kept = [i for i, count in enumerate(rows) if count]
+    facts = FileSummary(
+        tuple(files[i] for i in kept),
+        tuple(rows[i] for i in kept),
+        {
+            column: (tuple(low[i] for i in kept), tuple(high[i] for i in kept))
+            for column, (low, high) in extremes.items()
+        },
+    )
+    return replace(part, summary=facts)
+
+
+def _first(part: PartScan, head: FirstRows, query: BoundQuery, evaluator: Evaluator) -> PartScan:
+    """Return the scan of the first files with rows enough that satisfy the condition of a SELECT."""
+    table = part.part.table
+    sure = _sure_files(part, head, query, evaluator)
+    if not sure:
+        return part
+    found, at, size = 0, 0, FIRST_FILES
+    while at < len(part.files) and (found < head.rows or at == 0):
+        chunk = part.files[at : at + size]
+        rows = evaluator.row_counts(table, chunk)
+        if rows is None:
+            return part
+        for file, count in zip(chunk, rows, strict=True):
+            at += 1
+            found += count if file in sure else 0
+            if found >= head.rows:
+                break
+        size *= 4
+    if at == len(part.files):
+        return part
+    step = Step(f"the first {head.rows:,} rows suffice", "row counts", len(part.files), at, frozenset(part.files[:at]))
+    return replace(part, files=part.files[:at], steps=(*part.steps, step))
+
+
+def _sure_files(part: PartScan, head: FirstRows, query: BoundQuery, evaluator: Evaluator) -> frozenset[int] | set[int]:
+    """Return the files of whose rows all satisfy a condition."""
+    table, condition = part.part.table, head.condition
+    if condition is None:
+        return frozenset(part.files)
+    keys = {name: f"k{i}" for i, name in enumerate(table.partition_keys)}
+    if not is_evaluable(condition) or not condition.columns:
+        return frozenset()
+    if not all(o == head.occurrence and c in keys for o, c in condition.columns):
+        return frozenset()
+    predicate = f"({condition.render(lambda ref: keys[ref[1]])}) IS NOT TRUE"
+    doubtful = evaluator.partitions(table, predicate, parameters_for(condition, query.parameters))
+    return set(part.files) - set(doubtful)

@@ -16,7 +16,7 @@ import kartosql
 import kartosql.query
 from kartosql.engines.duckdb import evaluator
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.plan import lookup
+from kartosql.plan import dynamic_filters
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from written import write_dataset
@@ -123,7 +123,7 @@ def test_a_large_source_is_not_read_twice(connection, monkeypatch):
 
 
 def test_more_values_than_may_be_looked_up_are_no_condition(connection, monkeypatch):
-    monkeypatch.setattr(lookup, "MAX_VALUES", 2)
+    monkeypatch.setattr(dynamic_filters, "MAX_VALUES", 2)
     assert check(connection, monkeypatch, "SELECT i, p FROM big WHERE i IN (SELECT k FROM small)") == FILES
     assert check(connection, monkeypatch, "SELECT i, p FROM big WHERE i IN (SELECT k FROM small WHERE flag)") == 2
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 
 from kartosql.plan.columns import ColumnTypes
-from kartosql.plan.occurrences import Output, Relation, Scope
 from kartosql.plan.reader import ConditionReader
+from kartosql.plan.table_refs import Output, Relation, Scope
 from kartosql.predicate.tree import ColumnRef, Pieces
 from kartosql.sql.tokens import number_of
 
 Meaning = Callable[[ColumnRef], Pieces | None]
 
 
-class Passage:
+class Pushdown:
     """What stands for the output columns of a query inside of it, where a condition may be moved there."""
 
     def __init__(self, reader: ConditionReader, types: ColumnTypes) -> None:

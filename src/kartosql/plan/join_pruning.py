@@ -76,7 +76,7 @@ class Draft:
         )
 
 
-class Transfer:
+class JoinPruner:
     """Prunes the datasets of one occurrence by each other.
 
     A seed row needs a partner in every inner joined dataset, and rows of the others need a
