@@ -23,12 +23,12 @@ class Mutation:
     survives: str = ""
 
 
-JOINS, PASSING, EXTRACT = "plan/joins.py", "plan/predicate_pushdown.py", "plan/extract.py"
-DATASETS, EVALUATE, OVERLAY = "plan/prune.py", "plan/evaluate.py", "plan/overlays.py"
+JOINS, PUSHDOWN, EXTRACT = "plan/joins.py", "plan/predicate_pushdown.py", "plan/extract.py"
+PRUNE, EVALUATE, OVERLAYS = "plan/prune.py", "plan/evaluate.py", "plan/overlays.py"
 COLUMNS, READER, TREE = "plan/columns.py", "plan/reader.py", "predicate/tree.py"
-LOOKUP, TRANSFER, ENGINE = "plan/dynamic_filters.py", "plan/join_pruning.py", "engines/duckdb/"
-LESS, SHAPES, CELLS = "plan/limit_pushdown.py", "plan/limit_pushdown.py", "plan/cells.py"
-LOOKUPS, HELD, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
+DYNAMIC_FILTERS, JOIN_PRUNING, ENGINE = "plan/dynamic_filters.py", "plan/join_pruning.py", "engines/duckdb/"
+LIMITS, CELLS = "plan/limit_pushdown.py", "plan/cells.py"
+LOOKUPS, SORTED_INDEX, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
 FROM_SQL = "predicate/from_sql.py"
 BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
 
@@ -58,14 +58,14 @@ MUTATIONS = [
     Mutation("positional joins are pruned", EXTRACT, "if is_positional(scope.sources):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[positional]"),
     Mutation("sampled rows are pruned", EXTRACT, 'if select.args.get("sample"):', "if False:", by="tests/golden/test_sql.py::test_tables_that_must_not_be_pruned_are_kept_whole[using_sample_where]"),
     # -- through queries
-    Mutation("conditions pass all columns of an aggregation", PASSING, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[rollup_outer]"),
-    Mutation("conditions pass all columns of a window", PASSING, "return pieces if all(used <= partition for partition in windows) else None", "return pieces", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[window_below]"),
-    Mutation("one window's keys are enough", PASSING, "return pieces if all(used <= partition for partition in windows) else None", "return pieces if not windows or any(used <= partition for partition in windows) else None", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[two_windows]"),
-    Mutation("ROLLUP, CUBE and GROUPING SETS are simple", PASSING, "if not _is_simple(group):\n            return frozenset()", "if False:\n            return frozenset()", survives="what is grouped by outside of these is a key of each of their groups, and the parser puts nothing else there"),
+    Mutation("conditions pass all columns of an aggregation", PUSHDOWN, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[rollup_outer]"),
+    Mutation("conditions pass all columns of a window", PUSHDOWN, "return pieces if all(used <= partition for partition in windows) else None", "return pieces", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[window_below]"),
+    Mutation("one window's keys are enough", PUSHDOWN, "return pieces if all(used <= partition for partition in windows) else None", "return pieces if not windows or any(used <= partition for partition in windows) else None", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[two_windows]"),
+    Mutation("ROLLUP, CUBE and GROUPING SETS are simple", PUSHDOWN, "if not _is_simple(group):\n            return frozenset()", "if False:\n            return frozenset()", survives="what is grouped by outside of these is a key of each of their groups, and the parser puts nothing else there"),
     Mutation("floats are plain", COLUMNS, "BOOLEAN|DATE", "BOOLEAN|DOUBLE|FLOAT|DATE", by="tests/plan/test_rules.py::test_zeros_that_are_equal_are_not_the_same"),
     Mutation("texts with a collation are plain", COLUMNS, "return not self._evaluator.has_collation()", "return True", by="tests/plan/test_rules.py::test_texts_that_a_collation_makes_equal_are_not_the_same"),
-    Mutation("columns of set operations keep their type", PASSING, '''return (inner,) if self._types.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[union_coercion]"),
-    Mutation("expressions keep the type of a literal", PASSING, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")''', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("columns of set operations keep their type", PUSHDOWN, '''return (inner,) if self._types.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[union_coercion]"),
+    Mutation("expressions keep the type of a literal", PUSHDOWN, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")''', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation(
         "barriers are passed",
         EXTRACT,
@@ -97,17 +97,17 @@ MUTATIONS = [
     Mutation("pairs of an outer EXISTS are kept under grouping", EXTRACT, 'if scope is None or any(scope.select.args.get(key) for key in ("group", "having", "qualify", "distinct")):', "if scope is None:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("aggregates are ignored below EXISTS", EXTRACT, "if any(e.find(exp.AggFunc, exp.Anonymous) for e in scope.select.expressions):", "if False:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("all parts of a FULL JOIN's merged column are pruned", EXTRACT, "[c.condition for c in final if c.condition.columns and all(r[0] in parts for r in c.condition.columns)],", "[c.condition for c in final if c.condition.columns and any(r[0] in parts for r in c.condition.columns)],", by="tests/plan/test_extract.py::test_statements"),
-    Mutation("a lookup forgets what is NULL", LOOKUP, "if scan is not None and scan.is_empty:", "if True:", by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
-    Mutation("values looked up are cut off", LOOKUP, 'joined("AND", known) if known else None, own, MAX_VALUES)', 'joined("AND", [*known, Opaque("", ("FALSE",))]), own, MAX_VALUES)', by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
+    Mutation("a lookup forgets what is NULL", DYNAMIC_FILTERS, "if scan is not None and scan.is_empty:", "if True:", by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
+    Mutation("values looked up are cut off", DYNAMIC_FILTERS, 'joined("AND", known) if known else None, own, MAX_VALUES)', 'joined("AND", [*known, Opaque("", ("FALSE",))]), own, MAX_VALUES)', by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
     # -- structures
     Mutation("OR intersects", EVALUATE, "left |= files", "left = files if len(found) == 1 else left & files", by="tests/plan/test_extract.py::test_where"),
     Mutation("OR ignores what cannot be evaluated", EVALUATE, "files = self.all_files if files is None else files", "files = frozenset() if files is None else files", survives="an OR with such a part is not evaluated at all, see _can_prune"),
-    Mutation("two indices are evaluated as one", EVALUATE, "return frozenset(indexed) if len(indexed) <= 1 else None", "return frozenset(sorted(indexed)[:1])", by="tests/plan/test_extract.py::test_where"),
+    Mutation("two indices are evaluated as one", "indexes/inverted.py", "return next(iter(indexed)) if len(indexed) == 1 and", "return min(indexed) if indexed and", by="tests/plan/test_extract.py::test_where"),
     Mutation("NULL is in indices", ENGINE + "evaluator.py", "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("NaN is in indices", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and not never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("indices tell the zeros apart", TABLES, "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
     Mutation("a predicate that fails holds for nothing", ENGINE + "evaluator.py", 'f"coalesce(TRY({predicate}), true)"', 'f"coalesce(TRY({predicate}), false)"', by="tests/plan/test_evaluate.py::test_a_cast_that_fails_while_planning_keeps_the_file_and_fails_in_the_run"),
-    Mutation("columns of cubes are never NULL", DATASETS, "never_null = rows.never_null if", "never_null = frozenset(table.indices) if", by="tests/plan/test_prune.py::test_an_index_column_of_a_cube_may_be_null"),
+    Mutation("columns of cubes are never NULL", PRUNE, "never_null = rows.never_null if", "never_null = frozenset(table.indices) if", by="tests/plan/test_prune.py::test_an_index_column_of_a_cube_may_be_null"),
     Mutation("statistics forget NULL", ENGINE + "bounds.py", '"nulls <> 0"', '"false"', by="tests/engines/test_statistics.py"),
     Mutation("statistics forget NaN", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and self._session", "if False and self._session", by="tests/engines/test_statistics.py"),
     Mutation("statistics of <> are those of =", ENGINE + "bounds.py", 'f"low <> {constant} OR high <> {constant}"', 'f"low <> {constant} AND high <> {constant}"', by="tests/engines/test_statistics.py"),
@@ -126,23 +126,23 @@ MUTATIONS = [
     Mutation("the first rows of an ORDER BY suffice", "plan/limit_pushdown.py", '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("overlaid files are counted", "plan/limit_pushdown.py", "or scan.parts[0].overlaid or", "or", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cubes
-    Mutation("left joined datasets are pruned by their payload", DATASETS, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
-    Mutation("every condition makes a dataset inner", DATASETS, '''        if self._is_about(condition, payload):
+    Mutation("left joined datasets are pruned by their payload", PRUNE, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
+    Mutation("every condition makes a dataset inner", PRUNE, '''        if self._is_about(condition, payload):
             return rejects_null(''', '''        if self._is_about(condition, payload):
             return True or rejects_null(''', by="tests/plan/test_prune.py"),
-    Mutation("files that hide a row are dropped", DATASETS, "        if draft.files != before:", "        if False:", by="tests/plan/test_overlays.py"),
+    Mutation("files that hide a row are dropped", PRUNE, "        if draft.files != before:", "        if False:", by="tests/plan/test_overlays.py"),
     Mutation(
         "the last row does not win",
-        OVERLAY,
+        OVERLAYS,
         "        writes = self._writes\n        writes.asked += 1\n",
         "        return frozenset()\n        writes = self._writes\n        writes.asked += 1\n", by="tests/plan/test_overlays.py",
     ),
-    Mutation("overlays: ranges that touch are apart", OVERLAY, "if clusters and low <= end:", "if clusters and low < end:", by="tests/plan/test_overlaps.py"),
-    Mutation("overlays: unknown ranges are apart", OVERLAY, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]", by="tests/plan/test_overlaps.py"),
+    Mutation("overlays: ranges that touch are apart", OVERLAYS, "if clusters and low <= end:", "if clusters and low < end:", by="tests/plan/test_overlaps.py"),
+    Mutation("overlays: unknown ranges are apart", OVERLAYS, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]", by="tests/plan/test_overlaps.py"),
     Mutation("overlays: files of one partition are of one write", "plan/overlays.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False", by="tests/plan/test_overlays.py"),
-    Mutation("datasets that are used are dropped", DATASETS, "or used is None:\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used)", ":\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used or ())", by="tests/plan/test_prune.py::test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets"),
-    Mutation("the seed prunes by left joined datasets", TRANSFER, 'if other.join == "inner":', "if True:", by="tests/plan/test_prune.py"),
-    Mutation("join pruning: partners need no shared partition", TRANSFER, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_join_pruning.py::test_files_are_left_out_over_dimensions"),
+    Mutation("datasets that are used are dropped", PRUNE, "or used is None:\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used)", ":\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used or ())", by="tests/plan/test_prune.py::test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets"),
+    Mutation("the seed prunes by left joined datasets", JOIN_PRUNING, 'if other.join == "inner":', "if True:", by="tests/plan/test_prune.py"),
+    Mutation("join pruning: partners need no shared partition", JOIN_PRUNING, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_join_pruning.py::test_files_are_left_out_over_dimensions"),
     # -- looking up in indices
     Mutation("a held index is looked up in its first values", LOOKUPS, "if len(found) < limit:", "if True:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("an index file is looked up in its first values", LOOKUPS, "if found[0] < limit:", "if found[0] <= limit:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
@@ -153,9 +153,9 @@ MUTATIONS = [
     Mutation("any predicate may be asked of cut values", LOOKUPS, "if isinstance(found, bool) or not self._compares(predicate, parameters):", "if isinstance(found, bool):", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
     Mutation("cut values are compared with such that would be cut", LOOKUPS, 'clean = not any(isinstance(v, bytes) and b"\\0" in v for v in parameters.values())', "clean = True", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
     Mutation("NULL is in indices, beside partition keys", ENGINE + "evaluator.py", "return Candidates(found.files | files, found.note)", "return Candidates(found.files, found.note)", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
-    Mutation("a held index is read with one batch's dictionary", HELD, "if codes is None or not labels.dictionary.equals(last):", "if codes is None:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
-    Mutation("labels without a file are held", HELD, "if unknown or lists.null_count or labels.null_count:", "if False:", by="tests/engines/test_lookups.py::test_unusual_index_files_say_the_same_once_they_are_held"),
-    Mutation("text that is none is held", HELD, "values.validate(full=True)", "pass", survives="DuckDB refuses to store such text, and the index is not held then either"),
+    Mutation("a held index is read with one batch's dictionary", SORTED_INDEX, "if codes is None or not labels.dictionary.equals(last):", "if codes is None:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("labels without a file are held", SORTED_INDEX, "if unknown or lists.null_count or labels.null_count:", "if False:", by="tests/engines/test_lookups.py::test_unusual_index_files_say_the_same_once_they_are_held"),
+    Mutation("text that is none is held", SORTED_INDEX, "values.validate(full=True)", "pass", survives="DuckDB refuses to store such text, and the index is not held then either"),
     Mutation("an index is held before it is whole", TABLES, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
     Mutation("a value stands once in a held index", TABLES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("indices with a collation are held", TABLES, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_planner_tables.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
@@ -181,16 +181,16 @@ MUTATIONS = [
     Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
     Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
-    Mutation("files without rows are counted", LESS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
-    Mutation("no files have no count", LESS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
-    Mutation("rows are grouped by what is in no metadata", SHAPES, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("min and max have one argument", SHAPES, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("DISTINCT ON is DISTINCT", SHAPES, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("GROUP BY ROLLUP is answered from metadata", SHAPES, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("files without rows are counted", LIMITS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("no files have no count", LIMITS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("rows are grouped by what is in no metadata", LIMITS, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("min and max have one argument", LIMITS, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("DISTINCT ON is DISTINCT", LIMITS, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("GROUP BY ROLLUP is answered from metadata", LIMITS, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- LIMIT
-    Mutation("a LIMIT counts the rows of all files", LESS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
-    Mutation("a LIMIT in percent counts rows", SHAPES, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("a row becomes one row, whatever is selected", SHAPES, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT counts the rows of all files", LIMITS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
+    Mutation("a LIMIT in percent counts rows", LIMITS, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a row becomes one row, whatever is selected", LIMITS, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cells
     Mutation("binary values and floats are exact in indices", CELLS, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
@@ -201,20 +201,20 @@ MUTATIONS = [
     Mutation("a file is overlaid only by all its partners", "plan/overlays.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlays.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
     Mutation("a file name of any kind tells the write", "formats/kartothek/dataset.py", "[at if write is None else number", "[0 if write is None else number", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
     Mutation("a second file of a partition is one of another write", "formats/kartothek/naming.py", "(-[0-9a-f]{16})?", "", by="tests/write/test_rows.py::test_files_of_one_write_are_known_to_hold_different_cells"),
-    Mutation("dimensions are never NULL in any cube", OVERLAY, "if c in checked and c not in keys]", "if c not in keys]", by="tests/plan/test_overlaps.py::test_ranges_and_indices_are_not_trusted_where_dimensions_may_be_null"),
-    Mutation("where there are many pairs no file hides another", OVERLAY, "hiding.update(late)", "pass", by="tests/plan/test_overlaps.py::test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows"),
-    Mutation("where there are many files none is overlaid", OVERLAY, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
+    Mutation("dimensions are never NULL in any cube", OVERLAYS, "if c in checked and c not in keys]", "if c not in keys]", by="tests/plan/test_overlaps.py::test_ranges_and_indices_are_not_trusted_where_dimensions_may_be_null"),
+    Mutation("where there are many pairs no file hides another", OVERLAYS, "hiding.update(late)", "pass", by="tests/plan/test_overlaps.py::test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows"),
+    Mutation("where there are many files none is overlaid", OVERLAYS, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
     # -- transfer
-    Mutation("what a dimension leaves out hides nothing", TRANSFER, "left=n.left | files", "left=n.left", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("what a dimension leaves out hides nothing", JOIN_PRUNING, "left=n.left | files", "left=n.left", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
     Mutation("looked up values are as many as there may be", ENGINE + "evaluator.py", "if count > limit:", "if False:", by="tests/plan/test_dynamic_filters.py::test_more_values_than_may_be_looked_up_are_no_condition"),
-    Mutation("overwritten rows are looked up no more", LOOKUP, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
+    Mutation("overwritten rows are looked up no more", DYNAMIC_FILTERS, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached
     Mutation("a record that retracts another one is read, whatever its data", "plan/prune.py", "own &= part.rows.stable", "pass", by="tests/sources/test_attach_odf.py::test_a_later_record_counts_though_a_condition_does_not_hold_for_it"),
     Mutation("rows of a state are not those of files", "plan/limit_pushdown.py", "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", by="tests/sources/test_attach_odf.py::test_states_follow_from_records_whatever_is_pruned"),
     Mutation("an indexed column that other engines see otherwise", "indexes/skipping.py", "elif known is not None and (texts or known.family", "elif known is not None and (True or known.family", by="tests/sources/test_attach_metadata.py::test_texts_under_a_collation_are_not_compared_with_metadata"),
     Mutation("members of structs of another table", "indexes/skipping.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
-    Mutation("a column of files is the partition column of its name", "plan/prune.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
+    Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
     Mutation("texts are the same however they are read", "sources/skipping.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
     # -- plans that are kept
     Mutation("a plan is kept for all parameters", "plan/cache.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),

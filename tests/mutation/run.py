@@ -32,7 +32,8 @@ TESTS = {
     "golden": ["tests/golden/test_sql.py"],
     "plan": ["tests/plan/test_rules.py", "tests/plan/test_extract.py", "tests/plan"],
     "engines": [
-        f"tests/engines/test_{name}.py" for name in ("cells", "statistics", "lookups", "structures", "footers")
+        f"tests/engines/test_{name}.py"
+        for name in ("shared_cells", "statistics", "lookups", "planner_tables", "footers")
     ],
     "differential": ["tests/test_differential.py"],
 }
