@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
-from kartosql.engines.duckdb.statement import LOST_COLUMN, Statement
+from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
 from kartosql.plan.bind import bind
 from kartosql.query import Attempt
@@ -486,14 +486,14 @@ def test_in_whatever_order_attempts_fail_each_gives_up_one_assumption_more(attem
 def failures(monkeypatch) -> list[KartosqlError]:
     """What statements of DuckDB fail with from now on, one after the other, as long as there are any."""
     coming: list[KartosqlError] = []
-    stream = Statement.stream
+    stream = DuckStatement.stream
 
-    def failing(self: Statement, query: Any, *, ordered: bool = True) -> Any:
+    def failing(self: DuckStatement, query: Any, *, ordered: bool = True) -> Any:
         if coming:
             raise coming.pop(0)
         return stream(self, query, ordered=ordered)
 
-    monkeypatch.setattr(Statement, "stream", failing)
+    monkeypatch.setattr(DuckStatement, "stream", failing)
     return coming
 
 
@@ -522,9 +522,9 @@ def test_the_error_of_the_last_attempt_is_told(connection, failures):
 @pytest.mark.parametrize("fails", [False, True])
 def test_streams_of_one_query_that_begin_at_the_same_time_end_each_for_itself(connection, monkeypatch, fails):
     query, both, found = connection.sql("SELECT x FROM d ORDER BY x"), threading.Barrier(2), []
-    stream, statements, closed = Statement.stream, [], []
+    stream, statements, closed = DuckStatement.stream, [], []
 
-    def together(self: Statement, bound: Any, *, ordered: bool = True) -> Any:
+    def together(self: DuckStatement, bound: Any, *, ordered: bool = True) -> Any:
         statements.append(self)
         if ordered or not fails:
             both.wait(60)
@@ -533,9 +533,9 @@ def test_streams_of_one_query_that_begin_at_the_same_time_end_each_for_itself(co
         return stream(self, bound, ordered=ordered)
 
     for name in ("rest", "close"):
-        end = getattr(Statement, name)
-        monkeypatch.setattr(Statement, name, lambda self, *a, end=end: (closed.append(self), end(self, *a))[1])
-    monkeypatch.setattr(Statement, "stream", together)
+        end = getattr(DuckStatement, name)
+        monkeypatch.setattr(DuckStatement, name, lambda self, *a, end=end: (closed.append(self), end(self, *a))[1])
+    monkeypatch.setattr(DuckStatement, "stream", together)
     threads = [threading.Thread(target=lambda: found.append(query.reader().read_all())) for _ in range(2)]
     for thread in threads:
         thread.start()

@@ -15,7 +15,7 @@ from kartosql.engines.base import EngineStatement, RunStats
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.engines.duckdb.statement import LOST_COLUMN, Statement, table_names
+from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, table_names
 from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.failures import tells_failures, told
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
@@ -288,7 +288,7 @@ class Execution:
         if engine == "spark":
             from kartosql.engines.spark.engine import SparkStatement
 
-            if isinstance(former, Statement):
+            if isinstance(former, DuckStatement):
                 return SparkStatement(former, files, settings)
             # DuckDB opens files only where nothing else gives a column its type.
             untyped = any(pa.types.is_null(t) for table in every for t in table.types.values())
@@ -364,7 +364,7 @@ class SelectQuery(Query):
         with contextlib.closing(self._without_files()) as statement:
             return statement.describe(self._attempt.bound)
 
-    def _without_files(self) -> Statement:
+    def _without_files(self) -> DuckStatement:
         """Return a statement of DuckDB that opens no file."""
         runtime = self._context.runtime
         return runtime.statement(self._context.settings, FileAccess(runtime.store), keys=())

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from kartosql.sources.registry import Attachments
     from kartosql.write.operation import Operation
-    from kartosql.write.rows import Progress
+    from kartosql.write.rows import WriteProgress
 
-    Tell = Callable[[Progress], None]
+    Tell = Callable[[WriteProgress], None]
 
 Repartition = bool | Literal["range"]
 

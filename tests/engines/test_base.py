@@ -7,13 +7,13 @@ import inspect
 import pytest
 
 from kartosql.engines.base import EngineStatement
-from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.engines.spark.engine import SparkStatement
 
 MEMBERS = [name for name in vars(EngineStatement) if inspect.isfunction(vars(EngineStatement)[name]) and name[0] != "_"]
 
 
-@pytest.mark.parametrize("kind", [Statement, SparkStatement])
+@pytest.mark.parametrize("kind", [DuckStatement, SparkStatement])
 def test_a_statement_of_an_engine_has_what_the_protocol_asks_for(kind):
     assert {"describe", "prepare", "stream", "interrupt", "close"} <= set(MEMBERS)
     for name in MEMBERS:

@@ -16,7 +16,7 @@ import builders
 import kartosql
 from kartosql.engines.duckdb import statement
 from kartosql.engines.duckdb.relations import Relations
-from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.errors import FormatError, LimitError
 from kartosql.plan.cache import LEARNED
 from kartosql.store import Store
@@ -117,13 +117,13 @@ def test_one_statement_may_run_many_times_at_once(connection):
 def bound(monkeypatch) -> list[str]:
     """Texts that were bound."""
     texts: list[str] = []
-    query = Statement._query
+    query = DuckStatement._query
 
-    def noting(self: Statement, bound_query: Any) -> Any:
+    def noting(self: DuckStatement, bound_query: Any) -> Any:
         texts.append(bound_query.text)
         return query(self, bound_query)
 
-    monkeypatch.setattr(Statement, "_query", noting)
+    monkeypatch.setattr(DuckStatement, "_query", noting)
     return texts
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store.conditional import Version
-from kartosql.write.commit import Attempt, Fate
+from kartosql.write.commit import CommitAttempt, Fate
 from kartosql.write.document import RECENT, Head, succeed
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -45,31 +45,31 @@ MANY = [str(n) for n in range(RECENT + 1)]
     ],
 )
 def test_what_a_later_head_tells(now, fate):
-    assert Attempt(BEFORE, None, False).fate(now, "me", ["mine"]) is fate
+    assert CommitAttempt(BEFORE, None, False).fate(now, "me", ["mine"]) is fate
 
 
 def test_without_conditions_an_unanswered_put_may_happen_at_any_time():
     now = _head("2", "a", "b")
-    assert Attempt(BEFORE, None, False, False).fate(now, "me", ["mine"]) is Fate.OPEN
-    assert Attempt(BEFORE, None, True, False).fate(now, "me", ["mine"]) is Fate.LOST
+    assert CommitAttempt(BEFORE, None, False, False).fate(now, "me", ["mine"]) is Fate.OPEN
+    assert CommitAttempt(BEFORE, None, True, False).fate(now, "me", ["mine"]) is Fate.LOST
 
 
 def test_a_refused_put_is_lost_with_the_dataset():
-    assert Attempt(BEFORE, None, True).fate(None, "me", ["mine"]) is Fate.LOST
+    assert CommitAttempt(BEFORE, None, True).fate(None, "me", ["mine"]) is Fate.LOST
 
 
 def test_of_a_commit_without_files_only_the_id_can_tell():
     now = _head("2", "a", *MANY)
-    assert Attempt(BEFORE, None, False).fate(now, "me", ()) is Fate.UNKNOWN
+    assert CommitAttempt(BEFORE, None, False).fate(now, "me", ()) is Fate.UNKNOWN
 
 
 def test_the_first_commit_of_a_new_dataset():
-    first = Attempt(None, None, False)
+    first = CommitAttempt(None, None, False)
     assert first.fate(None, "me", ["mine"]) is Fate.OPEN
     assert first.fate(_head("1", "other"), "me", ["mine"]) is Fate.LOST
     assert first.fate(_head("1", "me", "other"), "me", ["mine"]) is Fate.LANDED
 
 
 def test_the_version_of_an_attempt_is_that_of_its_head():
-    assert Attempt(BEFORE, None, False).version == Version("1")
-    assert replace(Attempt(BEFORE, None, False), head=None).version is None
+    assert CommitAttempt(BEFORE, None, False).version == Version("1")
+    assert replace(CommitAttempt(BEFORE, None, False), head=None).version is None

@@ -14,7 +14,7 @@ from kartosql.formats.kartothek.naming import write_id
 from kartosql.write import rows as rows_module
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
-from kartosql.write.rows import Progress, discard
+from kartosql.write.rows import WriteProgress, discard
 from kartosql.write.sorting import SpillingSorter
 from written import write_rows
 
@@ -283,10 +283,10 @@ def test_an_interrupt_leaves_nothing_behind(store, streamed):
 
 
 def test_progress_counts_up_to_everything(store):
-    seen: list[Progress] = []
+    seen: list[WriteProgress] = []
     written = write_rows(store, open_rows(shuffled(100, 20), "seed"), CUBE, progress=seen.append)
     assert [p.files for p in seen] == list(range(1, 21))
-    assert seen[-1] == Progress("seed", 100, 20, written.bytes)
+    assert seen[-1] == WriteProgress("seed", 100, 20, written.bytes)
     assert [p.rows for p in seen] == sorted(p.rows for p in seen)
 
 

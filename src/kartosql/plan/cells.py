@@ -13,7 +13,7 @@ from kartosql.tables.table import FileTable
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSelection:
     """The rows for which a predicate is TRUE; ``names`` are the names by which it calls the columns."""
 
     names: Mapping[str, str]
@@ -48,7 +48,7 @@ class Cells(Protocol):
         files: Files,
         target: FileTable,
         column: str,
-        rows: Rows | None,
+        rows: RowSelection | None,
     ) -> Files:
         """Return the files of ``target`` with a value of ``column`` that one of the ``files`` of ``source`` has.
 
@@ -56,13 +56,15 @@ class Cells(Protocol):
         from the same structures, or, given ``rows``, out of those rows of the files.
         """
 
-    def holding_cells(self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows) -> Files:
+    def holding_cells(
+        self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: RowSelection
+    ) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``.
 
         ``dimensions`` are indexed columns of the cell, which ``rows`` also names.
         """
 
-    def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
+    def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: RowSelection) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
 
 

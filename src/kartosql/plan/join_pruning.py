@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kartosql.indexes.index import Files
-from kartosql.plan.cells import Cells, Rows, is_exact
+from kartosql.plan.cells import Cells, RowSelection, is_exact
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.plan.scan import Alternative, Step
 from kartosql.predicate.tree import Condition, joined, parameters_for
@@ -152,16 +152,16 @@ class JoinPruner:
         """Return what it takes to scan files, in bytes."""
         return self._cells.data_bytes(draft.part.table, files) + FILE_BYTES * len(files)
 
-    def _rows(self, source: Draft, column: str) -> Rows:
+    def _rows(self, source: Draft, column: str) -> RowSelection:
         """Return the rows of a dataset that its own conditions leave."""
         if not source.own:
-            return Rows({column: "x0"}, "TRUE", {})
+            return RowSelection({column: "x0"}, "TRUE", {})
         condition = joined("AND", list(source.own))
         # Names of their own: those of columns may differ only in case.
         columns = dict.fromkeys([column, *(name for _, name in sorted(condition.columns))])
         names = {name: f"x{i}" for i, name in enumerate(columns)}
         predicate = condition.render(lambda ref: names[ref[1]])
-        return Rows(names, predicate, parameters_for(condition, self._parameters))
+        return RowSelection(names, predicate, parameters_for(condition, self._parameters))
 
 
 def _same_partitions(target: Draft, source: Draft) -> Files:

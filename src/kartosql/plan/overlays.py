@@ -9,7 +9,7 @@ from typing import Any
 
 from kartosql.indexes.index import Files
 from kartosql.memo import memoized
-from kartosql.plan.cells import Cells, Rows, is_exact
+from kartosql.plan.cells import Cells, RowSelection, is_exact
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.table import FileTable, Overlay, Part
@@ -220,7 +220,7 @@ class Overlays:
         # Names of their own: those of columns may differ only in case.
         columns = dict.fromkeys([*key, *(name for _, name in sorted(condition.columns))])
         names = {column: f"x{i}" for i, column in enumerate(columns)}
-        rows = Rows(
+        rows = RowSelection(
             names, condition.render(lambda column: names[column[1]]), dict(parameters_for(condition, parameters))
         )
         if self._indexed and len(pairs) > MAX_PROBES:
@@ -231,7 +231,7 @@ class Overlays:
             return pairs
         return {(e, f) for e, f in pairs if self._cells.share_cells(self._table, e, f, key, rows)}
 
-    def _holding(self, early: int, pairs: Pairs, rows: Rows) -> Files:
+    def _holding(self, early: int, pairs: Pairs, rows: RowSelection) -> Files:
         late = frozenset(f for e, f in pairs if e == early)
         return self._cells.holding_cells(self._table, early, late, self._indexed, rows)
 

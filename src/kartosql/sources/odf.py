@@ -12,7 +12,7 @@ from kartosql.errors import FormatError, SqlError
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
 from kartosql.formats.odf.columns import Columns, columns_of
-from kartosql.formats.odf.verify import Check, verify
+from kartosql.formats.odf.verify import HashCheck, verify
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.sources.folder_table import FileColumns, FolderTable
 from kartosql.sources.source import AttachLocation, AttachOptions
@@ -67,7 +67,7 @@ class OdfDataset:
     def close(self) -> None:
         """Do nothing: statements that were made may still read the files."""
 
-    def verify(self) -> list[Check]:
+    def verify(self) -> list[HashCheck]:
         """Check blocks, files and records by their hashes; raises what ``read_chain`` raises."""
         self._blocks.clear()
         return list(verify(read_chain(self._read, self.store.url), self.store.read, self.store.url))

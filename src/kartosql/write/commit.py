@@ -56,7 +56,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True)
-class Attempt:
+class CommitAttempt:
     """A put in the place of ``head``; ``was_refused`` says that the store answered, with no.
 
     One that is not ``conditional`` may happen at any time, whatever stands there by then.
@@ -204,7 +204,7 @@ class _Committing:
         self.grace = grace
         self.race = race
         self.id = new_id()
-        self.attempts: list[Attempt] = []  # puts that may have happened, or may happen yet
+        self.attempts: list[CommitAttempt] = []  # puts that may have happened, or may happen yet
         self.winner: Head | None = None
 
     def run(self) -> Committed:
@@ -236,7 +236,7 @@ class _Committing:
             return self._committed(self.change, landed.head, landed.prepared, head)
         return self._try(head)
 
-    def _landed(self, head: Head | None) -> Attempt | None:
+    def _landed(self, head: Head | None) -> CommitAttempt | None:
         """Return the attempt that the document shows, and forget those that cannot happen any more."""
         for attempt in list(self.attempts):
             fate = self._fate(attempt, head)
@@ -249,7 +249,7 @@ class _Committing:
                 attempt.discard(self.store)
         return None
 
-    def _fate(self, attempt: Attempt, head: Head | None) -> Fate:
+    def _fate(self, attempt: CommitAttempt, head: Head | None) -> Fate:
         return attempt.fate(head, self.id, self.change.added)
 
     def _base(self, change: Change, head: Head | None) -> Head | None:
@@ -270,13 +270,13 @@ class _Committing:
             self.winner = head
             return None
         except KartosqlError:
-            Attempt(head, prepared, True).discard(self.store)
+            CommitAttempt(head, prepared, True).discard(self.store)
             raise
         return self._committed(self.change, head, prepared)
 
     def _doubt(self, head: Head | None, prepared: Prepared | None, error: Exception) -> None:
         was_refused = isinstance(error, PreconditionFailed)
-        self.attempts.append(Attempt(head, prepared, was_refused, self.store.is_conditional))
+        self.attempts.append(CommitAttempt(head, prepared, was_refused, self.store.is_conditional))
 
     def _committed(
         self, change: Change, before: Head | None, prepared: Prepared | None, found: Head | None = None
@@ -326,7 +326,7 @@ class _Dropping(_Committing):
 
     is_primary = True
 
-    def _landed(self, head: Head | None) -> Attempt | None:
+    def _landed(self, head: Head | None) -> CommitAttempt | None:
         if self.attempts and (head is None or head.is_absent):
             return self.attempts[-1]
         if self.attempts and head is not None and head.version != self.attempts[-1].version:
@@ -526,7 +526,7 @@ class _Transaction(_Committing):
             return None
         return head, prepared
 
-    def _fate(self, attempt: Attempt, head: Head | None) -> Fate:
+    def _fate(self, attempt: CommitAttempt, head: Head | None) -> Fate:
         if head is not None and self.id in head.unfinished:
             return Fate.LANDED
         if self.change.drop and (head is None or (head.is_absent and head.intent is None)):

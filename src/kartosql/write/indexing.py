@@ -91,7 +91,7 @@ def _labelled(files: pa.Array, labels: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(files, pa.array(labels, pa.string()), safe=False)
 
 
-class Pairs:
+class Postings:
     """The pairs of one column, handed in by several threads; more than ``limit`` bytes of them go to disk."""
 
     def __init__(self, type_: pa.DataType, sorter: SpillingSorter | None, limit: int) -> None:

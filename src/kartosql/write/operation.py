@@ -30,7 +30,7 @@ from kartosql.write.layout import Layout
 from kartosql.write.rebase import GRACE
 from kartosql.write.recovery import read_head
 from kartosql.write.retry import RetryPolicy
-from kartosql.write.rows import DEFAULT_MEMORY, Progress, WriteOptions, Written, discard, joined, write_rows
+from kartosql.write.rows import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, discard, joined, write_rows
 from kartosql.write.schema import common_schema, schema_bytes
 from kartosql.write.sorting import SpillingSorter, ordered
 
@@ -54,7 +54,7 @@ class Operation:
         memory: int = DEFAULT_MEMORY,
         sorter: SpillingSorter | None = None,
         single_writer: bool = False,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[WriteProgress], None] | None = None,
         row_group_rows: int = files.ROW_GROUP_ROWS,
         patience: RetryPolicy | None = None,
         grace: dt.timedelta = GRACE,

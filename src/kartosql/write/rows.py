@@ -18,7 +18,7 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.write import files
-from kartosql.write.indexing import Pairs, unique_values
+from kartosql.write.indexing import Postings, unique_values
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import Layout
 from kartosql.write.sorting import SpillingSorter, check_columns, check_label, folders, in_order, ordered, run_starts
@@ -29,7 +29,7 @@ MIN_FLUSH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Progress:
+class WriteProgress:
     """How far the writing of a dataset has come: what stands in the store already."""
 
     dataset: str
@@ -70,7 +70,7 @@ class WriteOptions:
 
     sorter: SpillingSorter | None = None
     memory: int = DEFAULT_MEMORY
-    progress: Callable[[Progress], object] | None = None
+    progress: Callable[[WriteProgress], object] | None = None
     row_group_rows: int = files.ROW_GROUP_ROWS
     rows_per_file: int | None = None
 
@@ -167,7 +167,7 @@ class _Files:
         self._columns = files.file_columns(schema, layout.partition_on)
         self._format = files.FileFormat(layout, options.row_group_rows)
         limit = options.memory // 8 // max(1, len(layout.index_columns))
-        self._pairs = {c: Pairs(schema.field(c).type, options.sorter, limit) for c in layout.index_columns}
+        self._pairs = {c: Postings(schema.field(c).type, options.sorter, limit) for c in layout.index_columns}
         # One id per call, as the original does: it tells which files cannot overlay each other.
         self._write_id = write_id or uuid.uuid4().hex
         self._is_shared = write_id is not None
@@ -285,7 +285,7 @@ class _Files:
         self._bytes += written
         if self._progress is not None:
             done = self._files - len(self._waiting)
-            self._progress(Progress(self._layout.name, self._rows, done, self._bytes))
+            self._progress(WriteProgress(self._layout.name, self._rows, done, self._bytes))
 
     def finish(self) -> Written:
         """Wait for all files and return what was written."""
@@ -302,7 +302,7 @@ class _Files:
         return Written(self._layout, self._schema, tuple(self._labels), keys, pairs, self._rows, self._bytes)
 
 
-def _collect(rows: pa.Table, pairs: Mapping[str, Pairs], number: int) -> dict[str, int]:
+def _collect(rows: pa.Table, pairs: Mapping[str, Postings], number: int) -> dict[str, int]:
     """Add the values of some rows of a file to the pairs of each column, and return how many there are."""
     distinct = {}
     for column, found in pairs.items():
@@ -316,7 +316,7 @@ class _LargeFile:
     """A file that is written while its rows come in, one run of row groups after the other."""
 
     def __init__(
-        self, store: Store, key: str, format_: files.FileFormat, pairs: Mapping[str, Pairs], number: int
+        self, store: Store, key: str, format_: files.FileFormat, pairs: Mapping[str, Postings], number: int
     ) -> None:
         self._format, self._pairs, self._number = format_, pairs, number
         self._context = contextlib.ExitStack()

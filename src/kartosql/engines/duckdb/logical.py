@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.engines.duckdb.types import literal
 from kartosql.errors import NotPortable, Span
 from kartosql.plan.bind import BoundQuery, texts_of
@@ -47,7 +47,7 @@ class LogicalPlan:
         return _origin(self.edits, first), max(_origin(self.edits, last), _origin(self.edits, first) + 1)
 
 
-def _volatile(statement: Statement) -> frozenset[str]:
+def _volatile(statement: DuckStatement) -> frozenset[str]:
     """Return the names of functions that give another value at each call; those of one DuckDB are always the same."""
     if not _functions:
         rows = statement.rows("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'")
@@ -73,7 +73,7 @@ def _origin(edits: Sequence[tuple[Span, str]], place: int) -> int:
 class Logical:
     """Binds one statement in a session over empty tables, and evaluates its constants."""
 
-    def __init__(self, statement: Statement) -> None:
+    def __init__(self, statement: DuckStatement) -> None:
         self._statement = statement
 
     def plan(self, query: BoundQuery, scan: Scan) -> LogicalPlan:

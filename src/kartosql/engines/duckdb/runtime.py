@@ -14,7 +14,7 @@ from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import FOOTER_CACHE_FILES, Instance
-from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
 from kartosql.stopping import Works, is_stopped, shielded
@@ -140,11 +140,11 @@ class Runtime:
         tables: Iterable[FileTable] = (),
         keys: Sequence[str] | None = None,
         scan: Scan | None = None,
-    ) -> Statement:
+    ) -> DuckStatement:
         """Return a statement over ``tables`` that reads the files ``keys``.
 
         Without ``keys`` it may be begun before its files are known; they are given to
-        ``Statement.prepare`` by the scan then. If the views of ``scan`` are still there, they
+        ``DuckStatement.prepare`` by the scan then. If the views of ``scan`` are still there, they
         are used again, and so is what fits of those of another scan. Without ``scan`` the
         statement has a transaction of its own.
         """
@@ -164,7 +164,7 @@ class Runtime:
                 instance.lock(allowed, files.names(sorted(allowed)), every if whole else ())
 
         try:
-            return Statement(
+            return DuckStatement(
                 instance,
                 files,
                 self.footers,
@@ -178,11 +178,11 @@ class Runtime:
             instance.close()
             raise
 
-    def _take_resting(self, settings: Settings, scan: Scan, files: FileAccess) -> Statement | None:
+    def _take_resting(self, settings: Settings, scan: Scan, files: FileAccess) -> DuckStatement | None:
         values = settings.engine_settings()
         with self._guard:
             for at, found in enumerate(self._idle):
-                statement: Statement | None = found.resting
+                statement: DuckStatement | None = found.resting
                 if statement is not None and found.settings == values and statement.resumes(scan, files):
                     self._idle.pop(at)
                     found.resting = None

@@ -15,7 +15,7 @@ from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.indexes.index import Files
-from kartosql.plan.cells import Rows
+from kartosql.plan.cells import RowSelection
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ class DuckCells:
         return index.repeats
 
     def files_sharing(
-        self, source: FileTable, files: Files, target: FileTable, column: str, rows: Rows | None
+        self, source: FileTable, files: Files, target: FileTable, column: str, rows: RowSelection | None
     ) -> Files:
         """Return the files of ``target`` with a value of ``column`` that one of the ``files`` of ``source`` has."""
         if rows is None:
-            values, rows = self._values(source, files, column), Rows({}, "TRUE", {})
+            values, rows = self._values(source, files, column), RowSelection({}, "TRUE", {})
         else:
             inner = self._session.relations.rows_of(source, sorted(files), RowRequest(rows.names))
             values = f"SELECT DISTINCT {rows.names[column]} AS v FROM ({inner}) WHERE "
@@ -163,7 +163,9 @@ class DuckCells:
 
     # -- cells -----------------------------------------------------------------------------------
 
-    def holding_cells(self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: Rows) -> Files:
+    def holding_cells(
+        self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: RowSelection
+    ) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
         found_rows = f"({self._session.relations.rows_of(table, [early], RowRequest(rows.names))})"
         joins = ""
@@ -180,7 +182,7 @@ class DuckCells:
         )
         return late if isinstance(found, bool) else frozenset(row[0] for row in found)
 
-    def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: Rows) -> bool:
+    def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: RowSelection) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
         early_rows = self._session.relations.rows_of(table, [early], RowRequest(rows.names))
         cells = self._session.relations.rows_of(table, [late], RowRequest({c: rows.names[c] for c in key}))

@@ -102,7 +102,7 @@ FOLDING = "expression_rewriter"  # the optimizer that computes constants
 _QUERIES = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)
 
 
-class Statement(EngineSession):
+class DuckStatement(EngineSession):
     """A session for one statement, in one transaction that is rolled back at the end.
 
     ``lock`` locks a fresh instance before the user's text runs; ``give_back`` takes the instance
@@ -115,7 +115,7 @@ class Statement(EngineSession):
         instance: Instance,
         files: FileAccess,
         footers: Footers,
-        former: Statement | None = None,
+        former: DuckStatement | None = None,
         *,
         lock: Callable[[Sequence[str]], None],
         give_back: Callable[[Any, bool], None],

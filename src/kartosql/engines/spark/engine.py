@@ -15,7 +15,7 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.logical import Logical
-from kartosql.engines.duckdb.statement import Statement
+from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.scan import ScanFrames, check_types, stored_columns
@@ -75,7 +75,7 @@ class SparkStatement:
     holds the clock. A Spark session is taken, or started, when views are made.
     """
 
-    def __init__(self, statement: Statement, files: FileAccess, settings: Settings) -> None:
+    def __init__(self, statement: DuckStatement, files: FileAccess, settings: Settings) -> None:
         self._statement = statement
         self._files = files
         self._settings = settings

@@ -21,7 +21,7 @@ Verdict = Literal["compatible", "incompatible", "no-op"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SchemaChange:
     """What a schema changes against the one before, in words, and the verdict."""
 
     verdict: Verdict
@@ -37,21 +37,21 @@ class _Difference:
     is_allowed: bool
 
 
-def compare_events(old: Event, new: Event) -> Change:
+def compare_events(old: Event, new: Event) -> SchemaChange:
     """Return what a SetDataSchema event changes against the one before; raises ``odf-invalid-schema``."""
     raw = old.get("schema") is None, new.get("schema") is None
     before, after = event_schema(old), event_schema(new)
     if raw == (True, True):
         return compare_schemas(before, after)
     if old.get("schema") == new.get("schema"):
-        return Change("no-op", ())
+        return SchemaChange("no-op", ())
     # Raw schemas say of columns that they may be NULL where the data never were.
     return _change(before, after, _Rules(with_optionality=raw[0] == raw[1], from_null=False))
 
 
-def compare_schemas(old: pa.Schema, new: pa.Schema) -> Change:
+def compare_schemas(old: pa.Schema, new: pa.Schema) -> SchemaChange:
     """Return what an Arrow schema changes against another one."""
-    return Change("no-op", ()) if old.equals(new, check_metadata=True) else _change(old, new, _RAW)
+    return SchemaChange("no-op", ()) if old.equals(new, check_metadata=True) else _change(old, new, _RAW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class _Rules:
 _RAW = _Rules(with_optionality=True, from_null=True)
 
 
-def _change(old: pa.Schema, new: pa.Schema, rules: _Rules) -> Change:
+def _change(old: pa.Schema, new: pa.Schema, rules: _Rules) -> SchemaChange:
     found = list(_fields(old, new, "", rules)) or [_Difference("attributes changed", True)]
     verdict: Verdict = "compatible" if all(d.is_allowed for d in found) else "incompatible"
-    return Change(verdict, tuple(d.text for d in found))
+    return SchemaChange(verdict, tuple(d.text for d in found))
 
 
 def _fields(old: Iterable[pa.Field], new: Iterable[pa.Field], path: str, rules: _Rules) -> Iterator[_Difference]:

@@ -15,7 +15,7 @@ from kartosql.formats.odf.logical import NotCheckable, logical_hash_of
 
 
 @dataclass(frozen=True)
-class Check:
+class HashCheck:
     """What was checked, and how that went: ok, mismatch, missing or not checkable."""
 
     number: int
@@ -26,20 +26,20 @@ class Check:
     note: str | None = None
 
 
-def verify(chain: Chain, read: Callable[[str], bytes], where: str) -> Iterator[Check]:
+def verify(chain: Chain, read: Callable[[str], bytes], where: str) -> Iterator[HashCheck]:
     """Yield the checks of a chain, whose blocks and order were checked when it was read, and of its data."""
     slices = {s.link.hash: s for s in chain.slices}
     for link in chain.links:
         number = link.block.sequence_number
-        yield Check(number, link.block.event["kind"], f"blocks/{link.hash}", "block hash", "ok")
+        yield HashCheck(number, link.block.event["kind"], f"blocks/{link.hash}", "block hash", "ok")
         found = slices.get(link.hash)
         if found is not None:
             yield from _data(number, found, read, where)
 
 
-def _data(number: int, slice_: Slice, read: Callable[[str], bytes], where: str) -> Iterator[Check]:
-    def made(check: str, result: str, note: str | None = None) -> Check:
-        return Check(number, "data", slice_.key, check, result, note)
+def _data(number: int, slice_: Slice, read: Callable[[str], bytes], where: str) -> Iterator[HashCheck]:
+    def made(check: str, result: str, note: str | None = None) -> HashCheck:
+        return HashCheck(number, "data", slice_.key, check, result, note)
 
     try:
         data = read(slice_.key)

@@ -21,7 +21,7 @@ from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 from kartosql.write.spark import task
 from kartosql.write.spark.ship import shipped
-from kartosql.write.spark.task import Address, Work
+from kartosql.write.spark.task import Address, SparkTask
 
 _SCHEMA = "task long, answer string"
 _NOISE = re.compile(r"at |\.\.\. |File |Traceback|JVM stacktrace|\^+$")
@@ -68,7 +68,7 @@ class Job:
     def _tag(self) -> str:
         return f"kartosql-{self.id}"
 
-    def run(self, frame: Any, work: Work) -> list[Mapping[str, Any]]:
+    def run(self, frame: Any, work: SparkTask) -> list[Mapping[str, Any]]:
         """Do ``work`` on the rows of a DataFrame, and return what tasks answer, in their order.
 
         Raises what tasks met, ``store-unreachable`` and ``spark-job-failed``.
@@ -80,7 +80,7 @@ class Job:
             raise task.as_error(json.loads(self.store.read(self.token)))
         return answers
 
-    def mapped(self, frame: Any, work: Work, schema: Any) -> Any:
+    def mapped(self, frame: Any, work: SparkTask, schema: Any) -> Any:
         """Return the DataFrame of what ``work`` makes of the rows of a DataFrame."""
         with warnings.catch_warnings():
             # It asks for pandas, and warns of versions that it has not seen, also where Arrow alone is used.

@@ -14,7 +14,7 @@ from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.store import Store
 from kartosql.write.inputs import Rows, invalid_data, open_rows, storage_schema, without_index
 from kartosql.write.layout import Layout
-from kartosql.write.rows import Progress, WriteOptions, Written, write_rows
+from kartosql.write.rows import WriteOptions, WriteProgress, Written, write_rows
 from kartosql.write.sorting import check_columns, duplicate_cells
 from kartosql.write.spark.job import Job, discard, spark_errors
 from kartosql.write.spark.task import ReadCells, WriteRows, spark_name
@@ -179,7 +179,7 @@ def write_frames(
             discard(store, [f"{layout.uuid}/{layout.table}/"], job.id.__eq__)
             raise
     if options.progress is not None:
-        options.progress(Progress(layout.name, written.rows, len(written.keys), written.bytes))
+        options.progress(WriteProgress(layout.name, written.rows, len(written.keys), written.bytes))
     return written
 
 

@@ -21,7 +21,7 @@ from kartosql.store import Store
 from kartosql.text.secrets import redacted
 from kartosql.write import files
 from kartosql.write.files import copy_file, footer
-from kartosql.write.indexing import Pairs, values_of_file
+from kartosql.write.indexing import Postings, values_of_file
 from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge, Run, write_merged
@@ -79,7 +79,7 @@ class StoreFailed(Exception):
     """An error of the store, as text that the driver finds in the message of Spark."""
 
 
-def run(work: Work, batches: Batches) -> Iterator[pa.RecordBatch]:
+def run(work: SparkTask, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Do ``work`` on the rows of a task and yield what it answers.
 
     Errors of the data are answers, as trying again does not help against them. Those of the
@@ -122,7 +122,7 @@ def items(batches: Batches) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class Work:
+class SparkTask:
     """What all tasks of a job have in common.
 
     ``token`` is the key of an object that the driver put into ``store``; beside it go the files
@@ -169,7 +169,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class WriteRows(Work):
+class WriteRows(SparkTask):
     """Write rows, which arrive as columns in the order of ``schema``, as files of a dataset."""
 
     write_id: str
@@ -214,12 +214,12 @@ class _Indexed:
 
     def __init__(self) -> None:
         self.labels: list[str] = []
-        self._pairs: dict[str, Pairs] = {}
+        self._pairs: dict[str, Postings] = {}
 
     def add(self, column: str, values: pa.Array) -> None:
         """Take different values of the latest of the labels."""
         if column not in self._pairs:
-            self._pairs[column] = Pairs(values.type, task_sorter(), TASK_MEMORY // 8)
+            self._pairs[column] = Postings(values.type, task_sorter(), TASK_MEMORY // 8)
         self._pairs[column].add(len(self.labels) - 1, values)
 
     def put(self, store: Store, token: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class _Indexed:
 
 
 @dataclass(frozen=True)
-class ReadValues(Work):
+class ReadValues(SparkTask):
     """Read the different values of columns, for their indices, from files that arrive as label and key."""
 
     types: Mapping[str, pa.DataType]
@@ -249,7 +249,7 @@ class ReadValues(Work):
 
 
 @dataclass(frozen=True)
-class MergeFiles(Work):
+class MergeFiles(SparkTask):
     """Merge files that arrive as the number, the folders and the keys of a run.
 
     The ids of what is written begin with ``prefix``.
@@ -285,7 +285,7 @@ class MergeFiles(Work):
 
 
 @dataclass(frozen=True)
-class CopyFiles(Work):
+class CopyFiles(SparkTask):
     """Copy files that arrive as their number, their key, the folder to copy to and the id to have there."""
 
     source: Address
@@ -304,7 +304,7 @@ class CopyFiles(Work):
 
 
 @dataclass(frozen=True)
-class ReadCells(Work):
+class ReadCells(SparkTask):
     """Read columns of files, which arrive as their key and a text; yield both."""
 
     columns: tuple[str, ...]
@@ -322,7 +322,7 @@ class ReadCells(Work):
 
 
 @dataclass(frozen=True)
-class CollectMetadata(Work):
+class CollectMetadata(SparkTask):
     """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key."""
 
     layout: SkippingLayout

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kartosql.store import Store
 from kartosql.write import files
-from kartosql.write.indexing import Pairs
+from kartosql.write.indexing import Postings
 from kartosql.write.rows import WriteOptions
 
 PAIRS_PER_ROW_GROUP = 65_536
@@ -77,7 +77,7 @@ def collected(
     place_of = {label: place for place, label in enumerate(labels)}
     found = {}
     for name, type_ in types.items():
-        pairs = Pairs(type_, options.sorter, limit)
+        pairs = Postings(type_, options.sorter, limit)
         try:
             here = [answer for answer in answers if name in answer["pairs"]]
             store.map(partial(_add, store, name, pairs, place_of), here)
@@ -87,7 +87,7 @@ def collected(
     return found
 
 
-def _add(store: Store, name: str, pairs: Pairs, place_of: Mapping[str, int], answer: Mapping[str, Any]) -> None:
+def _add(store: Store, name: str, pairs: Postings, place_of: Mapping[str, int], answer: Mapping[str, Any]) -> None:
     key, places = answer["pairs"][name], [place_of[label] for label in answer["labels"]]
     with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
         for batch in file.iter_batches(PAIRS_PER_ROW_GROUP):

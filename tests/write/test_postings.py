@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kartosql.write.indexing import Pairs, unique_values
+from kartosql.write.indexing import Postings, unique_values
 from kartosql.write.sorting import SpillingSorter
 
 
@@ -31,7 +31,7 @@ def test_the_type_of_the_index_is_taken_where_it_is_given():
 
 @pytest.mark.parametrize("limit", [1, 100, 10**6], ids=["each alone", "some", "in memory"])
 def test_parts_of_a_file_may_share_values(tmp_path, limit):
-    pairs = Pairs(pa.int64(), SpillingSorter(str(tmp_path)), limit)
+    pairs = Postings(pa.int64(), SpillingSorter(str(tmp_path)), limit)
     parts = [(1, [1, 2]), (0, [2, 5]), (1, [2, 3]), (0, list(range(2, 50))), (2, [])]
     for file, values in parts:
         pairs.add(file, pa.array(values, pa.int64()))
@@ -45,12 +45,12 @@ def test_parts_of_a_file_may_share_values(tmp_path, limit):
 
 
 def test_without_a_sorter_pairs_stay_in_memory():
-    pairs = Pairs(pa.string(), None, 0)
+    pairs = Postings(pa.string(), None, 0)
     pairs.add(0, pa.array(["x"]))
     assert pairs.finish(["a", "b"]).to_pydict() == {"value": ["x"], "label": ["a"]}
 
 
 def test_a_column_without_values_has_no_pairs(tmp_path):
-    pairs = Pairs(pa.null(), SpillingSorter(str(tmp_path)), 0)
+    pairs = Postings(pa.null(), SpillingSorter(str(tmp_path)), 0)
     pairs.add(0, pa.nulls(0))
     assert pairs.finish(["a"]).num_rows == 0
