@@ -21,7 +21,7 @@ import kartosql
 from kartosql.connection import Connection
 from kartosql.engines.duckdb import engine_session, instance, remote
 from kartosql.errors import KartosqlError, LimitError, StoreError
-from kartosql.failures import failure_of, told
+from kartosql.failures import failure_of, translated_errors
 from kartosql.store.local import LocalFiles
 
 MANY = bool(os.environ.get("KARTOSQL_FAILURES"))  # every call and many limits, which takes minutes
@@ -98,7 +98,7 @@ def test_a_thread_that_does_not_start_is_a_limit():
 )
 def test_what_may_follow_from_the_data_is_no_failure_of_the_machine(error):
     assert failure_of(error) is None
-    with pytest.raises(type(error)), told():
+    with pytest.raises(type(error)), translated_errors():
         raise error
 
 

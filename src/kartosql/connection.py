@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kartosql.engines.duckdb.instance import check_setting
 from kartosql.errors import UsageError, text_of
-from kartosql.failures import tells_failures
+from kartosql.failures import translates_errors
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.bind import Parameters
 from kartosql.plan.report import ScanReport
@@ -73,7 +73,7 @@ def connect_as_owner(
     return found
 
 
-@tells_failures
+@translates_errors
 class Connection:
     """A store, the session's settings and the data registered by the user.
 

@@ -28,7 +28,7 @@ from kartosql.errors import (
     StoreError,
     UsageError,
 )
-from kartosql.failures import told
+from kartosql.failures import translated_errors
 from kartosql.render.values import is_binary, is_number
 from kartosql.result import Query, python_rows
 
@@ -309,7 +309,7 @@ class Cursor:
 
     def _stream(self, reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
         try:
-            with told():
+            with translated_errors():
                 for batch in reader:
                     assert self.query is not None
                     yield from python_rows(pa.Table.from_batches([batch]), self.query.types)

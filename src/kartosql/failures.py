@@ -41,7 +41,7 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
         return None
     text = _PREFIX.sub("", str(error)).strip()
     if isinstance(error, ValueError) and _TOO_LONG in text:
-        return UsageError(_told(action, "a number has more digits than any type of a column holds"))
+        return UsageError(_message(action, "a number has more digits than any type of a column holds"))
     if isinstance(error, MemoryError) or _is_memory(error, text.lower()):
         return out_of_memory(action, text)
     if isinstance(error, RuntimeError | ImportError) and _NO_THREAD.search(text.lower()):
@@ -52,7 +52,7 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
     if isinstance(error, PermissionError):
         return _of_number(errno.EACCES, action, text)
     if isinstance(error, TimeoutError | ConnectionError):
-        return StoreError(_told(action, text or type(error).__name__))
+        return StoreError(_message(action, text or type(error).__name__))
     return None
 
 
@@ -64,7 +64,7 @@ def reraise(error: BaseException, action: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def told(action: str | None = None) -> Iterator[None]:
+def translated_errors(action: str | None = None) -> Iterator[None]:
     """Raise errors of ours where the machine refuses something within the block."""
     try:
         yield
@@ -75,22 +75,22 @@ def told(action: str | None = None) -> Iterator[None]:
         raise
 
 
-def tells_failures(cls: type[_C]) -> type[_C]:
+def translates_errors(cls: type[_C]) -> type[_C]:
     """Let all that users call of a class raise errors of ours where the machine refuses something."""
     for name, found in vars(cls).copy().items():
         if (name.startswith("_") and name not in _CALLED) or name in _ALWAYS:
             continue
         if isinstance(found, property) and found.fget is not None:
-            setattr(cls, name, property(_telling(found.fget), doc=found.__doc__))
+            setattr(cls, name, property(_translating(found.fget), doc=found.__doc__))
         elif inspect.isfunction(found):
-            setattr(cls, name, _telling(found))
+            setattr(cls, name, _translating(found))
     return cls
 
 
-def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
+def _translating(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        with told(), _working(args[0]):
+        with translated_errors(), _working(args[0]):
             return function(*args, **keywords)
 
     return call
@@ -105,7 +105,7 @@ def _working(of: Any) -> contextlib.AbstractContextManager[None]:
 def out_of_memory(action: str | None, text: str) -> LimitError:
     """Return the error that memory ran out."""
     return LimitError(
-        _told(action, text or "the memory ran out"),
+        _message(action, text or "the memory ran out"),
         code="out-of-memory",
         hint="Raise memory_limit or the limit of the process, or select fewer columns and rows.",
     )
@@ -113,7 +113,7 @@ def out_of_memory(action: str | None, text: str) -> LimitError:
 
 def _no_thread(action: str | None) -> LimitError:
     return LimitError(
-        _told(action, "no more threads can be started"),
+        _message(action, "no more threads can be started"),
         code="too-many-threads",
         hint="Raise the limit (ulimit -u, or memory: each thread takes some), set threads, or close connections.",
     )
@@ -122,7 +122,7 @@ def _no_thread(action: str | None) -> LimitError:
 def _of_number(number: int, action: str | None, text: str) -> KartosqlError | None:
     if number in _NOT_OURS:
         return None
-    reason = _told(action, os.strerror(number) if action is not None else text or os.strerror(number))
+    reason = _message(action, os.strerror(number) if action is not None else text or os.strerror(number))
     if number in _DENIED:
         return StoreError(reason, code="access-denied", hint="Check what the user of this process may read and write.")
     if number in _DESCRIPTORS:
@@ -138,7 +138,7 @@ def _of_number(number: int, action: str | None, text: str) -> KartosqlError | No
     return StoreError(reason)
 
 
-def _told(action: str | None, reason: str) -> str:
+def _message(action: str | None, reason: str) -> str:
     reason = reason.split("\n")[0].strip()
     return f"{action}: {reason}" if action is not None else reason[:1].upper() + reason[1:]
 

@@ -17,7 +17,7 @@ from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, table_names
 from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError
-from kartosql.failures import tells_failures, told
+from kartosql.failures import translated_errors, translates_errors
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.limit_pushdown import counted
@@ -26,7 +26,7 @@ from kartosql.plan.reader import may_tell_time
 from kartosql.plan.report import ScanReport
 from kartosql.plan.scan import Scan
 from kartosql.result import Progress, Query
-from kartosql.routing import NOT_SPARK, begun, choose_engine
+from kartosql.routing import NOT_SPARK, choose_engine, started
 from kartosql.settings import Settings
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
@@ -220,7 +220,7 @@ class Execution:
             schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
             if report.engine == "spark":
                 # All rows come at once, and whether Spark has them is known before any is passed on.
-                batches = begun(batches)
+                batches = started(batches)
         except BaseException:
             self._close(statement)
             raise
@@ -306,7 +306,7 @@ class Execution:
             statement.close()
 
 
-@tells_failures
+@translates_errors
 class SelectQuery(Query):
     """A SELECT: bound to a snapshot when it is made, planned and run when rows are asked for."""
 
@@ -465,7 +465,7 @@ class SelectQuery(Query):
         rows = 0
         try:
             while True:
-                with told(), work:
+                with translated_errors(), work:
                     batch = next(batches, None)
                 if batch is None:
                     break

@@ -166,7 +166,7 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
     return total
 
 
-def begun(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def started(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return the same batches, the first of which was fetched."""
     first = next(batches, None)
     return iter(()) if first is None else chain([first], batches)

@@ -48,5 +48,5 @@ def _explain(request: Request, statement: Explain) -> ReportQuery:
     elif statement.kind == "why":
         from kartosql.insight.why import why
 
-        content = why(report, statement.file or "", request.session.mounts.shown)
+        content = why(report, statement.file or "", request.session.mounts.display_name)
     return ReportQuery(content, "explain", statement.format)

@@ -40,16 +40,16 @@ def file_metadata(files: Files, key: str, *, with_columns: bool = False) -> tupl
         except OSError:
             footer = footer_of(files.read(key))  # which raises an error of our own
         if footer is None:
-            raise FormatError(f"{files.shown(key)}: it is no Parquet file", code="corrupt-file")
+            raise FormatError(f"{files.display_name(key)}: it is no Parquet file", code="corrupt-file")
         found = arrow_metadata(footer)
         if with_columns and column_sizes(footer, found.schema) is None:
-            raise FormatError(f"{files.shown(key)}: columns of it are encrypted or damaged", code="corrupt-file")
+            raise FormatError(f"{files.display_name(key)}: columns of it are encrypted or damaged", code="corrupt-file")
         return found, size
     except KeyError:
-        raise FormatError(f"The file {files.shown(key)!r} is missing.", code="missing-file") from None
+        raise FormatError(f"The file {files.display_name(key)!r} is missing.", code="missing-file") from None
     except (pa.ArrowException, OSError) as e:
-        reraise(e, f"Cannot read {files.shown(key)!r}")
-        raise FormatError(f"{files.shown(key)}: {e}", code="corrupt-file") from None
+        reraise(e, f"Cannot read {files.display_name(key)!r}")
+        raise FormatError(f"{files.display_name(key)}: {e}", code="corrupt-file") from None
 
 
 def column_bytes(footer: pq.FileMetaData, columns: Iterable[str] | None = None) -> int:

@@ -192,7 +192,7 @@ class ScanReport(Report):
             "files_selected": len(selected),
             "bytes_total": self._bytes(files),
             "bytes_selected": self._bytes(selected),
-            "files": [table.shown(i) for i in part.files],
+            "files": [table.display_name(i) for i in part.files],
             "answered_from": "files" if part.summary is None else "metadata",
             "steps": [_step(s) for s in part.steps],
             "bytes_after_steps": [after for _, _, after in self._sized(part)],

@@ -87,7 +87,7 @@ class FolderTable:
             skipping=None,
         )
 
-    def shown(self, file: int) -> str:
+    def display_name(self, file: int) -> str:
         """Return the path of a file in the folder."""
         return self.labels[file]
 

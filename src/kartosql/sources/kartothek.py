@@ -86,7 +86,7 @@ class MovedTable(DatasetTable):
         """Data-skipping metadata of the files."""
         return self.origin.skipping
 
-    def shown(self, file: int) -> str:
+    def display_name(self, file: int) -> str:
         """Return the key of a file in its own store."""
         return self.origin.files[file]
 

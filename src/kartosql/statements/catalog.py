@@ -344,7 +344,7 @@ def files(source: Table, store: Files) -> pa.Table:
     for part in source.parts:
         sizes = store.map(lambda key: _size(store, key), part.table.files)
         for at, (label, size) in enumerate(zip(part.table.labels, sizes, strict=True)):
-            rows.append((part.name, label, part.table.shown(at), size))
+            rows.append((part.name, label, part.table.display_name(at), size))
     return _table(rows, dataset=pa.string(), label=pa.string(), key=pa.string(), bytes=pa.int64())
 
 

@@ -88,7 +88,7 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
         except FileNotFoundError:
             continue  # it went away meanwhile
         except OSError as e:
-            reraise(store.told(e), f"Cannot list {below!r} in {store.url!r}")
+            reraise(store.redacted(e), f"Cannot list {below!r} in {store.url!r}")
             raise
         with entries:
             for entry in entries:
@@ -125,10 +125,10 @@ def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
     except FileNotFoundError:
         return
     except PermissionError as e:
-        raise StoreError(f"No permission to list {store.url!r}.", code="access-denied") from store.told(e)
+        raise StoreError(f"No permission to list {store.url!r}.", code="access-denied") from store.redacted(e)
     except Exception as e:  # noqa: BLE001 - drivers raise anything
-        reraise(store.told(e), f"Cannot list {store.url!r}")
-        raise StoreError(f"Cannot list {store.url!r}: {store.told(e)}") from store.told(e)
+        reraise(store.redacted(e), f"Cannot list {store.url!r}")
+        raise StoreError(f"Cannot list {store.url!r}: {store.redacted(e)}") from store.redacted(e)
     cut = len(store.root) + 1
     for path, info in found.items():
         name = path[cut:]

@@ -26,8 +26,8 @@ class Files(Protocol):
     def local_path(self, key: str) -> str:
         """Return the absolute path of a local file."""
 
-    def shown(self, key: str) -> str:
-        """Return the name of a file for people."""
+    def display_name(self, key: str) -> str:
+        """Return the name of a file as messages and reports have it."""
 
     def size(self, key: str) -> int | None:
         """Return the size of a file in bytes; KeyError when there is none."""
@@ -93,8 +93,8 @@ class Mounts:
         store, rest = self.place(key)
         return store.local_path(rest)
 
-    def shown(self, key: str) -> str:
-        """Return the name of a file for people: its key, or the URL of what is attached."""
+    def display_name(self, key: str) -> str:
+        """Return the name of a file as messages and reports have it: its key, or the URL of what is attached."""
         try:
             store, rest = self.place(key)
         except KeyError:

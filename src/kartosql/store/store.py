@@ -204,7 +204,7 @@ class Store:
             try:
                 is_folder = stat.S_ISDIR(os.stat(self.root or "/").st_mode)
             except (OSError, ValueError) as e:
-                reraise(self.told(e), f"Cannot open {self.root!r}")
+                reraise(self.redacted(e), f"Cannot open {self.root!r}")
                 is_folder = False
             if not is_folder:
                 raise StoreError(
@@ -221,13 +221,13 @@ class Store:
         except PermissionError as e:
             raise StoreError(f"No permission to make {self.root!r}.", code="access-denied") from e
         except OSError as e:
-            reraise(self.told(e), f"Cannot make {self.root!r}")
+            reraise(self.redacted(e), f"Cannot make {self.root!r}")
             raise StoreError(f"Cannot make {self.root!r}: {e}") from e
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
 
-    def told(self, error: Exception) -> Exception:
+    def redacted(self, error: Exception) -> Exception:
         """Return what a driver raised, without the credentials that it may tell."""
         return harmless(error, self._options)
 
@@ -250,8 +250,8 @@ class Store:
         """Return whether a file is on a local disk."""
         return self.is_local
 
-    def shown(self, key: str) -> str:
-        """Return the name of a file for people."""
+    def display_name(self, key: str) -> str:
+        """Return the name of a file as messages and reports have it."""
         return key
 
     def admit(self, keys: Sequence[str]) -> None:
@@ -300,12 +300,12 @@ class Store:
         except FileNotFoundError:
             return []  # object stores have no empty folders
         except PermissionError as e:
-            raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from self.told(e)
+            raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from self.redacted(e)
         except Exception as e:  # noqa: BLE001 - drivers raise anything
             if self._is_torn(e):
                 return self._list(prefix)
-            reraise(self.told(e), f"Cannot list {self.url!r}")
-            raise no_answer(self._url, f"Cannot list {self.url!r}", e, self.told(e)) from self.told(e)
+            reraise(self.redacted(e), f"Cannot list {self.url!r}")
+            raise no_answer(self._url, f"Cannot list {self.url!r}", e, self.redacted(e)) from self.redacted(e)
         entries = []
         for row in rows:
             name = row["name"].rstrip("/").rsplit("/", 1)[-1]
@@ -334,13 +334,14 @@ class Store:
         except FileNotFoundError:
             return {}
         except PermissionError as e:
-            why = self.told(e)
+            why = self.redacted(e)
             raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from why
         except Exception as e:  # noqa: BLE001 - drivers raise anything
             if self._is_torn(e):
                 return self.list_below(prefix)
-            reraise(self.told(e), f"Cannot list {prefix!r} in {self.url!r}")
-            raise no_answer(self._url, f"Cannot list {prefix!r} in {self.url!r}", e, self.told(e)) from self.told(e)
+            reraise(self.redacted(e), f"Cannot list {prefix!r} in {self.url!r}")
+            why = self.redacted(e)
+            raise no_answer(self._url, f"Cannot list {prefix!r} in {self.url!r}", e, why) from why
         cut = len(self.root) + 1
         return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
 
@@ -442,12 +443,13 @@ class Store:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise KeyError(key) from None
         except PermissionError as e:
-            raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from self.told(e)
+            raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from self.redacted(e)
         except (FormatError, StoreError, KeyError):
             raise
         except Exception as e:  # noqa: BLE001 - drivers raise anything
-            reraise(self.told(e), f"Cannot read {key!r} in {self.url!r}")
-            raise no_answer(self._url, f"Cannot read {key!r} in {self.url!r}", e, self.told(e)) from self.told(e)
+            reraise(self.redacted(e), f"Cannot read {key!r} in {self.url!r}")
+            why = self.redacted(e)
+            raise no_answer(self._url, f"Cannot read {key!r} in {self.url!r}", e, why) from why
 
     # -- whole objects -------------------------------------------------------------------
 
@@ -613,9 +615,9 @@ class Store:
         except FileNotFoundError as e:
             if verb == "read":
                 raise KeyError(key) from None
-            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.told(e)}") from self.told(e)
+            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.redacted(e)}") from self.redacted(e)
         except PermissionError as e:
-            why = self.told(e)
+            why = self.redacted(e)
             raise StoreError(f"No permission to {verb} {key!r} in {self.url!r}.", code="access-denied") from why
         except Exception as e:  # noqa: BLE001 - drivers raise anything
             if isinstance(e, OSError) and e.errno in FULL:
@@ -623,9 +625,9 @@ class Store:
                     f"No space left to {verb} {key!r} in {self.url!r}.",
                     code="disk-full",
                     hint="Free space, then try again. Nothing of this call is visible.",
-                ) from self.told(e)
-            reraise(self.told(e), f"Cannot {verb} {key!r} in {self.url!r}")
-            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.told(e)}") from self.told(e)
+                ) from self.redacted(e)
+            reraise(self.redacted(e), f"Cannot {verb} {key!r} in {self.url!r}")
+            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.redacted(e)}") from self.redacted(e)
 
     def _unconditional(self) -> StoreError:
         return StoreError(

@@ -102,8 +102,8 @@ class FileTable(Protocol):
     def only(self, file: int) -> FileTable:
         """Return the table of one of the files, which nothing is known about but its rows."""
 
-    def shown(self, file: int) -> str:
-        """Return the name of a file for people."""
+    def display_name(self, file: int) -> str:
+        """Return the name of a file as messages and reports have it."""
 
 
 @dataclass(frozen=True)

@@ -286,9 +286,9 @@ class EngineSession:
             try:
                 pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None)
             except (pa.ArrowException, OSError, ValueError, KeyError) as e:
-                reraise(e, f"Cannot read {self.store.shown(key)!r}")
+                reraise(e, f"Cannot read {self.store.display_name(key)!r}")
                 reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-                return corrupt_file(f"{self.store.shown(key)}: {reason}")
+                return corrupt_file(f"{self.store.display_name(key)}: {reason}")
         return None
 
     # -- files ---------------------------------------------------------------------------------
@@ -360,8 +360,8 @@ class EngineSession:
                 table = pq.read_table(pa.BufferReader(self.store.read(key)), columns=list(columns))
                 arrays = [table.column(c).cast(types[c]) for c in columns]
             except (pa.ArrowException, OSError, KeyError) as e:
-                reraise(e, f"Cannot read {self.store.shown(key)!r}")
-                raise FormatError(f"{self.store.shown(key)}: {e}", code="corrupt-file") from None
+                reraise(e, f"Cannot read {self.store.display_name(key)!r}")
+                raise FormatError(f"{self.store.display_name(key)}: {e}", code="corrupt-file") from None
             arrays += [pa.array([at] * table.num_rows, pa.uint64()), pa.array(range(table.num_rows), pa.int64())]
             tables.append(pa.table(arrays, [f"c{i}" for i in range(len(columns))] + ["file_index", "file_row_number"]))
         self.register(name, pa.concat_tables(tables))

@@ -32,7 +32,7 @@ class FileAccess:
             self.sizes.update(self.store.sizes(wanted))
         except KeyError as e:
             raise FormatError(
-                f"The file {self.store.shown(e.args[0])!r} is missing.",
+                f"The file {self.store.display_name(e.args[0])!r} is missing.",
                 code="missing-file",
                 hint="It was deleted after the metadata were read, or the dataset is damaged. Run the statement again.",
             ) from None
@@ -70,11 +70,11 @@ class FileAccess:
             return None
         for prefix, beginning in [*self._mounted.items(), ("", self._prefix)]:
             if match[1].startswith(beginning):
-                return self.store.shown(f"{prefix}/"[not prefix :] + match[1][len(beginning) :])
+                return self.store.display_name(f"{prefix}/"[not prefix :] + match[1][len(beginning) :])
         return None
 
     def shown_in(self, message: str) -> str:
         """Return a message with names for people in place of keys."""
         for prefix in self._mounted:
-            message = message.replace(f"{prefix}/", self.store.shown(f"{prefix}/"))
+            message = message.replace(f"{prefix}/", self.store.display_name(f"{prefix}/"))
         return message

@@ -73,8 +73,8 @@ class DatasetTable:
         """Return the table of one of the files, without indices."""
         return replace(self, labels=(self.labels[file],), files=(self.files[file],), indices={})
 
-    def shown(self, file: int) -> str:
-        """Return the name of a file for people."""
+    def display_name(self, file: int) -> str:
+        """Return the name of a file as messages and reports have it."""
         return self.files[file]
 
     @memoized
