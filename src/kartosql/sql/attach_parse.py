@@ -7,7 +7,7 @@ from typing import Any
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.sql.parse import _TokenCursor
+from kartosql.sql.cursor import TokenCursor
 from kartosql.sql.statements import Attach, Detach
 
 TYPES = ("parquet", "csv", "odf", "kartothek")  # of sources
@@ -20,7 +20,7 @@ def parse_attach(text: str, tokens: list[Token]) -> Attach | Detach:
     return _AttachCursor(text, tokens).parse()
 
 
-class _AttachCursor(_TokenCursor):
+class _AttachCursor(TokenCursor):
     """A position in the tokens of ATTACH or DETACH."""
 
     def fail(self, message: str, hint: str | None = None) -> SqlError:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from kartosql.sql.statements import FORMATS, Advise, Explain, Select, ShowCoverage, Verify, VerifyData
 
 if TYPE_CHECKING:
-    from kartosql.sql.parse import _TokenCursor
+    from kartosql.sql.cursor import TokenCursor
 
 MAX_COVERAGE_COLUMNS = 2
 
 
-def explain(cursor: _TokenCursor) -> Explain:
+def explain(cursor: TokenCursor) -> Explain:
     """Parse what stands behind EXPLAIN: ANALYZE, COST or WHY 'file', options in brackets, and the query."""
     kind, file = _kind(cursor)
     kinds, format_ = _options(cursor, ("ANALYZE", "COST"))
@@ -24,13 +24,13 @@ def explain(cursor: _TokenCursor) -> Explain:
     return Explain(cursor.text, _query(cursor, "EXPLAIN"), format_, kind, file)
 
 
-def advise(cursor: _TokenCursor) -> Advise:
+def advise(cursor: TokenCursor) -> Advise:
     """Parse what stands behind ADVISE."""
     _, format_ = _options(cursor, ())
     return Advise(cursor.text, _query(cursor, "ADVISE"), format_)
 
 
-def verify(cursor: _TokenCursor) -> Verify | VerifyData:
+def verify(cursor: TokenCursor) -> Verify | VerifyData:
     """Parse what stands behind VERIFY: a query, or the name of a table."""
     if cursor.at < len(cursor.tokens) and not cursor.at_query():
         target, span = cursor.name()
@@ -40,7 +40,7 @@ def verify(cursor: _TokenCursor) -> Verify | VerifyData:
     return Verify(cursor.text, _query(cursor, "VERIFY"), format_, "duckdb" if flags else None)
 
 
-def coverage(cursor: _TokenCursor) -> ShowCoverage:
+def coverage(cursor: TokenCursor) -> ShowCoverage:
     """Parse what stands behind SHOW COVERAGE: options, OF and a table, BY and columns."""
     _, format_ = _options(cursor, (), (*FORMATS, "SVG"))
     if not cursor.take("OF", "FROM", "IN"):
@@ -60,7 +60,7 @@ def coverage(cursor: _TokenCursor) -> ShowCoverage:
     return ShowCoverage(cursor.text, None, format_, target, span, tuple(columns))
 
 
-def _kind(cursor: _TokenCursor) -> tuple[str | None, str | None]:
+def _kind(cursor: TokenCursor) -> tuple[str | None, str | None]:
     for word in ("ANALYZE", "COST"):
         if cursor.take(word):
             return word, None
@@ -69,7 +69,7 @@ def _kind(cursor: _TokenCursor) -> tuple[str | None, str | None]:
     return "WHY", cursor.string("EXPLAIN WHY needs a file in quotes.", "EXPLAIN WHY 'key or end of a key' SELECT ...")
 
 
-def _options(cursor: _TokenCursor, flags: tuple[str, ...], formats: tuple[str, ...] = FORMATS) -> tuple[set[str], str]:
+def _options(cursor: TokenCursor, flags: tuple[str, ...], formats: tuple[str, ...] = FORMATS) -> tuple[set[str], str]:
     """Read options in brackets, if that is what the brackets hold; returns the flags and the format."""
     found: set[str] = set()
     format_ = "text"
@@ -93,7 +93,7 @@ def _options(cursor: _TokenCursor, flags: tuple[str, ...], formats: tuple[str, .
     return found, format_
 
 
-def _query(cursor: _TokenCursor, word: str) -> Select:
+def _query(cursor: TokenCursor, word: str) -> Select:
     if not cursor.at_query():
         close = difflib.get_close_matches(cursor.word(), ("ANALYZE", "COST", "WHY", "SELECT"), 1)
         raise cursor.fail(f"{word} needs a SELECT.", f"Did you mean {close[0]}?" if close else None)

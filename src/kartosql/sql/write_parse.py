@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.sql.parse import QUERY_WORDS, _TokenCursor
+from kartosql.sql.cursor import QUERY_WORDS, TokenCursor
 from kartosql.sql.statements import Select, Write
 from kartosql.sql.tree import span_of
 from kartosql.sql.write_statements import (
@@ -71,7 +71,7 @@ def parse_write(text: str, tokens: list[Token]) -> Write:
     return _WriteCursor(text, tokens).write()
 
 
-class _WriteCursor(_TokenCursor):
+class _WriteCursor(TokenCursor):
     """A position in the tokens of a statement that writes."""
 
     form = ""
