@@ -204,16 +204,16 @@ def test_histories_and_prompts_hold_no_credentials(leaky, tmp_path):
     from kartosql.cli.config import Profile
     from kartosql.cli.options import Options
     from kartosql.cli.repl.front import History
+    from kartosql.cli.repl.opening import Opening, greeting
     from kartosql.cli.repl.options import ShellOptions
     from kartosql.cli.repl.screen import Screen
-    from kartosql.cli.repl.start import Behind, greeting
 
     history = History(str(tmp_path / "history"), print)
     history.append_string(f"ATTACH '{URL}' AS t (TYPE csv);")
     history.append_string(f".open {URL}")
     kept = (tmp_path / "history").read_text()
     assert "leaky://***@host/store?sig=***" in kept
-    behind = Behind(Screen(), ShellOptions(), Options(URL, []), Profile("", URL))
+    behind = Opening(Screen(), ShellOptions(), Options(URL, []), Profile("", URL))
     told = kept + behind.place + greeting(behind.place)
     assert not any(secret in told for secret in SECRETS)
 

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import NoReturn
 
 from kartosql.cli import messages
-from kartosql.cli.main import end_at_once
 from kartosql.cli.options import command_parser, parse_demo, parse_options
+from kartosql.cli.signals import Terminated, end_on_signals, raise_on_ctrl_c
 from kartosql.errors import KartosqlError
-
-
-class Terminated(KeyboardInterrupt):
-    """Ends the command as Ctrl-C does; ``number`` is that of the signal."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-def end_on_signals() -> None:
-    """Let SIGTERM and SIGHUP raise Terminated, unless whoever started the process ignores them, as nohup does."""
-    if sys.platform == "win32":
-        return
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _raise)
-
-
-def raise_on_ctrl_c() -> None:
-    """Let SIGINT raise KeyboardInterrupt again, if the entry point has let it end the process."""
-    if signal.getsignal(signal.SIGINT) is end_at_once:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _raise(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated(number)
 
 
 def run(arguments: Sequence[str] | None) -> int:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
-
-INTERRUPTED = 130  # as in cli.messages, which takes too long to import
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,29 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         if arguments is None:
-            _end_at_once_on_ctrl_c()
+            from kartosql.cli.signals import end_at_once_on_ctrl_c
+
+            end_at_once_on_ctrl_c()
         from kartosql.cli.command import run
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 130  # INTERRUPTED of cli.messages
     return run(arguments)
-
-
-def _end_at_once_on_ctrl_c() -> None:
-    """Let SIGINT end the process while modules are imported, where KeyboardInterrupt is lost or shown as it is.
-
-    ``signals.raise_on_ctrl_c`` ends that. Whoever has the signal ignored, as shells do behind ``&``, is not asked.
-    """
-    import signal
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, end_at_once)
-
-
-def end_at_once(number: int, frame: FrameType | None) -> None:
-    """End the process as interrupted."""
-    # Nothing is open yet, and nothing of the interpreter can be relied on in the middle of an import.
-    try:
-        os.write(2, b"interrupted\n")
-    finally:
-        os._exit(INTERRUPTED)

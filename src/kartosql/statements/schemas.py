@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,15 +17,13 @@ from kartosql.session import Session
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select
 from kartosql.statements import results
+from kartosql.statements.query_rows import QueryRows
 from kartosql.statements.targets import cube_name, need_uuid, resolved
 from kartosql.store import Store
 from kartosql.write import datasets
 from kartosql.write.commit import utc_now
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
-
-if TYPE_CHECKING:
-    from kartosql.statements.write import QueryRows
 
 
 def run_schema(

@@ -20,9 +20,9 @@ from kartosql.cli import config
 from kartosql.cli.options import parse_options
 from kartosql.cli.repl import column_values
 from kartosql.cli.repl.front import Front
+from kartosql.cli.repl.opening import Opening
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
-from kartosql.cli.repl.start import Behind
 
 LIMIT = 60
 
@@ -35,9 +35,9 @@ def _wait(holds: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def behind(sales: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]:
+def behind(sales: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opening]:
     monkeypatch.setenv("KARTOSQL_HISTORY", str(tmp_path / "history"))
-    made = Behind(Screen(io.StringIO()), ShellOptions(), parse_options([sales]), config.resolve(sales))
+    made = Opening(Screen(io.StringIO()), ShellOptions(), parse_options([sales]), config.resolve(sales))
     made.start()
     _wait(lambda: made.known is not None)
     yield made

@@ -17,7 +17,7 @@ def calls(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
     has a value for each place; of others each value is taken.
     """
     for name in sorted(functions.names()):
-        for pattern, _, _ in functions._rules[name]:
+        for pattern, _, _ in functions.RULES[name]:
             for kinds in _kinds(pattern.fullmatch, "".join(values), asked):
                 # One value of what is asked for: the first of its kind at the first place, the second at the second.
                 taken = [values[k][at : at + 1] if k in asked else values[k] for at, k in enumerate(kinds)]

@@ -23,8 +23,8 @@ from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
+from kartosql.cli.repl.opening import NOWHERE, Opening, greeting
 from kartosql.cli.repl.screen import prompt_styles
-from kartosql.cli.repl.start import NOWHERE, Behind, greeting
 from kartosql.text.escape import escaped, is_unsafe
 from kartosql.text.secrets import redacted
 
@@ -210,7 +210,7 @@ class MenuItem(Completion):
 class Menu(Completer):
     """Completes with what is known at the moment; ``answered`` counts how often it was asked."""
 
-    def __init__(self, behind: Behind) -> None:
+    def __init__(self, behind: Opening) -> None:
         self._behind = behind
         self.answered = 0
 
@@ -242,7 +242,7 @@ PAUSE = 0.05  # seconds until a completion that could not begin is tried again
 TRIES = 40
 
 
-def run(behind: Behind, told: list[str]) -> None:
+def run(behind: Opening, told: list[str]) -> None:
     """Prompt until the shell is left; raises what opening the store raises."""
     screen = behind.screen
     for text in told:
@@ -284,7 +284,7 @@ def _is_ready(text: str) -> bool:
 class Front:
     """The prompt."""
 
-    def __init__(self, behind: Behind) -> None:
+    def __init__(self, behind: Opening) -> None:
         self._behind = behind
         self.draft = ""
         self._theme = ""

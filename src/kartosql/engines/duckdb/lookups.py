@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.planner_tables import SCAN_PAIR, IndexTables
+from kartosql.engines.duckdb.index_cost import SCAN_PAIR
+from kartosql.engines.duckdb.planner_tables import IndexTables
 from kartosql.engines.duckdb.predicates import is_comparison
 from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError

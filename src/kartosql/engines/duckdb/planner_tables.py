@@ -15,6 +15,17 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.footers import ColumnStatistics
+from kartosql.engines.duckdb.index_cost import (
+    HOLD_PAIR,
+    HOLD_SECONDS,
+    HOLD_VALUE,
+    READ_PAIR,
+    READ_VALUE,
+    SCAN_PAIR,
+    SCAN_VALUE,
+    TOUCH,
+    VALUE_PAIRS,
+)
 from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
@@ -33,13 +44,6 @@ MAX_TWICE = 20_000_000  # of them that are held in ascending order as well
 MAX_INDEX_BYTES = 80_000_000
 FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
 SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
-# Seconds that one core takes, per index, value, and pair of value and file: to hold an index, to read its
-# file, and to look into a held one. Roughly, as they depend on types and on the machine.
-HOLD_SECONDS, HOLD_VALUE, HOLD_PAIR = 0.004, 5e-8, 2e-8
-READ_VALUE, READ_PAIR = 1.5e-8, 3.5e-8
-SCAN_VALUE, SCAN_PAIR = 2e-9, 6e-9
-TOUCH = 0.15  # the share of a row group's time that it takes to find nothing but one value in it
-VALUE_PAIRS = 4  # a value takes as much memory as this many pairs
 SLOW = 4  # times that, if DuckDB has to make a text of each label
 
 FREE_USES = 2  # of an index file, before a table is made of it

@@ -9,7 +9,7 @@ from kartosql.engines.spark.portable.casts import refuses
 from kartosql.engines.spark.portable.constants import Node
 from kartosql.engines.spark.portable.duckdb_types import read_type
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, SparkColumn
-from kartosql.engines.spark.portable.functions import Arg
+from kartosql.engines.spark.portable.rules import Arg
 from kartosql.engines.spark.types import text_literal
 from kartosql.errors import NotPortable
 

@@ -9,8 +9,9 @@ from typing import Any
 from kartosql.engines.spark.portable.casts import cast, raises
 from kartosql.engines.spark.portable.constants import Constants, Node
 from kartosql.engines.spark.portable.duckdb_types import BOOLEAN, Type, read_type
-from kartosql.engines.spark.portable.functions import Arg, render
+from kartosql.engines.spark.portable.functions import render
 from kartosql.engines.spark.portable.literals import literal
+from kartosql.engines.spark.portable.rules import Arg
 from kartosql.errors import NotPortable, Span
 
 _COMPARISONS = {

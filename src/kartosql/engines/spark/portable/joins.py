@@ -9,7 +9,7 @@ from kartosql.engines.spark.portable.casts import raises
 from kartosql.engines.spark.portable.constants import Node
 from kartosql.engines.spark.portable.duckdb_types import BOOLEAN
 from kartosql.engines.spark.portable.expressions import Expressions, SparkColumn
-from kartosql.engines.spark.portable.functions import Arg
+from kartosql.engines.spark.portable.rules import Arg
 from kartosql.errors import NotPortable
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kartosql.engines.spark.portable.casts import in_range, raises
 from kartosql.engines.spark.portable.duckdb_types import identifier
-from kartosql.engines.spark.portable.functions import LONG, Arg, Call, rule
+from kartosql.engines.spark.portable.rules import LONG, Arg, Call, rule
 from kartosql.engines.spark.types import text_literal
 
 _INF, _NAN = "CAST('Infinity' AS DOUBLE)", "CAST('NaN' AS DOUBLE)"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kartosql.engines.spark.portable.casts import FAR_DAYS, is_far, refuses
-from kartosql.engines.spark.portable.functions import LONG, Call, Make, rule
+from kartosql.engines.spark.portable.rules import LONG, Call, Make, rule
 from kartosql.engines.spark.types import text_literal
 
 # Microseconds of a minute and of a day. Functions such as date_format and date_trunc would take a time without zone

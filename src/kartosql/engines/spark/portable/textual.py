@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kartosql.engines.spark.portable.casts import refuses
-from kartosql.engines.spark.portable.functions import Call, rule
+from kartosql.engines.spark.portable.rules import Call, rule
 from kartosql.engines.spark.types import text_literal
 
 # Regular expressions that RE2 and Java read alike: no classes that count letters, no look-around, no flags.
