@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.errors import UsageError, quoted
-from kartosql.failures import tells_failures
+from kartosql.failures import translates_errors
 from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
 from kartosql.text import markup
@@ -38,7 +38,7 @@ class Progress:
     fraction: float | None = None
 
 
-@tells_failures
+@translates_errors
 class Query:
     """The result of a statement.
 
