@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,14 @@ SEED_FLAGS = {
     "ktk_cube_partition_columns": ["p"],
     "ktk_cube_suppress_index_on": [],
 }
+
+
+def forget_memory_stores() -> None:
+    """Forget all stores in memory: those of a process are one dictionary, which each listing goes through."""
+    if "fsspec.implementations.memory" in sys.modules:
+        memory = sys.modules["fsspec.implementations.memory"].MemoryFileSystem
+        memory.store.clear()
+        memory.pseudo_dirs[:] = [""]
 
 
 def schema_bytes(schema: pa.Schema | Mapping[str, pa.DataType]) -> bytes:

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import builders
 import golden
 import tiers
 from kartosql.errors import UsageError
@@ -55,12 +55,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def _forgotten() -> Iterator[None]:
-    """Forget the stores in memory that a module made: all of a process are one dictionary, gone through by listings."""
+    """Forget the stores in memory that a module made."""
     yield
-    if "fsspec.implementations.memory" in sys.modules:
-        memory = sys.modules["fsspec.implementations.memory"].MemoryFileSystem
-        memory.store.clear()
-        memory.pseudo_dirs[:] = [""]
+    builders.forget_memory_stores()
 
 
 @pytest.fixture(scope="session", autouse=True)

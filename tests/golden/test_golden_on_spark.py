@@ -22,7 +22,7 @@ REFUSED = {
 
 pytestmark = pytest.mark.slow
 # Of that many calls one is made on Spark, as each is a job; 1 asks all.
-SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 4 if os.environ.get("CI") else 10))
+SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 8 if os.environ.get("CI") else 16))
 
 
 def _some(path: str, condition: Callable[[dict[str, Any]], bool]) -> list[Any]:

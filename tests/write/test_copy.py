@@ -16,6 +16,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write.copy import copy_cube, copy_dataset
 from kartosql.write.operation import Operation
+from kartosql.write.retry import RetryPolicy
 from write import rivals
 from write.test_compact import CUBE, check_index, overlaid, rows_of
 
@@ -210,6 +211,13 @@ def test_metadata_in_msgpack_and_user_metadata_come_along(tmp_path, target):
     assert json.dumps(copied["metadata"]["k"]) == '[1, {"a": null}]'
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    """Nobody waits for a change that stands still: its writer is dead."""
+    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("at", range(0, 60, 3))
 def test_readers_of_the_target_see_all_or_nothing_whenever_the_copy_dies(con, tmp_path, at):
     (tmp_path / "target").mkdir()
@@ -337,6 +345,7 @@ def test_copies_of_datasets_that_make_no_sense_write_nothing(con, target, name, 
     assert everything(target.store) == before
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("at", range(0, 40, 4))
 def test_a_copy_of_datasets_that_dies_can_be_made_again(con, tmp_path, at):
     con.extend_cube("c", {"more": pa.table({"x": [0], "p": ["a"], "z": [1]})})

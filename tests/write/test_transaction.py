@@ -217,6 +217,7 @@ def test_whoever_dies_leaves_the_old_or_the_new_state_of_all_datasets(memory, ki
             commit_all(memory, f"{cube}++seed", changes(memory, cube, "z"), patience=QUICK)
             assert state(memory, cube) == [[*v, "z"] for v in before]
         assert [m for m in marks(memory, cube) if not m.endswith(".json")] == []
+        builders.forget_memory_stores()  # each listing would look at all of their files
         at += 1
     assert old in seen
     assert new in seen
@@ -248,6 +249,7 @@ def test_single_datasets_can_be_changed_after_a_death(memory, kind):
             else:
                 commit(memory, adding(memory, f"{cube}++{name}", {1: "z"}), patience=QUICK)
         assert state(memory, cube) == [[*(v or []), "z"] for v in before]
+        builders.forget_memory_stores()  # each listing would look at all of their files
         at += 1
 
 
@@ -278,6 +280,7 @@ def test_appends_to_one_and_to_all_datasets_lose_nothing(memory, rival):
         expected = [["a", "m", "t"] if rival in ("all", n) else ["a", "m"] for n in NAMES]
         assert state(memory, cube) == expected
         assert marks(memory, cube) == []
+        builders.forget_memory_stores()  # each listing would look at all of their files
 
 
 def test_a_drop_meets_an_append_to_all_at_any_moment(memory):
@@ -297,6 +300,7 @@ def test_a_drop_meets_an_append_to_all_at_any_moment(memory):
             ends.add("dropped")
         assert state(memory, cube) == [None] * 3
         assert marks(memory, cube) == []
+        builders.forget_memory_stores()  # each listing would look at all of their files
     assert "dropped" in ends
 
 
@@ -319,6 +323,7 @@ def test_only_one_of_two_builds_a_cube(memory):
             assert not won
         assert state(memory, cube) == [["t" if won else "m"]] * 3
         assert marks(memory, cube) == []
+        builders.forget_memory_stores()  # each listing would look at all of their files
 
 
 def test_many_threads_see_and_leave_all_or_nothing(store):
@@ -425,6 +430,7 @@ def test_what_another_program_appends_while_a_change_is_under_way_is_kept(memory
         assert "f" in found[1]
         assert [[v for v in f if v != "f"] for f in found] == [found[0]] * 3
         assert values(memory, f"{cube}++e") == found[1]
+        builders.forget_memory_stores()  # each listing would look at all of their files
 
 
 # -- readers of another mark ---------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from writing import operations, originals
 from writing.operations import OPERATIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.skipif(os.name == "nt", reason="it forks")]
-KILLS = 6  # of each operation, 100 in all
+KILLS = 3  # of each operation
 CHANGING = ("create", "write", "mkdir", "link", "rename", "unlink", "rmdir")
 TESTS = Path(__file__).parents[1]
 

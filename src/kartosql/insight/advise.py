@@ -80,17 +80,12 @@ class Measure:
         found = sample(self._request.session.mounts, table.files, part.files, MAX_FILES)
         if sum(column_bytes(f, columns) for f in found.footers) > MAX_BYTES:
             return None
-        counts = [self._count("measured", condition, _alone(table, at)) for at in found.files]
-        return Matches(found, tuple(counts))
+        predicate = condition.render(lambda ref: quote_identifier(ref[1]))
+        return Matches(found, tuple(self._by_file("count(*)", predicate, table, found)))
 
     def distinct(self, part: PartScan, found: Sample, column: str) -> list[int]:
         """Return how many different values the files of a sample have of a column."""
-        counts = []
-        for at in found.files:
-            head = f"SELECT count(DISTINCT {quote_identifier(column)}) AS n FROM measured WHERE "
-            ((count,),) = self._ask(head, "true", _alone(part.part.table, at)).rows()
-            counts.append(int(count))
-        return counts
+        return self._by_file(f"count(DISTINCT {quote_identifier(column)})", "true", part.part.table, found)
 
     def may_hold_for_null(self, table: FileTable, condition: Condition, column: str) -> bool:
         """Return whether a condition may hold where a column is NULL, which no index tells about."""
@@ -99,7 +94,9 @@ class Measure:
             type_ = table.types[name]
             row[name] = pa.nulls(1, type_)
         source = arrow_table("measured", pa.table(row))
-        return self._count("measured", condition, {"measured": source}) > 0
+        predicate = condition.render(lambda ref: quote_identifier(ref[1]))
+        ((count,),) = self._ask("SELECT count(*) AS n FROM measured WHERE ", predicate, {"measured": source}).rows()
+        return int(count) > 0
 
     def in_range(self, found: Sample, table: FileTable, column: str, asked: Bounded) -> list[bool] | None:
         """Return for each file of a sample whether what is asked of bounds may hold for its own.
@@ -126,10 +123,21 @@ class Measure:
         kept = {n for (n,) in answer.rows()}
         return [n in kept for n in range(len(bounds))]
 
-    def _count(self, name: str, condition: Condition, tables: Mapping[str, Table]) -> int:
-        predicate = condition.render(lambda ref: quote_identifier(ref[1]))
-        ((count,),) = self._ask(f"SELECT count(*) AS n FROM {name} WHERE ", predicate, tables).rows()
-        return int(count)
+    def _by_file(self, aggregate: str, predicate: str, table: FileTable, found: Sample) -> list[int]:
+        """Return an aggregate over the rows of each file of a sample that satisfy a predicate, 0 where there are none.
+
+        It is one statement over all of the files: each statement costs more than a small file.
+        """
+        number = "kartosql_file"
+        while any(name.lower() == number for name in table.types):
+            number += "_"
+        tables = {
+            f"measured_{n}": file_table(f"measured_{n}", table.only(at), "measured") for n, at in enumerate(found.files)
+        }
+        every = " UNION ALL ".join(f"SELECT {n} AS {number}, * FROM {name}" for n, name in enumerate(tables))
+        head = f"SELECT {number}, {aggregate} AS n FROM ({every}) WHERE "
+        counts = dict(self._ask(head, f"({predicate}) GROUP BY {number}", tables).rows()) if tables else {}
+        return [counts.get(n, 0) for n in range(len(tables))]
 
     def _ask(self, head: str, predicate: str, tables: Mapping[str, Table]) -> SelectQuery:
         given: dict[str, Any] = {}
@@ -144,11 +152,6 @@ class Measure:
         session = self._request.session
         known = Tables(session.tables().snapshot, tables)
         return SelectQuery(statement, known, session.runtime, session.settings, given or None, pruned=False)
-
-
-def _alone(table: FileTable, at: int) -> dict[str, Table]:
-    """Return one file of a dataset as a table to ask."""
-    return {"measured": file_table("measured", table.only(at), "measured")}
 
 
 def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:
