@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 import time
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -204,9 +205,11 @@ def test_every_command_option_and_setting_is_completed(at):
 
 def test_every_function_that_is_offered_is_one(sales):
     con = connect(sales)
+    with duckdb.connect() as engine:
+        known = {name for (name,) in engine.execute("SELECT function_name FROM duckdb_functions()").fetchall()}
+    assert [name for name in FUNCTIONS if is_refused(name)] == []
     unknown = []
-    for name in FUNCTIONS:
-        assert not is_refused(name)
+    for name in sorted({*FUNCTIONS} - known):  # syntax that looks like a function
         try:
             con.sql(f"SELECT {name}()").arrow()
         except KartosqlError as e:
