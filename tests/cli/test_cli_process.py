@@ -87,7 +87,6 @@ def test_a_full_disk_behind_stdout_is_a_store_error(cube):
     assert first == b"error[store-failed]: Cannot write to stdout: No space left on device"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.5])  # while it is planned, begins and runs
 def test_ctrl_c_ends_a_statement_and_leaves_no_file(cube, tmp_path, seconds):
     sql = "SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b"

@@ -6,8 +6,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from kartosql.cli import resources
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -19,7 +17,6 @@ def test_pages_and_examples_are_found_in_a_checkout():
     assert resources.names("no such folder") == []
 
 
-@pytest.mark.slow
 def test_an_installed_package_has_them_too(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],

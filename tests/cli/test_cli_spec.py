@@ -161,7 +161,6 @@ def test_every_shell_has_a_script(run):
     assert run("--completion", "tcsh").code == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_statement_and_leaves_no_file(cube, tmp_path, number, code):
     sql = "SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b"

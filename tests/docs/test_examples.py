@@ -111,7 +111,6 @@ def test_a_wrong_output_in_a_page_is_found(demo_folder: Path) -> None:
     fences.run_console(shown.replace("2\n", "1\n"))
 
 
-@pytest.mark.slow
 def test_the_spark_page_does_what_it_says(spark: Any, demo_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (text,) = fences.blocks(fences.CHECKOUT / "docs" / "spark.md", "pyspark")
     exec(text.replace('"kartosql-demo"', repr(str(demo_folder))), {"spark": spark})

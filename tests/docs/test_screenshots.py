@@ -29,7 +29,7 @@ def test_every_picture_is_shown_and_can_be_made() -> None:
     assert shown == {path.stem for path in (DOCS / "images").glob("*.svg")} == set(_script().PICTURES)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_the_script_draws_what_the_shell_shows(tmp_path: Path) -> None:
     store = tmp_path / "kartosql-demo"
     build_flights(store)

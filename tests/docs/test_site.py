@@ -71,7 +71,6 @@ def _dom(browser: str, page: Path, folder: Path, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_a_browser_shows_the_reports(site: Path, browser: str, tmp_path: Path) -> None:
     dom = _dom(browser, site / "reports.html", tmp_path, "--dump-dom")
     assert dom.count('class="report"') == 4
@@ -79,7 +78,6 @@ def test_a_browser_shows_the_reports(site: Path, browser: str, tmp_path: Path) -
         assert text in dom
 
 
-@pytest.mark.slow
 def test_a_browser_draws_the_reports(site: Path, browser: str, tmp_path: Path) -> None:
     shot = tmp_path / "reports.png"
     _dom(browser, site / "reports.html", tmp_path, f"--screenshot={shot}", "--window-size=1200,2400")

@@ -20,7 +20,6 @@ REFUSED = {
     *("zero_text", "row_value_not_in_null", "collate_nocase", "tz_dst_gap"),
 }
 
-pytestmark = pytest.mark.slow
 # Of that many calls one is made on Spark, as each is a job; 1 asks all.
 SHARE = int(os.environ.get("KARTOSQL_SPARK_SHARE", 8 if os.environ.get("CI") else 16))
 

@@ -17,7 +17,7 @@ import golden
 import kartosql
 from kartosql.errors import KartosqlError
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("spark")
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
 

@@ -71,7 +71,6 @@ def expect_all(store: Store, workers: int, count: int) -> None:
     assert names == Counter(f"{worker}-{i}" for worker in range(workers) for i in range(count))
 
 
-@pytest.mark.slow
 def test_eight_processes_lose_nothing_on_a_local_disk(local):
     local.put_if(DOC, b"[]", None)
     race_processes(local.url, {}, 8, 50)
@@ -79,7 +78,6 @@ def test_eight_processes_lose_nothing_on_a_local_disk(local):
     assert list(local.details("u/")) == []
 
 
-@pytest.mark.slow
 def test_eight_processes_lose_nothing_on_s3(s3, s3_server):
     s3.put_if(DOC, b"[]", None)
     race_processes(s3.url, s3_server.storage_options, 8, 50)

@@ -12,7 +12,6 @@ from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.snapshot import Snapshot
 
 pytestmark = [
-    pytest.mark.slow,
     # The server and the client of the test are not ours to keep free of deprecations.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -17,7 +17,6 @@ from s3_server import BUCKET, serve
 from tests.benchmarks import races
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 

@@ -14,7 +14,7 @@ import kartosql
 from writing.test_readback import original
 
 # It may be the one that makes the environment of the originals.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 CUBE = kartosql.Cube("c", ["x"], ["p"], seed_dataset="seed")
 # The original appends a row to a cube and to a plain dataset, and clears up behind itself.

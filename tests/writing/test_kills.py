@@ -36,7 +36,7 @@ from odf_data import reader_of
 from writing import operations, originals
 from writing.operations import OPERATIONS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.skipif(os.name == "nt", reason="it forks")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.skipif(os.name == "nt", reason="it forks")]
 KILLS = 3  # of each operation
 CHANGING = ("create", "write", "mkdir", "link", "rename", "unlink", "rmdir")
 TESTS = Path(__file__).parents[1]

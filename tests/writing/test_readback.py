@@ -23,7 +23,7 @@ import golden
 import kartosql
 from tests.benchmarks import races
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 CUBE = kartosql.Cube("c", ["x", "y"], ["p"], index_columns=["i"])
 MADE = Path(sys.prefix) / "kartothek"  # the environment that CI makes, beside the packages of the tests

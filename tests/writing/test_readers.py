@@ -15,7 +15,6 @@ import pytest
 import kartosql
 from kartosql.store import Store
 
-pytestmark = pytest.mark.slow
 CELLS = 4
 SECONDS = 6.0
 

@@ -21,7 +21,6 @@ import pytest
 from s3_server import BUCKET, serve
 from writing.world import MEMBERS, Op, World
 
-pytestmark = pytest.mark.slow
 FIRST, _, LAST = os.environ.get("KARTOSQL_SEEDS", "0-8").partition("-")
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 STEPS = int(os.environ.get("KARTOSQL_STEPS", "16"))

@@ -92,7 +92,6 @@ def is_begun(monkeypatch) -> Callable[[], object]:
     return lambda: begun
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("reading", [False, True])
 def test_ctrl_c_stops_a_statement_and_the_shell_goes_on(shell, monkeypatch, is_begun, reading):
     monkeypatch.setenv("TERM", "xterm")
@@ -111,13 +110,11 @@ def test_ctrl_c_stops_a_statement_and_the_shell_goes_on(shell, monkeypatch, is_b
     assert "│      42 │" in shell("select 41 + 1 as answer;")
 
 
-@pytest.mark.slow
 def test_a_statement_behind_a_cancelled_one_does_not_run(shell, is_begun):
     interrupted(shell.shell, LONG + " select 'next' as n;", is_begun)
     assert "next" not in shell.out.getvalue()
 
 
-@pytest.mark.slow
 def test_rows_that_came_before_ctrl_c_are_accounted_for(shell):
     shell(".mode csv")
     sql = "select a.range, b.range from range(10000000) a, range(10000000) b;"
@@ -127,7 +124,6 @@ def test_rows_that_came_before_ctrl_c_are_accounted_for(shell):
     assert "Cancelled" in shown.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_a_watched_statement_runs_until_ctrl_c(shell):
     interrupted(
         shell.shell, ".watch 0.2 select 'again' as word;", lambda: shell.out.getvalue().count("│ again   │") >= 2

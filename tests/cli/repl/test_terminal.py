@@ -18,8 +18,6 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from written import build_cube
 
-pytestmark = pytest.mark.slow
-
 # Takes minutes, and its progress can be told.
 LONG = "select sum(hash(a.v, b.range) % 7) as s from wide a, range(20000000) b;"
 

@@ -8,8 +8,6 @@ import pytest
 from kartosql.cli.repl.commands.tour import examples
 from kartosql.demo import build_flights
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -19,7 +19,6 @@ def both(spark, tmp_path_factory):
         yield found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, len(nasty.EXPRESSIONS), BATCH))
 def test_expressions_have_the_same_values_on_both_engines(both, first):
     expressions = nasty.EXPRESSIONS[first : first + BATCH]
@@ -34,7 +33,6 @@ def test_expressions_have_the_same_values_on_both_engines(both, first):
     assert not different
 
 
-@pytest.mark.slow
 def test_what_differs_is_refused_by_name(both):
     for expression in nasty.REFUSED:
         with pytest.raises(NotPortable) as caught:
@@ -47,7 +45,6 @@ def test_what_differs_is_refused_by_name(both):
             assert caught.value.span is not None, expression
 
 
-@pytest.mark.slow
 def test_what_fails_in_duckdb_fails_on_spark(both):
     for expression in nasty.FAILING:
         sql = f"SELECT {expression} FROM t"

@@ -15,8 +15,6 @@ from differential.stores import make_world
 from kartosql.errors import KartosqlError
 from sparks import rows_of, same, unordered
 
-pytestmark = pytest.mark.slow
-
 # <first store>-<last store>x<statements>; each statement that is not refused is a job or more.
 CHOSEN = os.environ.get("KARTOSQL_SPARK_DIFFERENTIAL", "0-3x30" if "CI" in os.environ else "0-1x15")
 STORES, STATEMENTS = CHOSEN.split("x")

@@ -15,8 +15,6 @@ import registry
 from kartosql.errors import KartosqlError, NotPortable
 from sparks import Both, same, unordered
 
-pytestmark = pytest.mark.slow
-
 INF, NAN, MOST, LEAST = float("inf"), float("nan"), 1.7976931348623157e308, 5e-324
 FLOATS = [
     *(0.0, -0.0, INF, -INF, NAN, MOST, -MOST, LEAST, -LEAST, 0.3, -0.3, 0.5, -0.5, 1.0, -1.0, 1.5, -2.5, 7.0),

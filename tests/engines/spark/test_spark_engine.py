@@ -12,8 +12,6 @@ import kartosql
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable
 from sparks import Both, unordered
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):

@@ -13,8 +13,6 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from written import build_cube
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.usefixtures("spark")
 def test_progress_is_told_while_spark_runs(tmp_path):

@@ -47,7 +47,6 @@ def code_of(spark: Any, con: kartosql.Connection, text: str) -> str:
     return caught.value.code
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["kartothek/ktk_store", "kartothek/plateau_store", "sql/main", "sql/paths", "sql/typed"]
 )
@@ -249,7 +248,6 @@ b | NOT b | b OR i > 0 | CASE WHEN b THEN i > 0 ELSE f > 0 END | i IN (SELECT ma
 """
 
 
-@pytest.mark.slow
 def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: Any, local: Store) -> None:
     schema = {
         "s": pa.string(), "f": pa.float64(), "i": pa.int64(), "d": pa.date32(), "t": pa.timestamp("us"),

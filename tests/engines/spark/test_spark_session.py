@@ -36,11 +36,13 @@ def test_without_java_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
     assert "apt-get install" in text
 
 
+@pytest.mark.process
 def test_a_java_home_without_java_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert code_of(sessions.check_java)[0] == "missing-java"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("says", ['openjdk version "11.0.2" 2019-01-15', 'java version "1.8.0_151"'])
 def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
     fake_java(tmp_path, says)
@@ -50,6 +52,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s
     assert "Java 11" in text or "Java 8" in text
 
 
+@pytest.mark.process
 def test_what_is_no_java_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_java(tmp_path, "hello")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

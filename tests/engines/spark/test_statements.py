@@ -12,8 +12,6 @@ import pytest
 from kartosql.errors import KartosqlError, NotPortable
 from sparks import Both, same, unordered
 
-pytestmark = pytest.mark.slow
-
 BATCH = 20
 # Parts of SQL that Spark has not, or not as DuckDB has them.
 REFUSED = r"""

@@ -15,8 +15,6 @@ from kartosql.engines.spark.session import isolated, keeping_active
 from kartosql.errors import KartosqlError, NotPortable
 from sparks import Both, rows_of, same, unordered
 
-pytestmark = pytest.mark.slow
-
 # Zones and hours, of their own clocks, around which these go forward or back.
 ZONES = {
     "Europe/Berlin": ["2020-03-29 02:00", "2020-10-25 02:00", "1893-04-01 00:00"],

@@ -15,9 +15,8 @@ import tpch
 import kartosql
 from sparks import Both, same
 
-pytestmark = pytest.mark.slow
 # Each is several jobs; those that stand for all others are run wherever tests are.
-NUMBERS = range(1, 23) if os.environ.get("CI") else (1, 2, 13, 16, 21, 22)
+NUMBERS = range(1, 23) if os.environ.get("KARTOSQL_TPCH") == "all" else (1, 2, 4, 7, 9, 11, 13, 15, 16, 18, 21, 22)
 
 
 @pytest.fixture(scope="module")

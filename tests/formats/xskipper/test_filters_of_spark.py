@@ -25,7 +25,6 @@ def _serialized(jvm: Any, value: Any) -> bytes:
     return bytes(collected.toByteArray())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("version", "seed"), [("V1", 0), ("V2", 0), ("V2", 12345), ("V2", -7)])
 def test_filters_are_those_of_spark_bit_for_bit(spark, version, seed):
     jvm = spark._jvm
@@ -49,7 +48,6 @@ def test_filters_are_those_of_spark_bit_for_bit(spark, version, seed):
         assert bloom.CellLayout(cell).fits(cell)
 
 
-@pytest.mark.slow
 def test_spark_reads_metadata_of_ours(spark, tmp_path):
     files = [DataFile(f"/lake/{n}", n, str(n), {"p": n}) for n in range(3)]
 

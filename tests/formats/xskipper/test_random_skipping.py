@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 import skipping_data
 
 PER_WORLD = 40
@@ -17,7 +15,6 @@ def _cases() -> int:
     return int(named) if named else 2_000 if os.environ.get("CI") else 800
 
 
-@pytest.mark.slow
 def test_no_skipped_file_holds_a_match(tmp_path: Path):
     asked = files = skipped = possible = 0
     for seed in range(_cases() // PER_WORLD):

@@ -40,7 +40,6 @@ def test_without_retries_nothing_is_visible_and_nothing_stays(spark, tmp_path):
     check(tmp_path)
 
 
-@pytest.mark.slow
 def test_tasks_that_are_run_again_leave_orphans_and_double_nothing(spark, tmp_path):
     """In a process of its own: only a session that is started so runs failed tasks again."""
     command = [sys.executable, killer.__file__, str(tmp_path)]

@@ -139,7 +139,6 @@ DRIVER = """
 """
 
 
-@pytest.mark.slow
 def test_workers_whose_python_has_pyarrow_and_nothing_else(spark, tmp_path):
     """In a process of its own: a session takes one interpreter for its workers."""
     venv.create(tmp_path / "bare", symlinks=True)
