@@ -164,7 +164,7 @@ class Connection:
         return Request(self._session, parameters, engine, time.perf_counter() - started), statement
 
     def tables(self) -> Tables:
-        """Return what names mean now: what stands in the store, and registered data."""
+        """Resolve names as of now: over the store, and registered data."""
         self._session.check_open()
         return self._session.tables()
 
@@ -620,7 +620,7 @@ class Connection:
         to their new names if it is a dictionary. Without the seed they join the cube that the target
         has, of the same dimension and partition columns. All datasets become visible at once; metadata
         and indices are copied as well. ``spark`` is as for ``compact``; the executors have to reach
-        both stores. Raises ``dataset-exists`` for what stands under the new names without
+        both stores. Raises ``dataset-exists`` for datasets that have the new names without
         ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube`` where there is no seed, or the cubes
         differ, ``invalid-data`` for columns that the cube of the target has, and ``invalid-argument`` for a copy
         onto itself.

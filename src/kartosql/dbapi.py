@@ -61,7 +61,7 @@ class DatabaseError(Error):
 
 
 class DataError(DatabaseError):
-    """What stands in the store, or a value, is not what it has to be."""
+    """Stored data, or a value, is not what it has to be."""
 
 
 class OperationalError(DatabaseError):
@@ -69,7 +69,7 @@ class OperationalError(DatabaseError):
 
 
 class IntegrityError(DatabaseError):
-    """A change does not go together with what stands in the store."""
+    """A change conflicts with what the store holds."""
 
 
 class InternalError(DatabaseError):

@@ -153,7 +153,7 @@ class CommitUnknown(CommitError):
 
 
 class FormatError(KartosqlError):
-    """What stands in the store is not what the format asks for."""
+    """The store holds something that its format does not allow."""
 
     default_code = "invalid-metadata"
 

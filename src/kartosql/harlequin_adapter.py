@@ -30,7 +30,7 @@ OPTIONS = [
 
 
 def _short(type_: pa.DataType) -> str:
-    """Return what stands beside a column of a type."""
+    """Return the label that is shown beside a column of a type."""
     t = pa.types
     shown = (
         (t.is_boolean, "t/f"),

@@ -206,7 +206,7 @@ class Query:
 class ReportQuery(Query):
     """The result of EXPLAIN, ADVISE, VERIFY and SHOW COVERAGE: ``content`` in one of its forms.
 
-    As text, JSON and HTML it has one column; ``lines`` is what stands in it.
+    As text, JSON and HTML it has one column, the ``lines``.
     """
 
     def __init__(self, content: Report, name: str, format: str = "text", stats: dict[str, Any] | None = None) -> None:  # noqa: A002

@@ -83,7 +83,7 @@ class Session:
         return Snapshot(self.store, self.metadata)
 
     def tables(self) -> Tables:
-        """Return what names mean now: what stands in the store, what is attached, and registered data."""
+        """Resolve names as of now: over the store, what is attached, and registered data."""
         return Tables(self.snapshot(), self.registered, None if self.attached is None else self.attached.now())
 
     @property

@@ -1,1 +1,1 @@
-"""What stands on disk; no SQL and no engine."""
+"""Formats on disk; no SQL and no engine."""

@@ -78,7 +78,7 @@ def _place(verdict: Verdict) -> str:
 def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why:
     """Return why a traced plan reads the files called ``name``: a key, the end of one, or a label.
 
-    ``shown`` makes a name for people of a key.
+    ``shown`` makes a display name of a key.
     Raises ``unknown-file`` where the tables of the query have no such file, and
     ``ambiguous-name`` where they have more than 20.
     """

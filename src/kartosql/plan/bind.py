@@ -51,7 +51,7 @@ def original_span(text: str, edits: Sequence[Edit], place: int) -> Span:
 
 SCHEMA = "__kartosql_"
 
-# What stands in the text that is run, but not in the user's: views' schemas and names of parameters.
+# Parts of the text that is run that are not the user's: views' schemas and names of parameters.
 _INTERNAL = re.compile(r'"?__kartosql_\d+"?\.|\$kartosql_(?:p_(\w+)|(\d+))')
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None

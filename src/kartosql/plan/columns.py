@@ -83,7 +83,7 @@ class ColumnTypes:
         return _PLAIN.fullmatch(type_) is not None
 
     def carried(self, of: ColumnRef, to: ColumnRef) -> Pieces | None:
-        """Return what stands for column ``of`` in conditions carried over to an equal column ``to``."""
+        """Return the expression that replaces column ``of`` in conditions carried over to an equal column ``to``."""
         one, other = self.of(of), self.of(to)
         if not (self.is_plain(one) and self.is_plain(other)):
             return None

@@ -16,7 +16,7 @@ Meaning = Callable[[ColumnRef], Pieces | None]
 
 
 class Pushdown:
-    """What stands for the output columns of a query inside of it, where a condition may be moved there."""
+    """Replaces the output columns of a query by expressions inside of it, where a condition may be pushed down."""
 
     def __init__(self, reader: ConditionReader, types: ColumnTypes) -> None:
         self._reader = reader

@@ -51,7 +51,7 @@ class ScanReport(Report):
 
     ``phases`` are the seconds that each phase of planning took.
 
-    ``str()`` is for people, ``to_dict()`` for programs; ``actual`` holds what was really
+    ``str()`` is text to read, ``to_dict()`` is for programs; ``actual`` holds what was really
     read, once the statement ran (EXPLAIN ANALYZE).
     """
 

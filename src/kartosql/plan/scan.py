@@ -39,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What stands for the rows of files that need not be opened.
+    """The rows that replace those of files that need not be opened.
 
     Positions of the files, their row counts, and the minimum and maximum of columns as text;
     files without rows are left out.

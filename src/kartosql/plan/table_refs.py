@@ -112,7 +112,7 @@ class Source:
     open: bool = False
     occurrence: Occurrence | None = None
     relation: Relation | None = None
-    # How the item is joined to what stands before it.
+    # How the item is joined to the items before it.
     join: exp.Join | None = None
     # Joined inside of an item, as in ``a JOIN (b JOIN c)``.
     nested: bool = False

@@ -64,7 +64,7 @@ def name_of(node: exp.Column) -> Path | None:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What stands behind the nodes of a tree: columns, values of parameters, texts of literals, aliased expressions.
+    """What the nodes of a tree refer to: columns, values of parameters, texts of literals, aliased expressions.
 
     ``sql`` returns a constant expression as the engine evaluates it, None for everything else.
     """

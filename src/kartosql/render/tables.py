@@ -1,4 +1,4 @@
-"""Tables for people: box, markdown and one value per line."""
+"""Tables as text: box, markdown and one value per line."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def unreadable(text: str, error: TokenError) -> SqlError:
 
 
 def place(text: str, at: int) -> str:
-    """Return a place in a text for people: the column, with the line if there are several."""
+    """Format a position in a text: the column, with the line if there are several."""
     line = text.count("\n", 0, at) + 1
     column = at - text.rfind("\n", 0, at)
     return f"line {line}, column {column}" if "\n" in text.strip() else f"column {column}"

@@ -1,4 +1,4 @@
-"""What stands where in a text that somebody is still writing: for highlighting, completion, and the Enter key."""
+"""Lex a text that is still being typed, for highlighting, completion, and the Enter key."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MAX_COVERAGE_COLUMNS = 2
 
 
 def explain(cursor: TokenCursor) -> Explain:
-    """Parse what stands behind EXPLAIN: ANALYZE, COST or WHY 'file', options in brackets, and the query."""
+    """Parse the rest of EXPLAIN: ANALYZE, COST or WHY 'file', options in brackets, and the query."""
     kind, file = _kind(cursor)
     kinds, format_ = _options(cursor, ("ANALYZE", "COST"))
     kinds |= {kind} if kind else set()
@@ -25,13 +25,13 @@ def explain(cursor: TokenCursor) -> Explain:
 
 
 def advise(cursor: TokenCursor) -> Advise:
-    """Parse what stands behind ADVISE."""
+    """Parse the rest of ADVISE."""
     _, format_ = _options(cursor, ())
     return Advise(cursor.text, _query(cursor, "ADVISE"), format_)
 
 
 def verify(cursor: TokenCursor) -> Verify | VerifyData:
-    """Parse what stands behind VERIFY: a query, or the name of a table."""
+    """Parse the rest of VERIFY: a query, or the name of a table."""
     if cursor.at < len(cursor.tokens) and not cursor.at_query():
         target, span = cursor.name()
         cursor.end()
@@ -41,7 +41,7 @@ def verify(cursor: TokenCursor) -> Verify | VerifyData:
 
 
 def coverage(cursor: TokenCursor) -> ShowCoverage:
-    """Parse what stands behind SHOW COVERAGE: options, OF and a table, BY and columns."""
+    """Parse the rest of SHOW COVERAGE: options, OF and a table, BY and columns."""
     _, format_ = _options(cursor, (), (*FORMATS, "SVG"))
     if not cursor.take("OF", "FROM", "IN"):
         raise cursor.fail("SHOW COVERAGE needs OF and a cube.", "SHOW COVERAGE OF cube BY column, column")

@@ -276,7 +276,7 @@ class LocalWriter:
             except FileNotFoundError:
                 self._make_folders(folder)
 
-    # -- what stands there -----------------------------------------------------------------
+    # -- current state ----------------------------------------------------------------------
 
     def details(self, prefix: str) -> dict[str, Detail]:
         """Return size and time of every regular file whose key starts with ``prefix``."""

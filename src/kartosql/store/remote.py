@@ -146,7 +146,7 @@ class RemoteWriter:
             with contextlib.suppress(Exception):
                 self._delete_one(key)
 
-    # -- what stands there -----------------------------------------------------------------
+    # -- current state ----------------------------------------------------------------------
 
     def details(self, prefix: str) -> dict[str, Detail]:
         """Return size and time of every object whose key starts with ``prefix``."""

@@ -572,7 +572,7 @@ class Store:
         path = f"{self._real_root}/{folder}" if self.is_local else f"{self.url}/{folder}"
         return advisory_locks.take(path, advisory_locks.of_folder if self.is_local else advisory_locks.in_process)
 
-    # -- what stands there ---------------------------------------------------------------
+    # -- current state --------------------------------------------------------------------
 
     def details(self, prefix: str = "") -> dict[str, Detail]:
         """Return size and time of every object whose key starts with ``prefix``, sorted by key."""

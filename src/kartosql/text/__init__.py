@@ -1,1 +1,1 @@
-"""Text for people, from plain values: escapes, sizes, aligned tables, HTML and SVG; only the standard library."""
+"""Text made of plain values: escapes, sizes, aligned tables, HTML and SVG; only the standard library."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """What was found out: ``str()`` is the text for people, and notebooks show the HTML."""
+    """A report: ``str()`` is plain text, and notebooks show the HTML."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able dictionary."""

@@ -1,10 +1,10 @@
-"""Numbers of bytes, files and seconds for people."""
+"""Bytes, files and seconds as readable text."""
 
 from __future__ import annotations
 
 
 def human_bytes(size: int) -> str:
-    """Return a size for people, in units of 1024 bytes."""
+    """Format a size in units of 1024 bytes."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -14,7 +14,7 @@ def human_bytes(size: int) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Return a time for people: milliseconds below one second."""
+    """Format a duration: milliseconds below one second."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

@@ -47,7 +47,7 @@ class Identity:
     created: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what stands in the document."""
+        """Return the entry of the document."""
         found = {**asdict(self), "recent": list(self.recent), "created": list(self.created)}
         return {name: value for name, value in found.items() if value is not None and (value or name != "created")}
 

@@ -187,7 +187,7 @@ def _is_schema(key: str) -> bool:
 
 
 def members_of(store: Store, cube: str) -> dict[str, str]:
-    """Return the uuids by dataset of what stands below a cube's name, also of what a crash left of a dataset.
+    """Return the uuids of the datasets below a cube's name, also of what a crash left of one.
 
     Raises ``unknown-table``.
     """

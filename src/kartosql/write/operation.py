@@ -88,7 +88,7 @@ class Operation:
         return Snapshot(self.store, self._cache)
 
     def begin_at(self, uuids: Iterable[str]) -> None:
-        """Note what stands in the store now: later commits of others are rivals.
+        """Read the current heads: later commits of others are rivals.
 
         To be called before anything is concluded from the snapshot about these datasets. What
         crashed changes left in them is carried out or taken back. Raises what is wrong with them.

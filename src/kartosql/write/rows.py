@@ -30,7 +30,7 @@ MIN_FLUSH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class WriteProgress:
-    """How far the writing of a dataset has come: what stands in the store already."""
+    """Progress of the writing of a dataset: what the store holds already."""
 
     dataset: str
     rows: int

@@ -140,7 +140,7 @@ class Schemas:
     pending: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def mark(self) -> dict[str, str]:
-        """Return what stands in the document until the pending files are in place."""
+        """Return the entry of the document until the pending files are in place."""
         return {table: base64.b64encode(data).decode() for table, data in self.pending.items()}
 
     def table(self, document: DatasetDocument, name: str | None = None) -> DatasetTable:

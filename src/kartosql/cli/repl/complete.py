@@ -291,7 +291,7 @@ _COMPARISONS = ("=", "<>", "!=", "<", ">", "<=", ">=", "==")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A completion: ``text`` takes the place of what stands from ``start`` to the cursor.
+    """A completion: ``text`` replaces the characters from ``start`` to the cursor.
 
     ``suffix`` comes behind the cursor, ``about`` is shown beside it, and ``unasked`` says
     whether it is offered while somebody types.

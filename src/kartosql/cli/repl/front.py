@@ -350,7 +350,7 @@ class Front:
         self._session.app.invalidate()
 
     def _start_completion(self, tries: int) -> None:
-        """Complete what stands there now, also where an older menu is open or still being filled."""
+        """Complete the current text, also where an older menu is open or still being filled."""
         app, buffer = self._session.app, self._session.default_buffer
         # The buffer begins no completion while it has one.
         buffer.complete_state = None

@@ -107,7 +107,7 @@ def look_of(screen: Screen, options: ShellOptions) -> Look:
 
 
 def table_lines(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
-    """Return a table in one of the formats for people; a box that is too wide becomes vertical."""
+    """Render a table in one of the readable formats; a box that is too wide becomes vertical."""
     if mode == "markdown":
         from kartosql.render import tables
 

@@ -42,7 +42,7 @@ class FileAccess:
         return [self._name(k) if k.startswith(MARK) else self._prefix + k for k in keys]
 
     def _beginning(self, key: str) -> str:
-        """Return what stands before the keys of a store in the names of its files."""
+        """Return the prefix that makes file names of the keys of a store."""
         return self.store.local_path(key) if self.store.is_on_disk(key) else f"{PROTOCOL}://{key}"
 
     def _name(self, key: str) -> str:
@@ -74,7 +74,7 @@ class FileAccess:
         return None
 
     def shown_in(self, message: str) -> str:
-        """Return a message with names for people in place of keys."""
+        """Return a message with display names in place of keys."""
         for prefix in self._mounted:
             message = message.replace(f"{prefix}/", self.store.display_name(f"{prefix}/"))
         return message

@@ -54,7 +54,7 @@ def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
     return _TOKENS.sub(cut, predicate), tuple(lists)
 
 
-# Literals that are one token each, by whatever stands before them; what may hide one is passed over, or odd.
+# Literals that are one token each, by whatever precedes them; what may hide one is passed over, or odd.
 _LITERALS = re.compile(
     r"""\"(?:[^\"]++|\"\")*+\"|(?<![\w.#$'])(?P<text>'[^'\\]*+'(?!'))|"""
     r"""(?<![\w.#$])(?P<number>[0-9]++(?:\.[0-9]++)?)(?![\w.])|(?P<odd>'|\"|--|/\*|\\|\$\w*\$)"""

@@ -56,7 +56,7 @@ def binding_type(type_: pa.DataType) -> str:
 
 
 def _inner(type_: pa.DataType) -> str:
-    """Return the DuckDB type of what stands inside of another type."""
+    """Return the DuckDB type of an element of another type."""
     if pa.types.is_duration(type_):
         # Parquet keeps durations as bare integers; only top-level ones are read with their unit.
         raise FormatError(

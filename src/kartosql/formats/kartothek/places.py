@@ -1,6 +1,6 @@
 """Where the data-skipping metadata of datasets lie.
 
-That is below ``.kartosql/skipping/<uuid>``, beside all datasets: what stands below ``<uuid>/`` or begins with the
+That is below ``.kartosql/skipping/<uuid>``, beside all datasets: files below ``<uuid>/`` or begins with the
 name of a cube, the cleanups of the originals delete. The document's map ``metadata``, which they keep, says where.
 """
 
@@ -26,7 +26,7 @@ class Place(NamedTuple):
     table: str
 
     def text(self) -> str:
-        """Return what stands in the document."""
+        """Return the entry of the document."""
         return json.dumps(self._asdict())
 
 

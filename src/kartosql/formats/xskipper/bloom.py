@@ -177,7 +177,7 @@ def _payload(cell: bytes) -> bytes:
 
 
 def _header(data: bytes) -> tuple[Shape, int]:
-    """Return the shape of a filter, and the length of what stands before its words."""
+    """Return the shape of a filter, and the length of the header before its words."""
     numbers = struct.unpack_from(">4i", data) if len(data) >= 16 else ()
     if not numbers or numbers[0] not in (1, 2):
         raise java.JavaStreamError("the filter has an unknown version")
@@ -220,12 +220,12 @@ def cell_of(shape: Shape, words: bytes) -> bytes:
 
 
 def header_of(shape: Shape) -> bytes:
-    """Return what stands before the words of a filter of version 1."""
+    """Return the header before the words of a filter of version 1."""
     return struct.pack(">3i", 1, shape.hashes, shape.bits // 64)
 
 
 def block_head(length: int) -> bytes:
-    """Return what stands before a block of a cell."""
+    """Return the header of a block of a cell."""
     return struct.pack(">BB", 0x77, length) if length <= 0xFF else struct.pack(">Bi", 0x7A, length)
 
 

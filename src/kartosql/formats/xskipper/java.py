@@ -192,7 +192,7 @@ class _Reader:
         return described
 
     def content(self, depth: int) -> list[Any]:
-        """Return what stands up to the mark of an end."""
+        """Return the bytes up to the mark of an end."""
         found: list[Any] = []
         while (value := self.value(depth + 1, ends=True)) is not _ENDED:
             found.append(value.data if isinstance(value, _Block) else value)

@@ -15,7 +15,7 @@ from kartosql.errors import NotPortable
 
 @dataclass(frozen=True)
 class SparkRelation:
-    """What stands in FROM, and what else a SELECT over it has to have; ``columns`` are in scope there.
+    """A FROM clause, and what else a SELECT over it has to have; ``columns`` are in scope there.
 
     Names of columns are unique in the whole statement, so that none needs a qualifier.
     """
