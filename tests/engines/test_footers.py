@@ -18,7 +18,7 @@ from kartosql.engines.duckdb.instance import Instance
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.parquet import cache
+from kartosql.parquet import reader
 from kartosql.predicate.tree import Comparison
 from kartosql.predicate.values import Value
 from kartosql.store import Store
@@ -117,7 +117,7 @@ def test_a_damaged_file_is_left_to_the_engine_to_name(make, local):
 
 
 def test_beginnings_of_footers_are_not_kept_without_end(make, monkeypatch):
-    monkeypatch.setattr(cache, "MAX_PREFIXES", 2)
+    monkeypatch.setattr(reader, "MAX_PREFIXES", 2)
     checker = make([pa.table({"x": [n], f"y{n}": [n]}) for n in range(6)])
     for key in checker.table.files:
         checker.check({"x": "BIGINT"}, (key,))
@@ -214,7 +214,7 @@ def test_nothing_is_read_for_few_files(make):
 
 
 def test_what_is_remembered_is_bounded(make, monkeypatch):
-    monkeypatch.setattr(cache, "MAX_FILES", 3)
+    monkeypatch.setattr(reader, "MAX_FILES", 3)
     checker = make([_x(1), _x(2), _x(3), _x(4)])
     for key in (*checker.table.files, *checker.table.files):
         checker.check({"x": "BIGINT"}, (key,))

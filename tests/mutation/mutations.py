@@ -27,7 +27,7 @@ JOINS, PUSHDOWN, EXTRACT = "plan/joins.py", "plan/predicate_pushdown.py", "plan/
 PRUNE, EVALUATE, OVERLAYS = "plan/prune.py", "plan/evaluate.py", "plan/overlays.py"
 COLUMNS, READER, TREE = "plan/columns.py", "plan/reader.py", "predicate/tree.py"
 DYNAMIC_FILTERS, JOIN_PRUNING, ENGINE = "plan/dynamic_filters.py", "plan/join_pruning.py", "engines/duckdb/"
-LIMITS, CELLS = "plan/limit_pushdown.py", "plan/cells.py"
+LIMITS = "plan/limit_pushdown.py"
 LOOKUPS, SORTED_INDEX, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
 FROM_SQL = "predicate/from_sql.py"
 BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
@@ -192,7 +192,7 @@ MUTATIONS = [
     Mutation("a LIMIT in percent counts rows", LIMITS, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("a row becomes one row, whatever is selected", LIMITS, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cells
-    Mutation("binary values and floats are exact in indices", CELLS, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
+    Mutation("binary values and floats are exact in indices", EVALUATE, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges of one row group are those of the file", ENGINE + "shared_cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges: row groups without statistics hold nothing", ENGINE + "shared_cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_shared_cells.py"),
@@ -222,6 +222,6 @@ MUTATIONS = [
     Mutation("a plan is kept for all settings", "plan/cache.py", "return planner, values, tuple(sorted(settings.items()))", "return planner, values, ()", by="tests/plan/test_plan_cache.py"),
     Mutation("a plan is kept when tables change", "plan/cache.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
     # -- what footers tell
-    Mutation("notes of geometries are no part of a schema", "parquet/cache.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
+    Mutation("notes of geometries are no part of a schema", "parquet/reader.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
     Mutation("files of one size hold the same for Spark", "engines/spark/file_shapes.py", "schemas = self._cache.facts(table).schemas", "schemas = self._cache.facts(self).schemas", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),
 ]  # fmt: skip

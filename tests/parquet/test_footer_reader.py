@@ -12,11 +12,10 @@ import pytest
 
 import builders
 from kartosql.errors import FormatError
-from kartosql.parquet import cache, reader
-from kartosql.parquet.cache import FooterCache
+from kartosql.parquet import reader
 from kartosql.parquet.footer import column_sizes, footer_of, schema_bytes
 from kartosql.parquet.metadata import file_metadata
-from kartosql.parquet.reader import TAIL, bytes_of_columns, open_footer, read_footer
+from kartosql.parquet.reader import TAIL, FooterCache, bytes_of_columns, open_footer, read_footer
 from kartosql.parquet.thrift import Reader
 from kartosql.store import Store
 
@@ -126,7 +125,7 @@ def test_schemas_have_one_number_each():
 
 
 def test_numbers_stay_when_their_beginnings_are_forgotten(monkeypatch):
-    monkeypatch.setattr(cache, "MAX_PREFIXES", 2)
+    monkeypatch.setattr(reader, "MAX_PREFIXES", 2)
     known = FooterCache()
     footers = [footer(pa.table({f"x{n}": [n]})) for n in range(5)]
     numbers = [known.recognise(f) for f in footers]
@@ -150,7 +149,7 @@ def test_facts_go_with_their_table():
 
 
 def test_all_is_forgotten_rather_than_too_much_kept(monkeypatch):
-    monkeypatch.setattr(cache, "MAX_FILES", 3)
+    monkeypatch.setattr(reader, "MAX_FILES", 3)
     known, tables = FooterCache(), [Table(), Table()]
     for table in tables:
         facts = known.facts(table)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kartosql.indexes.index import Files
-from kartosql.plan.cells import Cells, RowSelection, is_exact
-from kartosql.plan.evaluate import MAX_PROBES
+from kartosql.plan.evaluate import MAX_PROBES, Cells, RowSelection, is_exact
 from kartosql.plan.scan import Alternative, Step
 from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.table import Part

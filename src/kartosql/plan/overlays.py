@@ -9,8 +9,7 @@ from typing import Any
 
 from kartosql.indexes.index import Files
 from kartosql.memo import memoized
-from kartosql.plan.cells import Cells, RowSelection, is_exact
-from kartosql.plan.evaluate import MAX_PROBES
+from kartosql.plan.evaluate import MAX_PROBES, Cells, RowSelection, is_exact
 from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.table import FileTable, Overlay, Part
 

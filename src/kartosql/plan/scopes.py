@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from kartosql.plan.names import NameBinder
-from kartosql.plan.outputs import is_filter, outputs_of
+from kartosql.plan.names import NameBinder, is_filter, outputs_of
 from kartosql.plan.table_refs import Bound, Member, Merged, Occurrence, Output, Relation, Scope, Source
 from kartosql.sql.tree import name_parts
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from kartosql import stopping
 from kartosql.engines.base import schema_mismatch
 from kartosql.engines.duckdb.types import fits, literal
-from kartosql.parquet.cache import FooterCache
-from kartosql.parquet.reader import local_footer
+from kartosql.parquet.reader import FooterCache, local_footer
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:

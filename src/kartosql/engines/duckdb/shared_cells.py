@@ -15,7 +15,7 @@ from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.indexes.index import Files
-from kartosql.plan.cells import RowSelection
+from kartosql.plan.evaluate import RowSelection
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:

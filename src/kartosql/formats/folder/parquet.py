@@ -12,10 +12,9 @@ import pyarrow as pa
 from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.type_promotion import plain
-from kartosql.parquet.cache import FooterCache
 from kartosql.parquet.footer import GEO, notes_of, schema_bytes
 from kartosql.parquet.metadata import arrow_metadata
-from kartosql.parquet.reader import read_footer
+from kartosql.parquet.reader import FooterCache, read_footer
 from kartosql.parquet.thrift import DAMAGE, Reader
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
