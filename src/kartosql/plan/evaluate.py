@@ -275,7 +275,9 @@ class FileFilter:
             return True
         if not isinstance(condition, Group):
             return False
-        return (all if condition.op == "OR" else any)(map(self._can_prune, condition.items))
+        # All of them are looked at, as asking for statistics is remembered.
+        found = [self._can_prune(item) for item in condition.items]
+        return all(found) if condition.op == "OR" else any(found)
 
     def groups(self, items: list[Condition]) -> list[Condition]:
         """Join those of ``items`` that are evaluated together; partition keys come first.
