@@ -158,6 +158,11 @@ class FormatError(KartosqlError):
     default_code = "invalid-metadata"
 
 
+def missing_file(name: str, hint: str = "CHECK lists such files.") -> FormatError:
+    """Return the error about a file that metadata or a listing name and nobody finds."""
+    return FormatError(f"The file {name!r} is missing.", code="missing-file", hint=hint)
+
+
 class ExecutionError(KartosqlError):
     """The engine failed while it ran a valid statement."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, missing_file
 from kartosql.failures import reraise
 from kartosql.parquet.footer import MAGIC, column_sizes, footer_of
 from kartosql.parquet.reader import read_footer
@@ -46,7 +46,7 @@ def file_metadata(files: Files, key: str, *, with_columns: bool = False) -> tupl
             raise FormatError(f"{files.display_name(key)}: columns of it are encrypted or damaged", code="corrupt-file")
         return found, size
     except KeyError:
-        raise FormatError(f"The file {files.display_name(key)!r} is missing.", code="missing-file") from None
+        raise missing_file(files.display_name(key)) from None
     except (pa.ArrowException, OSError) as e:
         reraise(e, f"Cannot read {files.display_name(key)!r}")
         raise FormatError(f"{files.display_name(key)}: {e}", code="corrupt-file") from None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, SqlError
+from kartosql.errors import FormatError, SqlError, missing_file
 from kartosql.formats.folder.parquet import ParquetSchemas
 from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
 from kartosql.formats.odf.columns import Columns, columns_of
@@ -183,11 +183,8 @@ class OdfDataset:
         try:
             data = self.store.read(key)
         except KeyError:
-            raise FormatError(
-                f"The file {self.store.url}/{key} is missing.",
-                code="missing-file",
-                hint="Copy it again from where the dataset comes from.",
-            ) from None
+            hint = "Copy it again from where the dataset comes from."
+            raise missing_file(f"{self.store.url}/{key}", hint) from None
         check_data(data, self._slices[key], self.store.url)
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import UsageError, text_of
+from kartosql.errors import UsageError, missing_file, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeMember
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.write import cubes, datasets
 from kartosql.write.change import Change
 from kartosql.write.document import check_writable
-from kartosql.write.files import missing_file
 from kartosql.write.layout import columns_of
 from kartosql.write.merge import Merge, Run, write_merged
 from kartosql.write.operation import Operation, report

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError
+from kartosql.errors import missing_file
 from kartosql.parquet.metadata import file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable
@@ -212,11 +212,6 @@ def copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:
                 out.write(source.read(old, start=start, end=min(size, start + CHUNK_BYTES)))
     except KeyError:
         raise missing_file(old) from None
-
-
-def missing_file(key: str) -> FormatError:
-    """Return the error about a file that a document names and nobody finds."""
-    return FormatError(f"The file {key!r} is missing.", code="missing-file", hint="CHECK lists such files.")
 
 
 def collect_stats(store: Files, table: FileTable) -> dict[str, int]:

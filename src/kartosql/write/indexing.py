@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, missing_file
 from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -442,9 +442,7 @@ def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> p
             found = [unique_values(file.read_row_group(i, [column])[column], type_) for i in range(file.num_row_groups)]
         return pc.unique(pa.chunked_array(found, type_))
     except (KeyError, FileNotFoundError):
-        raise FormatError(
-            f"{key}: the file is missing", code="missing-file", hint="Restore the file, or remove its partition."
-        ) from None
+        raise missing_file(key, "Restore the file, or remove its partition.") from None
     except pa.ArrowInvalid as e:
         code = "corrupt-file" if "Parquet" in str(e) else "schema-mismatch"
         raise FormatError(f"{key}: the column {column!r} cannot be read as {type_}: {e}", code=code) from None

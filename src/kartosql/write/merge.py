@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, KartosqlError
+from kartosql.errors import FormatError, KartosqlError, missing_file
 from kartosql.failures import reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
-from kartosql.write.files import missing_file, open_key
+from kartosql.write.files import open_key
 from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type
 from kartosql.write.layout import Layout
 from kartosql.write.rows import Written, discard

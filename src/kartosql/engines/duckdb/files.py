@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kartosql.errors import FormatError
+from kartosql.errors import missing_file
 from kartosql.store import Files
 from kartosql.store.mounts import MARK
 
@@ -31,11 +31,8 @@ class FileAccess:
         try:
             self.sizes.update(self.store.sizes(wanted))
         except KeyError as e:
-            raise FormatError(
-                f"The file {self.store.display_name(e.args[0])!r} is missing.",
-                code="missing-file",
-                hint="It was deleted after the metadata were read, or the dataset is damaged. Run the statement again.",
-            ) from None
+            hint = "It was deleted after the metadata were read, or the dataset is damaged. Run the statement again."
+            raise missing_file(self.store.display_name(e.args[0]), hint) from None
 
     def names(self, keys: Sequence[str]) -> list[str]:
         """Return the names under which DuckDB opens ``keys``, whether they exist or not."""

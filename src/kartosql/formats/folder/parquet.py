@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, missing_file
 from kartosql.failures import reraise
 from kartosql.formats.type_promotion import plain
 from kartosql.parquet.footer import GEO, notes_of, schema_bytes
@@ -48,7 +48,7 @@ class ParquetSchemas:
         try:
             return read_footer(self._store, file.name, file.size)
         except KeyError:
-            raise _missing(f"{self._store.url}/{file.name}") from None
+            raise missing_file(f"{self._store.url}/{file.name}") from None
         except OSError:
             return None
 
@@ -58,7 +58,7 @@ class ParquetSchemas:
         while (footer := self._footer(file)) is None:
             now = list_files(self._store, file.name)
             if not now:
-                raise _missing(name)
+                raise missing_file(name)
             if now == [file]:
                 raise _corrupt(name, "it has no footer of a Parquet file")
             (file,) = now
@@ -68,10 +68,6 @@ class ParquetSchemas:
                 schema = _parse(schema_bytes(footer) or footer, _geometries(footer), name)
                 self._schemas[number] = next((s for s in self._schemas.values() if s.equals(schema)), schema)
         return number
-
-
-def _missing(name: str) -> FormatError:
-    return FormatError(f"The file {name} is missing.", code="missing-file")
 
 
 def _parse(data: bytes, geometries: frozenset[str], name: str) -> pa.Schema:
