@@ -210,6 +210,6 @@ def test_ci_installs_runs_the_linters_and_then_the_tests(tmp_path: Path) -> None
 
     linters = ["ruff check .", "ruff format --check .", "mypy", "lint-imports"]
     assert said_by_ci()[:-1] == ["install", *linters]
-    assert said_by_ci()[-1].startswith("tests -n 2")
+    assert said_by_ci()[-1].startswith("tests -n 3")
     (tmp_path / ".venv" / "bin" / "mypy").write_text("#!/bin/sh\nexit 1\n")
     assert said_by_ci() == ["install", *linters[:2]]
