@@ -37,7 +37,7 @@ from writing import operations, originals
 from writing.operations import OPERATIONS
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.skipif(os.name == "nt", reason="it forks")]
-KILLS = 3  # of each operation
+KILLS = 2  # of each operation
 CHANGING = ("create", "write", "mkdir", "link", "rename", "unlink", "rmdir")
 TESTS = Path(__file__).parents[1]
 

@@ -166,7 +166,7 @@ def test_sql_sees_what_was_committed_in_memory(seed):
 
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", SEEDS[: (len(SEEDS) + 5) // 6])
+@pytest.mark.parametrize("seed", SEEDS[: (len(SEEDS) + 8) // 9])
 def test_sql_sees_what_was_committed_on_s3(seed):
     # Every other server loses answers to what it has carried out.
     with serve(seed=seed, lose=seed % 2 / 10) as server:

@@ -16,7 +16,7 @@ from kartosql.errors import KartosqlError
 from sparks import rows_of, same, unordered
 
 # <first store>-<last store>x<statements>; each statement that is not refused is a job or more.
-CHOSEN = os.environ.get("KARTOSQL_SPARK_DIFFERENTIAL", "0-3x30" if "CI" in os.environ else "0-1x15")
+CHOSEN = os.environ.get("KARTOSQL_SPARK_DIFFERENTIAL", "0-2x40" if "CI" in os.environ else "0-1x15")
 STORES, STATEMENTS = CHOSEN.split("x")
 FIRST, LAST = map(int, STORES.split("-"))
 
