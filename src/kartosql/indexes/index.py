@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kartosql.memo import memoized
-from kartosql.predicate.tree import ColumnRef, Condition, Predicate
+from kartosql.predicate.tree import ColumnRef, Condition, Predicate, is_evaluable
 from kartosql.tables.table import FileTable
 
 Files = frozenset[int]  # positions in FileTable.files
@@ -100,6 +100,7 @@ class Subject:
     evaluator: IndexEvaluator
     parameters: Mapping[str, Any]
     usable: Set[str]
+    _columns: dict[int, tuple[Condition, frozenset[str] | None]] = field(default_factory=dict)  # by identity
 
     @memoized
     def keys(self) -> Mapping[str, int]:
@@ -107,10 +108,13 @@ class Subject:
         return {name: i for i, name in enumerate(self.table.partition_keys)}
 
     def columns(self, condition: Condition) -> frozenset[str] | None:
-        """Return the columns of a condition, None if some of them are not those of the table, or not usable."""
-        found = condition.columns
-        is_own = all(of == self.occurrence_id and name in self.usable for of, name in found)
-        return frozenset(name for _, name in found) if is_own else None
+        """Return the columns of a condition; None if it cannot be evaluated, or some of them are not usable here."""
+        known = self._columns.get(id(condition))
+        if known is None:
+            own = frozenset(name for of, name in condition.columns if of == self.occurrence_id and name in self.usable)
+            is_whole = len(own) == len(condition.columns) and is_evaluable(condition)
+            known = self._columns[id(condition)] = (condition, own if is_whole else None)
+        return known[1]
 
     def name(self, column: ColumnRef) -> str:
         """Return the name of a column in predicates that an engine evaluates."""

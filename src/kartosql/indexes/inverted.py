@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 from kartosql.indexes.index import Candidates, Files, Subject
-from kartosql.predicate.tree import Condition, is_evaluable, parameters_for, said
+from kartosql.predicate.tree import Condition, parameters_for, said
 
 INVERTED_INDEX = "inverted index"
 
@@ -25,7 +25,7 @@ class InvertedIndices:
 
         Of two columns indices do not know which values stand in one row.
         """
-        columns = self.subject.columns(condition) if is_evaluable(condition) else None
+        columns = self.subject.columns(condition)
         indexed = (columns or frozenset()) - self.subject.keys.keys()
         return next(iter(indexed)) if len(indexed) == 1 and indexed <= self.subject.table.indices.keys() else None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kartosql.indexes.index import Candidates, Files, Subject
-from kartosql.predicate.tree import Condition, is_evaluable, parameters_for
+from kartosql.predicate.tree import Condition, parameters_for
 
 PARTITION_KEY = "partition key"
 
@@ -20,7 +20,7 @@ class PartitionValues:
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is about partition keys alone, or about no column at all."""
-        columns = self.subject.columns(condition) if is_evaluable(condition) else None
+        columns = self.subject.columns(condition)
         return columns is not None and columns <= self.subject.keys.keys()
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:

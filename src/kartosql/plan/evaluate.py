@@ -204,7 +204,7 @@ class FileFilter:
         self._values = PartitionValues(subject)
         self._inverted = InvertedIndices(subject, never_null, never_nan)
         self._row_groups = RowGroups(subject)
-        self._indexes: tuple[FileIndex, ...] = ()
+        self._asks_statistics = True
         self._covering: dict[int, tuple[Condition, FileIndex | None]] = {}  # what covers conditions, by their identity
         self._among = self.all_files = subject.table.all_files
         self._notes: list[str] = []
@@ -217,10 +217,8 @@ class FileFilter:
         Only files ``among`` the given ones matter.
         """
         self._among = self.all_files if among is None else among
-        self._indexes = (self._values, self._inverted)
-        if among is None or len(among) >= MIN_FOR_STATISTICS:
-            self._indexes += (self._row_groups,)
-        self._notes, self._answers, self.alternatives, self._covering = [], [], (), {}
+        self._asks_statistics = among is None or len(among) >= MIN_FOR_STATISTICS
+        self._notes, self._answers, self.alternatives = [], [], ()
         return self._files(condition)
 
     def account(self, condition: Condition) -> str:
@@ -233,10 +231,17 @@ class FileFilter:
         return _decided_by(self._answers, self.all_files)
 
     def _index(self, condition: Condition) -> FileIndex | None:
-        """Return the first index that covers a condition as a whole, None if none does; each is asked once."""
+        """Return the first index that covers a condition as a whole, None if none does."""
+        found = self._index_of_values(condition)
+        if found is None and self._asks_statistics and self._row_groups.covers(condition):
+            return self._row_groups
+        return found
+
+    def _index_of_values(self, condition: Condition) -> FileIndex | None:
+        """Return the partition values or the inverted indices if they cover a condition; they are asked once."""
         known = self._covering.get(id(condition))
         if known is None:
-            found = next((index for index in self._indexes if index.covers(condition)), None)
+            found = next((index for index in (self._values, self._inverted) if index.covers(condition)), None)
             known = self._covering[id(condition)] = (condition, found)
         return known[1]
 
@@ -287,12 +292,9 @@ class FileFilter:
         together: dict[str, list[Condition]] = {"": []}
         alone: list[Condition] = []
         for item in items:
-            if self._values.covers(item):
-                together[""].append(item)
-            elif (column := self._inverted.column(item)) is not None:
-                together.setdefault(column, []).append(item)
-            else:
-                alone.append(item)
+            index = self._index_of_values(item)
+            column = self._inverted.column(item) if index is self._inverted else ""
+            (alone if index is None else together.setdefault(column or "", [])).append(item)
         return [*(joined("AND", group) for group in together.values() if group), *alone]
 
     def _asked(self, index: FileIndex, condition: Condition) -> Files | None:
