@@ -20,6 +20,7 @@ import golden
 import tiers
 from kartosql.errors import UsageError
 from kartosql.store import Store
+from kartosql.write.retry import RetryPolicy
 
 # A run does not hang on how busy the machine is, nor on luck. --hypothesis-profile=default looks for other examples.
 settings.register_profile(
@@ -58,6 +59,12 @@ def _forgotten() -> Iterator[None]:
     """Forget the stores in memory that a module made."""
     yield
     builders.forget_memory_stores()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait for a change that stands still: its writer is dead."""
+    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,6 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write.copy import copy_cube, copy_dataset
 from kartosql.write.operation import Operation
-from kartosql.write.retry import RetryPolicy
 from write import rivals
 from write.test_compact import CUBE, check_index, overlaid, rows_of
 
@@ -209,12 +208,6 @@ def test_metadata_in_msgpack_and_user_metadata_come_along(tmp_path, target):
     copied = msgpack.unpackb(zstandard.ZstdDecompressor().decompress(data))
     assert own(copied) == own(document)
     assert json.dumps(copied["metadata"]["k"]) == '[1, {"a": null}]'
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    """Nobody waits for a change that stands still: its writer is dead."""
-    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
 
 
 @pytest.mark.usefixtures("impatient")

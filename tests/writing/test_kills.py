@@ -31,7 +31,6 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.store import Store
 from kartosql.write.recovery import read_head
-from kartosql.write.retry import RetryPolicy
 from odf_data import reader_of
 from writing import operations, originals
 from writing.operations import OPERATIONS
@@ -149,12 +148,11 @@ def kills(operation: str, names: list[str]) -> list[tuple[int, str]]:
     return sorted(Random(f"{how} {operation}").sample(found, min(KILLS, len(found))))
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_killed_operation_shows_the_old_or_the_new_state_and_leaves_little(
     name, server, prepared, tmp_path, monkeypatch
 ):
-    # Others that stand still are not waited for: they are dead.
-    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
     folder = tmp_path / "store"
     with kartosql.connect(prepared, read_only=True) as con:
         old = state(con)

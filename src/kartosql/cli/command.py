@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kartosql.cli import messages
 from kartosql.cli.options import command_parser, parse_demo, parse_options
-from kartosql.cli.signals import Terminated, end_on_signals, raise_on_ctrl_c
+from kartosql.cli.signals import INTERRUPTED, Terminated, end_on_signals, raise_on_ctrl_c
 from kartosql.errors import KartosqlError
 
 
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str] | None) -> int:
             return 128 + e.number
         except KeyboardInterrupt:
             messages.say("interrupted")
-            return messages.INTERRUPTED
+            return INTERRUPTED
         except BrokenPipeError:
             # Whoever reads, as head does, has enough.
             from kartosql.cli.output import drop_stdout

@@ -23,5 +23,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from kartosql.cli.command import run
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130  # INTERRUPTED of cli.messages
+        return 130  # INTERRUPTED of cli.signals, whose import may be what was interrupted
     return run(arguments)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from kartosql.cli.signals import INTERRUPTED
 from kartosql.errors import (
     KartosqlError,
     KartosqlWarning,
@@ -20,7 +21,7 @@ from kartosql.errors import (
     excerpt,
 )
 
-FINE, FAILED, USAGE, STORE, LIMIT, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
+FINE, FAILED, USAGE, STORE, LIMIT, BUG = 0, 1, 2, 3, 4, 70
 EXIT_CODES = {
     FINE: "fine, also when the reader of a pipe has enough",
     FAILED: "a statement failed, or the data are damaged",

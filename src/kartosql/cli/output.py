@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from kartosql.cli.messages import INTERRUPTED
+from kartosql.cli.signals import INTERRUPTED
 from kartosql.errors import StoreError
 
 PATIENCE = 5.0  # seconds that a stopped statement gets to end

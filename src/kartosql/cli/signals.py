@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-INTERRUPTED = 130  # as in cli.messages, which takes too long to import
+INTERRUPTED = 130  # the exit code
 
 
 def end_at_once_on_ctrl_c() -> None:

@@ -30,7 +30,7 @@ class RowGroups:
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
         assert isinstance(condition, Opaque)
-        files = self._found[condition] if self.covers(condition) else None
+        files = self._found.get(condition)
         return [] if files is None else [Candidates(files, by=self.kind)]
 
     def _asked(self, predicate: Opaque) -> Files | None:

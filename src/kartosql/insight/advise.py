@@ -80,7 +80,7 @@ class Measure:
         found = sample(self._request.session.mounts, table.files, part.files, MAX_FILES)
         if sum(column_bytes(f, columns) for f in found.footers) > MAX_BYTES:
             return None
-        predicate = condition.render(lambda ref: quote_identifier(ref[1]))
+        predicate = _over_columns(condition)
         return Matches(found, tuple(self._by_file("count(*)", predicate, table, found)))
 
     def distinct(self, part: PartScan, found: Sample, column: str) -> list[int]:
@@ -94,7 +94,7 @@ class Measure:
             type_ = table.types[name]
             row[name] = pa.nulls(1, type_)
         source = arrow_table("measured", pa.table(row))
-        predicate = condition.render(lambda ref: quote_identifier(ref[1]))
+        predicate = _over_columns(condition)
         ((count,),) = self._ask("SELECT count(*) AS n FROM measured WHERE ", predicate, {"measured": source}).rows()
         return int(count) > 0
 
@@ -152,6 +152,11 @@ class Measure:
         session = self._request.session
         known = Tables(session.tables().snapshot, tables)
         return SelectQuery(statement, known, session.runtime, session.settings, given or None, pruned=False)
+
+
+def _over_columns(condition: Condition) -> str:
+    """Return a condition as SQL over the columns of one table."""
+    return condition.render(lambda ref: quote_identifier(ref[1]))
 
 
 def is_excluded(group: Any, column: str, low: Any, high: Any) -> bool:

@@ -205,7 +205,6 @@ class FileFilter:
         self._inverted = InvertedIndices(subject, never_null, never_nan)
         self._row_groups = RowGroups(subject)
         self._asks_statistics = True
-        self._covering: dict[int, tuple[Condition, FileIndex | None]] = {}  # what covers conditions, by their identity
         self._among = self.all_files = subject.table.all_files
         self._notes: list[str] = []
         self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
@@ -232,18 +231,11 @@ class FileFilter:
 
     def _index(self, condition: Condition) -> FileIndex | None:
         """Return the first index that covers a condition as a whole, None if none does."""
-        found = self._index_of_values(condition)
-        if found is None and self._asks_statistics and self._row_groups.covers(condition):
-            return self._row_groups
-        return found
-
-    def _index_of_values(self, condition: Condition) -> FileIndex | None:
-        """Return the partition values or the inverted indices if they cover a condition; they are asked once."""
-        known = self._covering.get(id(condition))
-        if known is None:
-            found = next((index for index in (self._values, self._inverted) if index.covers(condition)), None)
-            known = self._covering[id(condition)] = (condition, found)
-        return known[1]
+        if self._values.covers(condition):
+            return self._values
+        if self._inverted.covers(condition):
+            return self._inverted
+        return self._row_groups if self._asks_statistics and self._row_groups.covers(condition) else None
 
     def _files(self, condition: Condition) -> Files | None:
         index = self._index(condition)
@@ -292,9 +284,8 @@ class FileFilter:
         together: dict[str, list[Condition]] = {"": []}
         alone: list[Condition] = []
         for item in items:
-            index = self._index_of_values(item)
-            column = self._inverted.column(item) if index is self._inverted else ""
-            (alone if index is None else together.setdefault(column or "", [])).append(item)
+            column = "" if self._values.covers(item) else self._inverted.column(item)
+            (alone if column is None else together.setdefault(column, [])).append(item)
         return [*(joined("AND", group) for group in together.values() if group), *alone]
 
     def _asked(self, index: FileIndex, condition: Condition) -> Files | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from kartosql.cli import config
 from kartosql.cli.options import Options
@@ -11,9 +10,6 @@ from kartosql.cli.repl.opening import NOWHERE, Opening, greeting
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.errors import KartosqlError, StoreError, UsageError
-
-if TYPE_CHECKING:
-    pass
 
 PROMPT, MORE = "kartosql> ", "     ...> "
 
