@@ -286,7 +286,6 @@ def _python_value(scalar: pa.Scalar) -> Any:
             return scalar.as_py()
     except (OverflowError, ValueError):
         pass
-    from kartosql.render import values
+    from kartosql.render.values import texts
 
-    texts = values.dates if pa.types.is_date(type_) else values.timestamps
     return texts(pa.array([scalar], type_))[0]

@@ -10,10 +10,10 @@ import pytest
 
 from kartosql.cli import options
 from kartosql.errors import UsageError
-from kartosql.render.formats import BINARY_FORMATS, FORMATS, WRITERS, write_stream
+from kartosql.render.formats import BINARY_FORMATS, WRITERS, write_stream
 
 TABLE = pa.table({"s": ["a", None, "", 'x,"y"\nz'], "n": [1, None, 3, 4]})
-TEXT_FORMATS = [f for f in FORMATS if f not in (*BINARY_FORMATS, "none")]
+TEXT_FORMATS = [f for f in WRITERS if f not in (*BINARY_FORMATS, "none")]
 
 
 def written(table: pa.Table, format: str, chunk: int = 2, **how) -> bytes:

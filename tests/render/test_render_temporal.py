@@ -14,7 +14,7 @@ MAX = 2**63 - 1
 
 @given(st.dates())
 def test_dates_are_those_of_python(date):
-    assert values.dates(pa.array([date])) == [date.isoformat()]
+    assert values.texts(pa.array([date])) == [date.isoformat()]
 
 
 @given(st.datetimes())
@@ -36,7 +36,7 @@ def test_timestamps_are_those_of_python(moment):
     ],
 )
 def test_dates_beyond_the_range_of_python(days, text):
-    assert values.dates(pa.array([days, None], pa.int32()).cast(pa.date32())) == [text, None]
+    assert values.texts(pa.array([days, None], pa.int32()).cast(pa.date32())) == [text, None]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_offsets_follow_the_zone_of_the_moment():
 
 def test_the_end_of_a_day_is_a_time():
     array = pa.array([86_400_000_000, 1, None], pa.int64()).cast(pa.time64("us"))
-    assert values.times(array) == ["24:00:00", "00:00:00.000001", None]
-    assert values.times(pa.array([3661], pa.int32()).cast(pa.time32("s"))) == ["01:01:01"]
+    assert values.texts(array) == ["24:00:00", "00:00:00.000001", None]
+    assert values.texts(pa.array([3661], pa.int32()).cast(pa.time32("s"))) == ["01:01:01"]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_end_of_a_day_is_a_time():
     ],
 )
 def test_intervals_read_as_in_duckdb(parts, text):
-    assert values.intervals(pa.array([parts, None], pa.month_day_nano_interval())) == [text, None]
+    assert values.texts(pa.array([parts, None], pa.month_day_nano_interval())) == [text, None]
 
 
 def test_durations_are_intervals_of_time():
-    assert values.durations(pa.array([90_061, None], pa.duration("s"))) == ["25:01:01", None]
+    assert values.texts(pa.array([90_061, None], pa.duration("s"))) == ["25:01:01", None]

@@ -41,12 +41,16 @@ def write_stream(
     vertical always do. Raises ``invalid-argument`` for an unknown format, for columns that
     the format has no type for, and for binary formats on a terminal.
     """
-    writer = WRITERS.get(format)
-    if writer is None:
-        raise UsageError(f"There is no output format {format!r}.", hint=f"Formats: {', '.join(WRITERS)}.")
+    writer = _writer(format)
     if terminal and format in BINARY_FORMATS:
         raise UsageError(f"The format {format} is not for terminals.", hint="Write to a file, or choose box.")
     return writer(reader, out, header, terminal)
+
+
+def _writer(name: str) -> Writer:
+    if name not in WRITERS:
+        raise UsageError(f"There is no output format {name!r}.", hint=f"Formats: {', '.join(WRITERS)}.")
+    return WRITERS[name]
 
 
 def _write_lines(out: BinaryIO, lines: Iterable[str]) -> None:
@@ -83,22 +87,27 @@ def _by_batch(
 
 def _encoded(
     reader: pa.RecordBatchReader,
+    out: BinaryIO,
     terminal: bool,
     by_column: Callable[[pa.RecordBatch], memoryview],
     by_value: Callable[[pa.RecordBatch], str],
-) -> Iterator[tuple[int, memoryview]]:
-    """Yield the rows and the text of each batch, by Arrow's kernels where their import pays."""
+    skipped: int = 0,
+) -> int:
+    """Write the text of all batches, but for its first bytes, by Arrow's kernels where their import pays."""
+    rows = 0
     for whole in reader:
         step = max(1, LARGEST // max(1, whole.num_columns))
         for first in range(0, whole.num_rows, step):
             batch = whole.slice(first, step)
             text = None
             if not terminal and batch.num_rows * batch.num_columns >= LARGE:
-                with contextlib.suppress(
-                    pa.ArrowInvalid, pa.ArrowCapacityError
-                ):  # more text than offsets of 32 bits can tell
+                # It may be more text than offsets of 32 bits can tell.
+                with contextlib.suppress(pa.ArrowInvalid, pa.ArrowCapacityError):
                     text = by_column(batch)
-            yield batch.num_rows, memoryview(by_value(batch).encode()) if text is None else text
+            found = memoryview(by_value(batch).encode()) if text is None else text
+            out.write(found if rows else found[skipped:])
+            rows += batch.num_rows
+    return rows
 
 
 def _separated(separator: str) -> Writer:
@@ -118,19 +127,15 @@ def _separated(separator: str) -> Writer:
 
     def write(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
         safe: Callable[[str], str] = escaped_csv if terminal else str
-        if header:
-            _write_lines(out, [separator.join(cell(safe(name)) for name in reader.schema.names)])
 
         def by_value(batch: pa.RecordBatch) -> str:
             columns = [[cell(t if t is None else safe(t)) for t in texts(column)] for column in batch.columns]
             # A NULL in a single column is a line of its own, though empty.
             return "".join(separator.join(row) + "\n" for row in zip(*columns, strict=True))
 
-        rows = 0
-        for count, text in _encoded(reader, terminal, by_column, by_value):
-            out.write(text)
-            rows += count
-        return rows
+        if header:
+            _write_lines(out, [separator.join(cell(safe(name)) for name in reader.schema.names)])
+        return _encoded(reader, out, terminal, by_column, by_value)
 
     return write
 
@@ -158,11 +163,7 @@ def _objects(reader: pa.RecordBatchReader, out: BinaryIO, terminal: bool, before
         found = jsons(pa.StructArray.from_arrays(batch.columns, names=json_names(batch.schema.names)))
         return "".join(f"{before}{escaped_json(text) if terminal else text}{after}" for text in found)
 
-    rows = 0
-    for count, text in _encoded(reader, terminal, by_column, by_value):
-        out.write(text if rows else text[before.count(",") :])
-        rows += count
-    return rows
+    return _encoded(reader, out, terminal, by_column, by_value, skipped=before.count(","))
 
 
 class _Counted:
@@ -204,12 +205,11 @@ class _Counted:
 
 def _html(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
     """Write a page with a table, which needs nothing but itself."""
-    from kartosql.render.tables import table_head, table_rows
     from kartosql.text.markup import document, fragment
 
     before, after = document("kartosql", fragment(_HERE)).split(_HERE)
-    out.write(f"{before}<table>\n{table_head(reader.schema)}\n<tbody>\n".encode())
-    rows = _by_batch(reader, out, lambda batch, first: table_rows(batch))
+    out.write(f"{before}<table>\n{tables.table_head(reader.schema)}\n<tbody>\n".encode())
+    rows = _by_batch(reader, out, lambda batch, first: tables.table_rows(batch))
     out.write(f"</tbody>\n</table>{after}\n".encode())
     return rows
 
@@ -281,7 +281,6 @@ WRITERS: Mapping[str, Writer] = {
     "arrow": _arrow,
     "none": _none,
 }
-FORMATS = tuple(WRITERS)
 BINARY_FORMATS = ("parquet", "arrow")
 
 
@@ -308,11 +307,9 @@ def write_file(reader: pa.RecordBatchReader, path: str, format: str | None = Non
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"{quoted(path)} is no path of a file.")
     path = os.fspath(path)
-    format = format or format_of(path)  # noqa: A001
-    if format not in FORMATS:
-        raise UsageError(f"There is no output format {format!r}.", hint=f"Formats: {', '.join(FORMATS)}.")
+    writer = _writer(format or format_of(path))
     with replacing(path) as out:
-        return write_stream(reader, format, out)
+        return writer(reader, out, True, False)
 
 
 def format_of(path: str) -> str:

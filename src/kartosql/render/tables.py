@@ -1,10 +1,12 @@
-"""Tables as text: box, markdown and one value per line."""
+"""Tables as text and HTML, for streams, notebooks and people at a terminal; the line on what a statement took."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -30,13 +32,6 @@ class RunSummary:
     bytes_read: int | None = None
     bytes_total: int | None = None
 
-    @property
-    def bytes_saved(self) -> int | None:
-        """Bytes of the tables that were not read."""
-        if self.bytes_read is None or self.bytes_total is None:
-            return None
-        return max(0, self.bytes_total - self.bytes_read)
-
     def __str__(self) -> str:
         parts = [f"{counted(self.rows, 'row')} in {self.seconds:.3f} s"]
         if self.plan_seconds is not None:
@@ -47,8 +42,8 @@ class RunSummary:
             if self.bytes_read is not None:
                 total = "" if self.bytes_total is None else f" of {human_bytes(self.bytes_total)}"
                 parts.append(f"{human_bytes(self.bytes_read)}{total} read")
-            if self.bytes_saved is not None:
-                parts.append(f"{human_bytes(self.bytes_saved)} saved")
+                if self.bytes_total is not None:
+                    parts.append(f"{human_bytes(max(0, self.bytes_total - self.bytes_read))} saved")
         return " · ".join(parts)
 
 
@@ -56,6 +51,8 @@ def summary(rows: int, seconds: float, stats: Mapping[str, Any] | None, report: 
     """Return the account of a statement from its stats and its report, both None for one that scans nothing."""
     if not stats or report is None:
         return RunSummary(rows, seconds)
+    parts = [part.part for scan in report.scan.occurrences for part in scan.parts]
+    sizes = [report.sizes.get(key) for part in parts for key in part.table.files]
     return RunSummary(
         rows,
         float(stats["seconds"]),
@@ -63,21 +60,11 @@ def summary(rows: int, seconds: float, stats: Mapping[str, Any] | None, report: 
         stats["files_read"],
         stats["files_total"],
         stats.get("bytes_read"),
-        total_bytes(report),
+        None if None in sizes else sum(filter(None, sizes)),
     )
 
 
-def total_bytes(report: ScanReport) -> int | None:
-    """Return the bytes of all files of the tables that a report is about, None if a size is not known."""
-    total = 0
-    for scan in report.scan.occurrences:
-        for part in scan.parts:
-            for key in part.part.table.files:
-                size = report.sizes.get(key)
-                if size is None:
-                    return None
-                total += size
-    return total
+# -- HTML ----------------------------------------------------------------------------------------
 
 
 def table(table: pa.Table, rows: int) -> str:
@@ -85,9 +72,8 @@ def table(table: pa.Table, rows: int) -> str:
 
     NULL is shown in italics, so that it differs from the text.
     """
-    shown = table.slice(0, rows)
     lines = ["<table>", table_head(table.schema), "<tbody>"]
-    for batch in shown.to_batches():
+    for batch in table.slice(0, rows).to_batches():
         lines += table_rows(batch)
     lines += ["</tbody>", "</table>"]
     if table.num_rows > rows:
@@ -97,18 +83,17 @@ def table(table: pa.Table, rows: int) -> str:
 
 def table_head(schema: pa.Schema) -> str:
     """Return the head of a table: the names of its columns."""
-    cells = (f"<th{_style(field.type)}>{_text(escaped(field.name))}</th>" for field in schema)
+    cells = (f"<th{_style(field.type)}>{html.escape(escaped(field.name))}</th>" for field in schema)
     return f"<thead><tr>{''.join(cells)}</tr></thead>"
 
 
 def table_rows(batch: pa.RecordBatch) -> Iterator[str]:
     """Yield the rows of a table."""
     styles = [_style(type_) for type_ in batch.schema.types]
-    nulls = [column.is_null().to_pylist() for column in batch.columns]
-    for row, missing in zip(zip(*batch_cells(batch), strict=True), zip(*nulls, strict=True), strict=True):
+    for row in zip(*cells(batch), strict=True):
         line = "".join(
-            f"<td{style}>{'<i>NULL</i>' if null else _text(cell)}</td>"
-            for cell, null, style in zip(row, missing, styles, strict=True)
+            f"<td{style}>{'<i>NULL</i>' if cell is NULL_CELL else html.escape(cell)}</td>"
+            for cell, style in zip(row, styles, strict=True)
         )
         yield f"<tr>{line}</tr>"
 
@@ -117,12 +102,24 @@ def _style(type_: pa.DataType) -> str:
     return ' style="text-align: right"' if is_number(type_) else ""
 
 
-def _text(text: str) -> str:
-    return html.escape(text)
+# -- text of streams and notebooks ---------------------------------------------------------------
+
+
+class _NullCell(str):
+    """The text of NULL, which no value is, whatever its text."""
+
+    __slots__ = ()
 
 
 NULL = "NULL"
+NULL_CELL = _NullCell(NULL)
 PREVIEW_WIDTH = 80
+Paint = Callable[[str, str], str]  # a style and a text -> the text in that style
+
+
+def plain(style: str, text: str) -> str:
+    """Return a text as it is, for terminals without colours."""
+    return text
 
 
 def preview(table: pa.Table, rows: int) -> str:
@@ -130,40 +127,63 @@ def preview(table: pa.Table, rows: int) -> str:
 
     Values longer than 80 characters are cut with an ellipsis.
     """
-    columns = [[_cut(v) for v in column] for column in cells(table.slice(0, rows))]
+    columns = [[_cut(v, PREVIEW_WIDTH) for v in column] for column in cells(table.slice(0, rows))]
     lines = list(box_lines(table.schema, columns))
     if table.num_rows > rows:
         lines.append("(more rows)")
     return "\n".join(lines)
 
 
-def cells(table: pa.Table) -> list[list[str]]:
-    """Return the cells of a table by column, on one line each and safe to print.
+def cells(rows: pa.Table | pa.RecordBatch) -> list[list[str]]:
+    """Return the cells of a table or batch by column, on one line each and safe to print.
 
-    NULL is ``NULL``, as in DuckDB: only csv and json tell it from the text NULL.
+    NULL is ``NULL_CELL``, which reads ``NULL``, as in DuckDB: only csv and json tell it from the text NULL.
     """
-    return [[cell for chunk in column.chunks for cell in _cells(chunk)] for column in table.columns]
+    return [[NULL_CELL if text is None else escaped(text) for text in _texts(column)] for column in rows.columns]
 
 
-def batch_cells(batch: pa.RecordBatch) -> list[list[str]]:
-    """Return the cells of a batch by column, as ``cells`` does."""
-    return [_cells(column) for column in batch.columns]
+def _texts(column: pa.Array | pa.ChunkedArray) -> Iterable[str | None]:
+    return texts(column) if isinstance(column, pa.Array) else (t for chunk in column.chunks for t in texts(chunk))
 
 
 def box_lines(schema: pa.Schema, columns: list[list[str]], header: bool = True) -> Iterator[str]:
     """Yield the lines of a box; numbers stand to the right."""
-    names = [escaped(name) for name in schema.names]
+    heads = {"name": [escaped(name) for name in schema.names]} if header else {}
+    return _box(schema, heads, columns, _widths(schema, heads, columns), plain)
+
+
+def _widths(schema: pa.Schema, heads: Mapping[str, list[str]], columns: list[list[str]]) -> list[int]:
+    above = zip(*heads.values(), strict=True) if heads else ((),) * len(schema)
+    return [max(map(width, (*texts, *column)), default=0) for texts, column in zip(above, columns, strict=True)]
+
+
+def _box(
+    schema: pa.Schema, heads: Mapping[str, list[str]], columns: list[list[str]], widths: list[int], paint: Paint
+) -> Iterator[str]:
+    """Yield the lines of a box: above its rows ``heads``, by their styles."""
+    bar = paint("line", "│")
     right = [is_number(type_) for type_ in schema.types]
-    measured = [[width(cell) for cell in column] for column in columns]
-    widths = [max([*m, width(n) if header else 0], default=0) for m, n in zip(measured, names, strict=True)]
-    bars = ["─" * (w + 2) for w in widths]
-    yield f"┌{'┬'.join(bars)}┐"
-    if header:
-        yield _row(names, [width(n) for n in names], widths, right)
-        yield f"├{'┼'.join(bars)}┤"
-    for row, lengths in zip(zip(*columns, strict=True), zip(*measured, strict=True), strict=True):
-        yield _row(row, lengths, widths, right)
-    yield f"└{'┴'.join(bars)}┘"
+
+    def rule(left: str, middle: str, end: str) -> str:
+        return paint("line", left + middle.join("─" * (w + 2) for w in widths) + end)
+
+    def row(cells: Sequence[str], styles: Sequence[str]) -> str:
+        padded = []
+        for cell, style, full, to_right in zip(cells, styles, widths, right, strict=True):
+            space = " " * (full - width(cell))
+            shown = paint("null" if cell is NULL_CELL else style, cell) if paint is not plain else cell
+            padded.append(f" {space}{shown} " if to_right else f" {shown}{space} ")
+        return f"{bar}{bar.join(padded)}{bar}"
+
+    yield rule("┌", "┬", "┐")
+    for style, head in heads.items():
+        yield row(head, [style] * len(head))
+    if heads:
+        yield rule("├", "┼", "┤")
+    styles = ["number" if number else "" for number in right]
+    for cells in zip(*columns, strict=True):
+        yield row(cells, styles)
+    yield rule("└", "┴", "┘")
 
 
 def markdown_head(schema: pa.Schema) -> list[str]:
@@ -175,37 +195,120 @@ def markdown_head(schema: pa.Schema) -> list[str]:
 
 def markdown_lines(batch: pa.RecordBatch) -> Iterator[str]:
     """Yield the rows of a markdown table."""
-    columns = [[_markdown(cell) for cell in column] for column in batch_cells(batch)]
+    columns = [[_markdown(cell) for cell in column] for column in cells(batch)]
     for row in zip(*columns, strict=True):
         yield f"| {' | '.join(row)} |"
 
 
 def vertical_lines(batch: pa.RecordBatch, first: int) -> Iterator[str]:
     """Yield one line per value, below a line with the number of the row."""
-    names = [escaped(name) for name in batch.schema.names]
+    return _vertical(batch.schema.names, cells(batch), map(str, count(first)), plain)
+
+
+def _vertical(names: list[str], columns: list[list[str]], numbers: Iterable[str], paint: Paint) -> Iterator[str]:
+    names = [escaped(name) for name in names]
     widest = max(map(width, names), default=0)
-    heads = [f"{name}{' ' * (widest - width(name))} │ " for name in names]
-    for number, row in enumerate(zip(*batch_cells(batch), strict=True), first):
-        yield f"── row {number} ──"
+    heads = [f"{paint('name', name)}{' ' * (widest - width(name))} {paint('line', '│')} " for name in names]
+    for number, row in zip(numbers, zip(*columns, strict=True), strict=False):
+        yield paint("line", f"── row {number} ──")
         for head, cell in zip(heads, row, strict=True):
-            yield head + cell
+            yield head + (paint("null", cell) if cell is NULL_CELL else cell)
 
 
-def _cells(array: pa.Array) -> list[str]:
-    return [NULL if text is None else escaped(text) for text in texts(array)]
-
-
-def _row(row: Iterable[str], lengths: Iterable[int], widths: list[int], right: list[bool]) -> str:
-    padded = [
-        " " * (full - length) + cell if to_right else cell + " " * (full - length)
-        for cell, length, full, to_right in zip(row, lengths, widths, right, strict=True)
-    ]
-    return f"│ {' │ '.join(padded)} │"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= PREVIEW_WIDTH else text[: PREVIEW_WIDTH - 1] + "…"
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _markdown(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+
+
+# -- text for somebody at a terminal -------------------------------------------------------------
+
+MAX_CELL = 10_000  # characters of a value; what is left out is counted
+MAX_TYPE = 24
+_GROUPED = re.compile(r"(-?)(\d{5,})(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a table looks: the columns of the terminal (None is any), its colours, and whether digits are grouped."""
+
+    columns: int | None = None
+    paint: Paint = plain
+    grouped: bool = True
+    types: bool = True
+
+
+def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
+    """Return a table in one of the formats for people; a box that is too wide becomes vertical."""
+    if mode == "markdown":
+        lines = markdown_head(table.schema)
+        return lines + [line for batch in table.to_batches() for line in markdown_lines(batch)]
+    lines_of_box = box(table, types, look) if mode == "box" else None
+    return vertical(table, look) if lines_of_box is None else lines_of_box
+
+
+def box(table: pa.Table, types: Sequence[str], look: Look) -> list[str] | None:
+    """Return the lines of a box, None if it is wider than the terminal.
+
+    ``types`` are the types of the columns, shown under their names.
+    """
+    heads = {"name": [escaped(name) for name in table.column_names]}
+    if look.types:
+        heads["type"] = [_cut(escaped(text).lower(), MAX_TYPE) for text in types]
+    columns = _shown(table, look)
+    widths = _widths(table.schema, heads, columns)
+    if look.columns is not None and sum(widths) + 3 * len(widths) + 1 > look.columns:
+        return None
+    return list(_box(table.schema, heads, columns, widths, look.paint))
+
+
+def vertical(table: pa.Table, look: Look) -> list[str]:
+    """Return one line per value, below a line with the number of the row."""
+    numbers = (f"{number:,}" for number in count(1))
+    return list(_vertical(table.column_names, _shown(table, look), numbers, look.paint))
+
+
+def bars(labels: Sequence[str], values: Sequence[float], shown: Sequence[str], look: Look) -> list[str]:
+    """Return one bar per value, as long as the value is large; negative ones are drawn with another sign.
+
+    ``shown`` are the values as text.
+    """
+    labels = [escaped(label) for label in labels]
+    widest = max(map(width, labels), default=0)
+    numbers = max(map(width, shown), default=0)
+    most = max([abs(v) for v in values if v == v and abs(v) != float("inf")], default=0.0)
+    room = max(8, (look.columns or 80) - widest - numbers - 4)
+    lines = []
+    for label, value, text in zip(labels, values, shown, strict=True):
+        eighths = round(8 * room * min(1.0, abs(value) / most)) if most and value == value else 0
+        drawn = "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+        if value < 0:
+            drawn = "░" * max(1, eighths // 8)
+        head = f"{label}{' ' * (widest - width(label))} {' ' * (numbers - width(text))}{text}"
+        lines.append(f"{head} {look.paint('number', drawn)}".rstrip())
+    return lines
+
+
+def grouped(text: str) -> str:
+    """Return the text of a number with its digits in groups of three, from five digits on."""
+    if len(text) < 5:
+        return text
+    match = _GROUPED.fullmatch(text)
+    return f"{match[1]}{int(match[2]):,}{match[3] or ''}" if match and match[2][0] != "0" else text
+
+
+def _shown(table: pa.Table, look: Look) -> list[list[str]]:
+    """Return the text of each value by column, safe to print; NULL_CELL for NULL."""
+    shown = []
+    for column in table.columns:
+        text_of = _text if not is_number(column.type) else grouped if look.grouped else str
+        shown.append([NULL_CELL if text is None else text_of(text) for text in _texts(column)])
+    return shown
+
+
+def _text(text: str) -> str:
+    if text == NULL:
+        return "'NULL'"  # in quotes, so that it differs from the other one without colours, too
+    return escaped(text) if len(text) <= MAX_CELL else f"{escaped(text[:MAX_CELL])}… ({len(text):,} characters)"

@@ -20,21 +20,6 @@ _INFINITE_DAYS = 2**31 - 1
 _INFINITE_TICKS = 2**63 - 1
 
 
-def dates(array: pa.Array) -> list[str | None]:
-    """Return dates as ``2026-01-31``; years before 1 as ``0044-03-15 (BC)``, as DuckDB does."""
-    if pa.types.is_date64(array.type):
-        array = array.cast(pa.date32())
-    return [None if v is None else _date(v) for v in array.view(pa.int32()).to_pylist()]
-
-
-def times(array: pa.Array) -> list[str | None]:
-    """Return times of day as ``23:59:59[.ffffff]``; the end of a day is ``24:00:00``."""
-    unit = PER_SECOND[array.type.unit]
-    integers = pa.int32() if array.type.bit_width == 32 else pa.int64()
-    values = array.view(integers).to_pylist()
-    return [None if v is None else _clock(v // unit, v % unit, unit) for v in values]
-
-
 def timestamps(array: pa.Array, separator: str = " ") -> list[str | None]:
     """Return timestamps as ``2026-01-31 00:00:00[.ffffff]``, with ``+00:00`` behind when they have a zone.
 
@@ -42,19 +27,7 @@ def timestamps(array: pa.Array, separator: str = " ") -> list[str | None]:
     """
     unit = PER_SECOND[array.type.unit]
     zone = _zone(array.type.tz) if array.type.tz else None
-    values = array.view(pa.int64()).to_pylist()
-    return [None if v is None else _timestamp(v, unit, zone, separator) for v in values]
-
-
-def durations(array: pa.Array) -> list[str | None]:
-    """Return durations as intervals of hours, minutes and seconds."""
-    factor = 10**9 // PER_SECOND[array.type.unit]
-    return [None if v is None else _interval(0, 0, v * factor) for v in array.view(pa.int64()).to_pylist()]
-
-
-def intervals(array: pa.Array) -> list[str | None]:
-    """Return intervals as DuckDB writes them: ``1 year 2 months 3 days 04:05:06``."""
-    return [None if v is None else _interval(v.months, v.days, v.nanoseconds) for v in array.to_pylist()]
+    return _each(array.view(pa.int64()), lambda v: _timestamp(v, unit, zone, separator))
 
 
 def _zone(name: str) -> dt.tzinfo:
@@ -125,8 +98,8 @@ def _offset(seconds: int, zone: dt.tzinfo) -> int:
 
 def _interval(months: int, days: int, nanoseconds: int) -> str:
     words = []
-    years, months = _split(months, 12)
-    for count, word in ((years, "year"), (months, "month"), (days, "day")):
+    years = int(months / 12)  # towards zero
+    for count, word in ((years, "year"), (months - 12 * years, "month"), (days, "day")):
         if count:
             words.append(f"{count} {word}{'' if abs(count) == 1 else 's'}")
     if nanoseconds or not words:
@@ -134,11 +107,6 @@ def _interval(months: int, days: int, nanoseconds: int) -> str:
         size = abs(nanoseconds)
         words.append(sign + _clock(size // 10**9, size % 10**9, 10**9))
     return " ".join(words)
-
-
-def _split(value: int, by: int) -> tuple[int, int]:
-    whole, rest = divmod(abs(value), by)
-    return (whole, rest) if value >= 0 else (-whole, -rest)
 
 
 Texts = list[str | None]
@@ -149,8 +117,10 @@ JSON_FLOATS = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 def texts(array: pa.Array) -> Texts:
     r"""Return the text of each value, None for NULL.
 
-    Numbers have all their digits (floats as few as tell them apart), binary data is
-    ``\x01\xFE``, lists, structs and maps are compact JSON.
+    Numbers have all their digits (floats as few as tell them apart), binary data is ``\x01\xFE``, lists, structs
+    and maps are compact JSON, the rest is as DuckDB writes it: ``2026-01-31``, years before 1 as
+    ``0044-03-15 (BC)``, times of day as ``23:59:59[.ffffff]`` until ``24:00:00``, durations as intervals of hours,
+    minutes and seconds, intervals as ``1 year 2 months 3 days 04:05:06``.
     """
     array = plain(array)
     type_ = array.type
@@ -256,13 +226,16 @@ def _scalars(array: pa.Array) -> Texts:
     if t.is_floating(type_):
         return _each(array.cast(pa.float32()).cast(pa.string()), _short_float)
     if t.is_date(type_):
-        return dates(array)
+        return _each(array.cast(pa.date32()).view(pa.int32()), _date)
     if t.is_time(type_):
-        return times(array)
+        unit = PER_SECOND[type_.unit]
+        ticks = array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
+        return _each(ticks, lambda v: _clock(v // unit, v % unit, unit))
     if t.is_duration(type_):
-        return durations(array)
+        factor = 10**9 // PER_SECOND[type_.unit]
+        return _each(array.view(pa.int64()), lambda v: _interval(0, 0, v * factor))
     if t.is_interval(type_):
-        return intervals(array)
+        return _each(array, lambda v: _interval(v.months, v.days, v.nanoseconds))
     return _each(array, str)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO, cast
@@ -18,8 +18,7 @@ from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.plan.report import ScanReport
 from kartosql.query import SelectQuery
 from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
-from kartosql.render.tables import RunSummary, summary
-from kartosql.render.terminal import Look, box, vertical
+from kartosql.render.tables import Look, RunSummary, summary
 from kartosql.result import Progress, Query
 from kartosql.text.sizes import counted, human_bytes
 
@@ -104,20 +103,6 @@ def look_of(screen: Screen, options: ShellOptions) -> Look:
     """Return how tables look on a screen."""
     columns = None if options["wide"] == "box" else screen.columns
     return Look(columns, screen.paint, options["grouping"], options["types"])
-
-
-def table_lines(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
-    """Render a table in one of the readable formats; a box that is too wide becomes vertical."""
-    if mode == "markdown":
-        from kartosql.render import tables
-
-        lines = tables.markdown_head(table.schema)
-        return lines + [line for batch in table.to_batches() for line in tables.markdown_lines(batch)]
-    if mode == "box":
-        lines_of_box = box(table, types, look)
-        if lines_of_box is not None:
-            return lines_of_box
-    return list(vertical(table, look))
 
 
 def footer(shown: int, result: Result) -> str | None:

@@ -13,12 +13,13 @@ from kartosql.cli.messages import BEHIND, described, is_debugging
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.column_values import ColumnValues
 from kartosql.cli.repl.options import ShellOptions
-from kartosql.cli.repl.running import Cancelled, OutputTarget, Result, Running, footer, look_of, table_lines
+from kartosql.cli.repl.running import Cancelled, OutputTarget, Result, Running, footer, look_of
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.cli.repl.units import is_ready, units
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
 from kartosql.failures import failure_of
+from kartosql.render.tables import readable
 from kartosql.result import Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
@@ -188,7 +189,7 @@ class Shell:
         most = 0 if every_row else self.options["rows"]
         table = result.table.slice(0, most) if most else result.table
         mode = mode or self.options["mode"]
-        lines = table_lines(table, result.types, mode if mode in PEOPLES else "box", look_of(self.screen, self.options))
+        lines = readable(table, result.types, mode if mode in PEOPLES else "box", look_of(self.screen, self.options))
         below = footer(table.num_rows, result)
         self.screen.show(lines + ([self.screen.paint("hint", below)] if below else []), page=every_row)
 

@@ -8,8 +8,9 @@ from functools import partial
 import pyarrow as pa
 
 from kartosql.cli.repl.registry import command, sql_command
-from kartosql.cli.repl.running import look_of, table_lines
+from kartosql.cli.repl.running import look_of
 from kartosql.cli.repl.shell import Shell
+from kartosql.render.tables import readable
 
 _declare = partial(sql_command, group="Look around")
 _of_table = partial(_declare, usage="[TABLE]", takes=("table",))
@@ -53,7 +54,7 @@ def _columns(shell: Shell, text: str) -> None:
     ]
     names = ("column", "type", "role", "table")
     table = pa.table({name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(names)})
-    lines = table_lines(table, ["varchar"] * 4, shell.options["mode"], look_of(shell.screen, shell.options))
+    lines = readable(table, ["varchar"] * 4, shell.options["mode"], look_of(shell.screen, shell.options))
     shell.screen.show(lines if rows else [f"No column has {text!r} in its name."], page=True)
 
 

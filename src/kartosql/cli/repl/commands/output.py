@@ -7,7 +7,7 @@ from kartosql.cli.repl.registry import arguments, command, option_command
 from kartosql.cli.repl.running import Result, look_of
 from kartosql.cli.repl.shell import PEOPLES, Shell
 from kartosql.errors import UsageError
-from kartosql.render import terminal
+from kartosql.render import tables
 from kartosql.render.formats import write_stream
 from kartosql.render.values import is_number, texts
 
@@ -93,10 +93,10 @@ def _chart(shell: Shell, text: str) -> None:
     numbers = [float(v) if v is not None else float("nan") for v in table.column(value).to_pylist()]
     shown = [text for chunk in table.column(value).chunks for text in texts(chunk)]
     labels = [text for chunk in table.column(label).chunks for text in texts(chunk)]
-    lines = terminal.bars(
-        [terminal.NULL if t is None else t[:40] for t in labels],
+    lines = tables.bars(
+        [tables.NULL if t is None else t[:40] for t in labels],
         numbers,
-        [terminal.NULL if t is None else terminal.grouped(t) for t in shown],
+        [tables.NULL if t is None else tables.grouped(t) for t in shown],
         look_of(shell.screen, shell.options),
     )
     if result.rows > table.num_rows:

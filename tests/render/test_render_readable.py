@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kartosql.render.terminal import MAX_CELL, Look, bars, box, grouped, vertical
+from kartosql.render.tables import MAX_CELL, Look, bars, box, grouped, vertical
 from kartosql.text.escape import width
 
 
