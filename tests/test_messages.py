@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import kartosql
-from kartosql.cli.messages import described
+from kartosql.cli.output import described
 
 EXPECTED = Path(__file__).with_name("messages.expected")
 STATEMENTS = """\

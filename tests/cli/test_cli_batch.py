@@ -223,7 +223,7 @@ def test_a_bug_of_ours_is_one_line(run, cube, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("so\nsorry")
 
-    monkeypatch.setattr(batch, "connect_as_owner", fail)
+    monkeypatch.setattr(batch, "open_store", fail)
     found = run(cube, "-c", "SELECT 1")
     assert found.code == 70
     assert found.err.startswith("error[internal]: ZeroDivisionError: so sorry (")
@@ -241,13 +241,13 @@ def test_tracebacks_of_errors_are_shown_for_debugging_only(run, cube):
 
 
 def test_warnings_are_one_line_on_stderr(run, cube, monkeypatch):
-    connect = batch.connect_as_owner
+    connect = batch.open_store
 
     def warn(*arguments, **how):
         warnings.warn("left\nout \x1b[31m", KartosqlWarning, stacklevel=1)
         return connect(*arguments, **how)
 
-    monkeypatch.setattr(batch, "connect_as_owner", warn)
+    monkeypatch.setattr(batch, "open_store", warn)
     found = run(cube, "-c", "SELECT 1 AS a")
     assert found.err == "warning: left out \\x1b[31m\n"
     assert found.out == "a\n1\n"

@@ -204,9 +204,9 @@ def test_histories_and_prompts_hold_no_credentials(leaky, tmp_path):
     from kartosql.cli.config import Profile
     from kartosql.cli.options import Options
     from kartosql.cli.repl.front import History
-    from kartosql.cli.repl.opening import Opening, greeting
     from kartosql.cli.repl.options import ShellOptions
     from kartosql.cli.repl.screen import Screen
+    from kartosql.cli.repl.start import Opening, greeting
 
     history = History(str(tmp_path / "history"), print)
     history.append_string(f"ATTACH '{URL}' AS t (TYPE csv);")

@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from kartosql.cli.config import resolve
-from kartosql.cli.messages import say
+from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, StatementSource
-from kartosql.cli.output import interruptible, opened
-from kartosql.connection import Connection, connect_as_owner
+from kartosql.cli.output import interruptible, opened, say
+from kartosql.connection import Connection
 from kartosql.errors import ExecutionError, KartosqlError, SqlError, UsageError
 from kartosql.query import SelectQuery
-from kartosql.render.formats import BINARY_FORMATS, write_stream
+from kartosql.render.formats import BINARY_FORMATS, format_of, write_stream
 from kartosql.result import Query, ReportQuery
-from kartosql.settings import find
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Statement, parse, split_statements
 from kartosql.sql.statements import Write
 from kartosql.sql.tree import placeholders
@@ -52,14 +50,7 @@ def run_batch(options: Options) -> None:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     terminal = options.output is None and sys.stdout.isatty()
     options = replace(options, format=_format(options, terminal))
-    profile = resolve(options.url)
-    settings = {find(name).name: value for name, value in {**profile.settings, **options.settings}.items()}
-    with connect_as_owner(
-        profile.url,
-        storage_options={**profile.storage_options, **options.storage_options} or None,
-        write=profile.write or options.write,
-        **settings,
-    ) as connection:
+    with open_store(resolve(options.url), options) as connection:
         runner = _Runner(connection, options, terminal, len(steps) > 1)
         runner.check(steps)
         if len(steps) == 1:
@@ -74,8 +65,6 @@ def _format(options: Options, terminal: bool) -> str:
     if options.format is not None:
         return options.format
     if options.output is not None:
-        from kartosql.render.formats import format_of
-
         return format_of(options.output)
     return "box" if terminal else "csv"
 

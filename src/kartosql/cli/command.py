@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
-from kartosql.cli import messages
+from kartosql.cli import output
+from kartosql.cli.main import INTERRUPTED, end_at_once
 from kartosql.cli.options import command_parser, parse_demo, parse_options
-from kartosql.cli.signals import INTERRUPTED, Terminated, end_on_signals, raise_on_ctrl_c
-from kartosql.errors import KartosqlError
+
+
+class Terminated(KeyboardInterrupt):
+    """Ends the command as Ctrl-C does; ``number`` is that of the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -23,38 +33,31 @@ def run(arguments: Sequence[str] | None) -> int:
         # What is imported stays, so there is little to find for the collector of cycles.
         gc.set_threshold(200_000, 20, 20)
     given = sys.argv[1:] if arguments is None else list(arguments)
-    messages.debug("--debug" in given)
-    with messages.warnings_on_stderr():
+    output.debug("--debug" in given)
+    with output.telling_warnings(output.say):
         try:
             _run(given)
             sys.stdout.flush()
-            return messages.FINE
         except SystemExit as e:
-            return e.code if isinstance(e.code, int) else messages.FINE
+            return e.code if isinstance(e.code, int) else output.FINE
         except Terminated as e:
-            messages.say("terminated")
+            output.say("terminated")
             return 128 + e.number
         except KeyboardInterrupt:
-            messages.say("interrupted")
+            output.say("interrupted")
             return INTERRUPTED
         except BrokenPipeError:
-            # Whoever reads, as head does, has enough.
-            from kartosql.cli.output import drop_stdout
-
-            drop_stdout()
-            return messages.FINE
-        except KartosqlError as e:
-            return messages.report(e)
+            output.drop_stdout()  # whoever reads, as head does, has enough
         except Exception as e:  # noqa: BLE001
-            from kartosql.failures import failure_of
-
-            found = failure_of(e)
-            return messages.report_bug(e) if found is None else messages.report(found)
+            error = output.translated(e)
+            output.say("\n".join([*output.traced(error), *output.described(error)]))
+            return output.exit_code(error)
+        return output.FINE
 
 
 def _run(arguments: list[str]) -> None:
     if arguments[:1] == ["--complete"]:
-        from kartosql.cli.completion import lines
+        from kartosql.cli.spec import lines
 
         print("\n".join(lines(command_parser(), arguments[1:])))
         return
@@ -78,3 +81,22 @@ def _run(arguments: list[str]) -> None:
     end_on_signals()
     raise_on_ctrl_c()
     run_batch(options)
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM and SIGHUP raise Terminated, unless whoever started the process ignores them, as nohup does."""
+    if sys.platform == "win32":
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _raise)
+
+
+def raise_on_ctrl_c() -> None:
+    """Let SIGINT raise KeyboardInterrupt again, if the entry point has let it end the process."""
+    if signal.getsignal(signal.SIGINT) is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise Terminated(number)

@@ -7,9 +7,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kartosql.errors import UsageError
+
+if TYPE_CHECKING:
+    from kartosql.cli.options import Options
+    from kartosql.connection import Connection
 
 CONFIG = "KARTOSQL_CONFIG"
 FILE = "config.toml"
@@ -147,15 +151,23 @@ def resolve(place: str) -> Profile:
     """
     if place.startswith("@"):
         return read().profile(place[1:])
-    if not is_name(place) or os.path.exists(place):
-        return Profile("", place)
-    config = read()
-    return config.profiles.get(place) or Profile("", place)
+    # No URL, and no path of several parts.
+    is_name = bool(place) and not any(c in place for c in ":/\\~.\0") and place.isprintable()
+    found = read().profiles.get(place) if is_name and not os.path.exists(place) else None
+    return found or Profile("", place)
 
 
-def is_name(place: str) -> bool:
-    """Return whether a place may name a profile: no URL, and no path of several parts."""
-    return bool(place) and not any(c in place for c in ":/\\~.\0") and place.isprintable()
+def open_store(profile: Profile, options: Options) -> Connection:
+    """Open the store of a profile; what the command line says comes before what the profile says."""
+    from kartosql.connection import connect_as_owner
+    from kartosql.settings import find
+
+    return connect_as_owner(
+        profile.url,
+        storage_options={**profile.storage_options, **options.storage_options} or None,
+        write=profile.write or options.write,
+        **{find(name).name: value for name, value in {**profile.settings, **options.settings}.items()},
+    )
 
 
 def write_shell(values: Mapping[str, Any]) -> str:

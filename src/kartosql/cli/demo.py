@@ -7,8 +7,7 @@ import shlex
 import time
 from typing import BinaryIO
 
-from kartosql.cli.messages import say
-from kartosql.cli.output import interruptible, opened
+from kartosql.cli.output import interruptible, opened, say
 from kartosql.connection import Connection, connect
 from kartosql.demo import DEMO_QUERIES, build_flights
 from kartosql.query import SelectQuery

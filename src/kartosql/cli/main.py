@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
+
+INTERRUPTED = 130  # the exit code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,11 +21,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         if arguments is None:
-            from kartosql.cli.signals import end_at_once_on_ctrl_c
+            import signal
 
-            end_at_once_on_ctrl_c()
+            # While modules are imported, KeyboardInterrupt is lost or shown as it is; ``command.raise_on_ctrl_c``
+            # ends that. Whoever has the signal ignored, as shells do behind ``&``, is not asked.
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, end_at_once)
         from kartosql.cli.command import run
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130  # INTERRUPTED of cli.signals, whose import may be what was interrupted
+        return INTERRUPTED
     return run(arguments)
+
+
+def end_at_once(number: int, frame: FrameType | None) -> None:
+    """End the process as interrupted."""
+    # Nothing is open yet, and nothing of the interpreter can be relied on in the middle of an import.
+    try:
+        os.write(2, b"interrupted\n")
+    finally:
+        os._exit(INTERRUPTED)

@@ -127,12 +127,8 @@ def command_parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add(
-        "places",
-        metavar="URL",
-        nargs="*",
-        help="folder, fsspec URL or profile; - behind it reads statements from stdin",
-    )
+    places = "folder, fsspec URL or profile; - behind it reads statements from stdin"
+    add("places", metavar="URL", nargs="*", help=places)
     add("-c", metavar="SQL", dest="sources", action="append", default=[], type=_source("-c"), help="run statements")
     add("-f", metavar="FILE", dest="sources", action="append", type=_source("-f"), help="run the statements of a file")
     add("-o", metavar="FILE", dest="output", help="write the rows to a file, in the format of its suffix")
@@ -146,35 +142,20 @@ def command_parser() -> _Parser:
     add("--debug", action="store_true", help="show tracebacks of errors, as KARTOSQL_DEBUG=1 does")
     add("--storage-option", metavar="K=V", action="append", default=[], help="option of the filesystem; V may be JSON")
     add("--set", metavar="NAME=VALUE", action="append", default=[], help="any other setting, e.g. memory_limit=4GB")
-    add(
-        "--completion",
-        metavar="SHELL",
-        choices=SHELLS,
-        action=_Script,
-        help="print what bash, zsh or fish complete with",
-    )
-    add("--spec", nargs=0, action=_Spec, help="print options, commands, settings and error codes as JSON")
+    printed = "print what bash, zsh or fish complete with"
+    add("--completion", metavar="SHELL", choices=SHELLS, action=_Print, help=printed)
+    add("--spec", nargs=0, action=_Print, help="print options, commands, settings and error codes as JSON")
     add("--version", action="version", version=f"kartosql {__version__}", help="show the version and exit")
     return parser
 
 
-class _Script(argparse.Action):
-    """Prints the completion of a shell and ends."""
+class _Print(argparse.Action):
+    """Prints the completion of a shell, or the description of the command, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        from kartosql.cli.completion import script
+        from kartosql.cli import spec
 
-        sys.stdout.write(script(values))
-        parser.exit()
-
-
-class _Spec(argparse.Action):
-    """Prints the description of the command and ends."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        from kartosql.cli.spec import spec
-
-        sys.stdout.write(spec(parser) + "\n")
+        sys.stdout.write(spec.SCRIPTS[values] if values else spec.spec(parser) + "\n")
         parser.exit()
 
 

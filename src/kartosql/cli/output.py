@@ -1,4 +1,4 @@
-"""Where rows go: stdout, or a file that appears when all is done."""
+"""What the command tells: rows on stdout or in a file, all else on stderr; what Ctrl-C stops; the exit codes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,112 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from kartosql.cli.signals import INTERRUPTED
-from kartosql.errors import StoreError
+from kartosql.cli.main import INTERRUPTED
+from kartosql.errors import (
+    KartosqlError,
+    KartosqlWarning,
+    LimitError,
+    StoreError,
+    UsageError,
+    excerpt,
+)
+
+FINE, FAILED, USAGE, STORE, LIMIT, BUG = 0, 1, 2, 3, 4, 70
+EXIT_CODES = {
+    FINE: "fine, also when the reader of a pipe has enough",
+    FAILED: "a statement failed, or the data are damaged",
+    USAGE: "the command line or a setting is wrong, or a package is missing",
+    STORE: "the store cannot be reached, read or written",
+    LIMIT: "timeout, budget or memory limit",
+    BUG: "a bug of ours",
+    INTERRUPTED: "interrupted by Ctrl-C",
+}
+DEBUG = "KARTOSQL_DEBUG"
+BEHIND = "kartosql-behind"  # the thread that looks at the store unasked; nobody wants its warnings
+
+
+# -- stderr --------------------------------------------------------------------------------------
+
+_asked = False  # for tracebacks, by the option of the command line that runs
+
+
+def debug(asked: bool) -> None:
+    """Show tracebacks from now on, or only if the environment asks for them."""
+    global _asked
+    _asked = asked
+
+
+def say(text: str) -> None:
+    """Write a line to stderr without credentials, whatever its encoding, and even if nobody listens."""
+    from kartosql.text.escape import escaped_lines
+    from kartosql.text.secrets import redacted
+
+    with contextlib.suppress(OSError):
+        print(escaped_lines(redacted(text)), file=sys.stderr, flush=True)
+
+
+def translated(error: Exception) -> Exception:
+    """Return the error of ours that tells the same, if there is one; any other is a bug."""
+    if isinstance(error, KartosqlError):
+        return error
+    from kartosql.failures import failure_of
+
+    return failure_of(error) or error
+
+
+def traced(error: Exception) -> list[str]:
+    """Return the traceback of an error, if tracebacks are shown."""
+    is_shown = _asked or bool(os.environ.get(DEBUG))
+    return ["".join(traceback.format_exception(error)).rstrip()] if is_shown else []
+
+
+def described(error: Exception) -> list[str]:
+    """Return what an error says: its code and message, places in the text, notes, and the hint."""
+    if not isinstance(error, KartosqlError):
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return [f"error[internal]: {what} (a bug of kartosql: please report it with what --debug shows)"]
+    lines = [f"error[{error.code}]: {error.message}"]
+    lines += [excerpt(error.sql or "", span) for span in error.places]
+    lines += getattr(error, "__notes__", [])
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    lines.append(f"see: {error.docs}")
+    return lines
+
+
+def exit_code(error: Exception) -> int:
+    """Return the exit code that an error means."""
+    if not isinstance(error, KartosqlError):
+        return BUG
+    if error.code == "interrupted":
+        return INTERRUPTED
+    if isinstance(error, UsageError) or error.code == "missing-extra":
+        return USAGE
+    if isinstance(error, StoreError):
+        return STORE
+    return LIMIT if isinstance(error, LimitError) else FAILED
+
+
+@contextlib.contextmanager
+def telling_warnings(tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell Python's warnings as one line each."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if threading.current_thread().name != BEHIND:
+            tell("warning: " + " ".join(str(message).split()))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", KartosqlWarning)
+        warnings.showwarning = show
+        yield
+
+
+# -- stdout, and what writes to it ---------------------------------------------------------------
 
 PATIENCE = 5.0  # seconds that a stopped statement gets to end
 AGAIN = 0.05

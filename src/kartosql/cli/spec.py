@@ -1,27 +1,139 @@
-"""``kartosql --spec``: options, commands, settings, formats and error codes as JSON, for editors and other tools."""
+"""What shells and tools ask about the command line: its completion in bash, zsh and fish, and ``--spec`` as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from kartosql import __version__
-from kartosql.cli import resources
-from kartosql.cli.messages import EXIT_CODES
-from kartosql.cli.options import FORMATS
-from kartosql.cli.repl import registry
-from kartosql.cli.repl.options import OPTIONS
+from kartosql.cli.config import profile_names
+from kartosql.cli.options import ENGINES, FORMATS
 from kartosql.settings import SETTINGS
+
+FILES, FOLDERS = ":files", ":folders"  # what the shell completes by itself
+
+# What a shell sources. The scripts ask ``kartosql --complete WORD ...``, so they stay right when options change.
+SCRIPTS = {
+    "bash": """\
+_kartosql() {
+    local line word="${COMP_WORDS[COMP_CWORD]}"
+    COMPREPLY=()
+    while IFS=$'\\t' read -r line _; do
+        case "$line" in
+            :files) compopt -o filenames 2>/dev/null; COMPREPLY+=($(compgen -f -- "$word")) ;;
+            :folders) compopt -o filenames 2>/dev/null; COMPREPLY+=($(compgen -d -- "$word")) ;;
+            *) COMPREPLY+=("$line") ;;
+        esac
+    done < <("${COMP_WORDS[0]}" --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -F _kartosql kartosql
+""",
+    "zsh": """\
+#compdef kartosql
+_kartosql() {
+    local line about
+    local -a found
+    while IFS=$'\\t' read -r line about; do
+        case "$line" in
+            :files) _files ;;
+            :folders) _files -/ ;;
+            *) found+=("${line//:/\\\\:}:${about}") ;;
+        esac
+    done < <("${words[1]}" --complete "${(@)words[2,CURRENT]}" 2>/dev/null)
+    (( ${#found} )) && _describe kartosql found
+}
+compdef _kartosql kartosql
+""",
+    "fish": """\
+function __kartosql
+    set -l words (commandline -opc) (commandline -ct)
+    for line in ($words[1] --complete $words[2..-1] 2>/dev/null)
+        switch $line
+            case ':files'
+                __fish_complete_path (commandline -ct)
+            case ':folders'
+                __fish_complete_directories (commandline -ct)
+            case '*'
+                echo $line
+        end
+    end
+end
+complete -c kartosql -f -a '(__kartosql)'
+""",
+}
+
+
+def lines(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """Yield the completions of the last of the words: a word, a tab and what it is; or FILES or FOLDERS."""
+    *before, last = words or [""]
+    options = {name: action for action in parser._actions for name in action.option_strings}
+    waiting = options.get(before[-1]) if before else None
+    if before == ["demo"]:
+        yield FOLDERS
+    elif waiting is not None and waiting.nargs != 0:
+        yield from _values(waiting, last)
+    elif last.startswith("-"):
+        for name, action in options.items():
+            if name.startswith(last) and action.help != argparse.SUPPRESS:
+                yield f"{name}\t{action.help or ''}"
+    elif not _has_place(before, options):
+        if "demo".startswith(last):
+            yield "demo\tbuild a sample cube and query it"
+        for name in filter(str.isprintable, profile_names()):
+            if name.startswith(last):
+                yield f"{name}\tprofile"
+            if last.startswith("@") and f"@{name}".startswith(last):
+                yield f"@{name}\tprofile"
+        yield FOLDERS
+
+
+def _has_place(words: Sequence[str], options: dict[str, argparse.Action]) -> bool:
+    """Return whether one of the words is no option and no value of one."""
+    waits = False
+    for word in words:
+        action = None if waits else options.get(word)
+        if not waits and action is None:
+            return True
+        waits = action is not None and action.nargs != 0
+    return False
+
+
+def _values(action: argparse.Action, last: str) -> Iterator[str]:
+    option = action.option_strings[0]
+    if option in ("-f", "-o"):
+        yield FILES
+    found = dict.fromkeys(ENGINES if option == "--engine" else action.choices or (), "")
+    if option == "--set":
+        found = {f"{name}=": setting.about for name, setting in SETTINGS.items()}
+    for value, about in found.items():
+        if value.startswith(last):
+            yield f"{value}\t{about}".rstrip()
 
 
 def spec(parser: argparse.ArgumentParser) -> str:
     """Return the description of the whole command as JSON."""
+    from kartosql.cli import resources
+    from kartosql.cli.output import EXIT_CODES
+    from kartosql.cli.repl import registry
+    from kartosql.cli.repl.options import OPTIONS
+
     registry.load()
+    first = {code: " ".join(s.split("\n\n")[0].split()) for code, s in resources.error_sections().items()}
     found = {
         "kartosql": __version__,
-        "options": [_option(action) for action in parser._actions if action.option_strings and action.help != HIDDEN],
+        "options": [
+            {
+                "names": list(action.option_strings),
+                "value": action.metavar if action.nargs != 0 else None,
+                "values": list(action.choices) if action.choices else [],
+                "repeats": isinstance(action, argparse._AppendAction),
+                "about": action.help,
+            }
+            for action in parser._actions
+            if action.option_strings and action.help != argparse.SUPPRESS
+        ],
         "formats": list(FORMATS),
         "exit_codes": {str(code): about for code, about in EXIT_CODES.items()},
         "settings": [
@@ -43,25 +155,6 @@ def spec(parser: argparse.ArgumentParser) -> str:
                 for o in OPTIONS.values()
             ],
         },
-        "errors": error_codes(),
+        "errors": [{"code": code, "about": re.split(r"(?<=[.:]) ", text)[0]} for code, text in first.items()],
     }
     return json.dumps(found, ensure_ascii=False, indent=1)
-
-
-HIDDEN = argparse.SUPPRESS
-
-
-def _option(action: argparse.Action) -> dict[str, Any]:
-    return {
-        "names": list(action.option_strings),
-        "value": action.metavar if action.nargs != 0 else None,
-        "values": list(action.choices) if action.choices else [],
-        "repeats": isinstance(action, argparse._AppendAction),
-        "about": action.help,
-    }
-
-
-def error_codes() -> list[dict[str, str]]:
-    """Return every error code with the first sentence of its section in the page of errors."""
-    first = {code: " ".join(s.split("\n\n")[0].split()) for code, s in resources.error_sections().items()}
-    return [{"code": code, "about": re.split(r"(?<=[.:]) ", text)[0]} for code, text in first.items()]

@@ -225,6 +225,7 @@ def _markdown(text: str) -> str:
 
 # -- text for somebody at a terminal -------------------------------------------------------------
 
+READABLE = ("box", "vertical", "markdown")  # formats of which some rows are shown, and the others counted
 MAX_CELL = 10_000  # characters of a value; what is left out is counted
 MAX_TYPE = 24
 _GROUPED = re.compile(r"(-?)(\d{5,})(\.\d+)?")

@@ -18,11 +18,11 @@ from prompt_toolkit.output import DummyOutput
 
 from kartosql.cli import config
 from kartosql.cli.options import parse_options
-from kartosql.cli.repl import column_values
+from kartosql.cli.repl import known
 from kartosql.cli.repl.front import Front
-from kartosql.cli.repl.opening import Opening
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen
+from kartosql.cli.repl.start import Opening
 
 LIMIT = 60
 
@@ -46,14 +46,14 @@ def behind(sales: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def test_values_that_arrive_while_the_menu_is_open_come_into_it(behind, monkeypatch):
     may_read, asked = threading.Event(), threading.Event()
-    read = column_values.read
+    read = known.read
 
     def slow(store, column):
         asked.set()
         assert may_read.wait(LIMIT)
         return read(store, column)
 
-    monkeypatch.setattr(column_values, "read", slow)
+    monkeypatch.setattr(known, "read", slow)
     shown: list[str] = []
     errors: list[BaseException] = []
 

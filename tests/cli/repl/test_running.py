@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from kartosql.cli import output
-from kartosql.cli.repl.running import ProgressLine, Running, line, stopped
-from kartosql.cli.repl.screen import Screen
-from kartosql.cli.repl.shell import Shell
+from kartosql.cli.repl.shell import Running, Shell, progress_line, stopped
 from kartosql.errors import CommitUnknown, KartosqlError
 from kartosql.result import Progress
 
@@ -32,7 +30,7 @@ LONG = "select sum(hash(a.amount, b.range) % 7) as s from sales a, range(2000000
     ],
 )
 def test_progress_tells_what_is_known(progress, wanted):
-    assert line(progress, 2.0, 1.0, (progress and progress.fraction) or 0.0) == wanted
+    assert progress_line(progress, 2.0, 1.0, (progress and progress.fraction) or 0.0) == wanted
 
 
 @pytest.mark.parametrize(
@@ -48,8 +46,8 @@ def test_a_cancelled_statement_tells_what_was_read(progress, wanted):
     assert stopped(progress, 1.5, (progress and progress.fraction) or 0.0) == wanted
 
 
-def test_the_share_only_grows():
-    shown = ProgressLine(Screen(io.StringIO()))
+def test_the_share_only_grows(shell):
+    shown = Running(shell.shell)
     for fraction in (0.2, 0.6, 0.1, None):
         shown.note(Progress("read", 1, 1, fraction))
     assert shown.share == 0.6
@@ -140,7 +138,7 @@ def test_what_ended_in_spite_of_ctrl_c_is_shown(shell, monkeypatch):
         work()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kartosql.cli.repl.running.interruptible", too_late)
+    monkeypatch.setattr("kartosql.cli.repl.shell.interruptible", too_late)
     assert "│      42 │" in shell("select 41 + 1 as answer;")
 
 
@@ -153,7 +151,7 @@ def test_an_error_that_says_more_than_cancelled_is_told(shell, monkeypatch):
     def lost() -> None:
         raise CommitUnknown("The store gave no answer.")
 
-    monkeypatch.setattr("kartosql.cli.repl.running.interruptible", unknown)
-    shell.shell._guarded(lambda text: shell.shell.run_query(lost, text), "x")
+    monkeypatch.setattr("kartosql.cli.repl.shell.interruptible", unknown)
+    shell.shell._guarded(lambda text: shell.shell.run_query(lost), "x")
     assert "error[commit-unknown]" in shell.out.getvalue()
     assert "Cancelled" not in shell.out.getvalue()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.cli.messages import BEHIND
+from kartosql.cli.output import BEHIND
 from kartosql.connection import connect
 from kartosql.errors import KartosqlWarning
 
@@ -281,7 +281,7 @@ def test_a_megabyte_half_a_quote_and_binary_data_are_calm(shell):
 
 
 def test_a_megabyte_of_statements_is_split_in_good_time(shell):
-    from kartosql.cli.repl.units import is_ready
+    from kartosql.cli.repl.registry import is_ready
 
     text = "select 'a;b', 1 -- ;\n;" * 45_000
     assert is_ready(text)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kartosql.cli.repl.commands.tour import examples
+from kartosql.cli.repl.commands import examples
 from kartosql.demo import build_flights
 
 
@@ -63,12 +63,12 @@ def test_examples_that_name_folders_can_be_played_wherever_the_shell_runs_and_ag
 def test_without_the_demo_it_is_built(shell, monkeypatch, demo):
     built = []
     monkeypatch.setattr(
-        "kartosql.cli.repl.commands.tour.build_flights", lambda store: built.append(store) or build_flights(store)
+        "kartosql.cli.repl.commands.build_flights", lambda store: built.append(store) or build_flights(store)
     )
     assert "┌" in shell(".tour 1")
     assert len(built) == 1
 
 
 def test_without_the_examples_it_says_where_they_are(shell, monkeypatch):
-    monkeypatch.setattr("kartosql.cli.repl.commands.tour.examples", list)
+    monkeypatch.setattr("kartosql.cli.repl.commands.examples", list)
     assert "The examples are not installed." in shell(".tour")

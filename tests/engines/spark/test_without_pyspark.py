@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import kartosql
-from kartosql.cli.messages import exit_code
+from kartosql.cli.output import exit_code
 from kartosql.errors import KartosqlError
 
 

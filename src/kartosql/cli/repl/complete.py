@@ -6,15 +6,17 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any
 
 from kartosql.cli.config import profile_names
 from kartosql.cli.options import ENGINES
 from kartosql.cli.repl import registry
+from kartosql.cli.repl.commands import examples, saved
 from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
-from kartosql.cli.repl.options import OPTIONS
+from kartosql.cli.repl.options import ON_OFF, OPTIONS
+from kartosql.errors import UsageError
 from kartosql.settings import SETTINGS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
 from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
@@ -27,54 +29,37 @@ if TYPE_CHECKING:
 
 STATEMENTS = (
     *("SELECT", "WITH", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "ADVISE", "VERIFY", "SET", "RESET", "SUMMARIZE"),
-    *("ATTACH", "DETACH"),
-    *WRITE_WORDS,
-    *EXPORT_WORDS,
-    "VALUES",
+    *("ATTACH", "DETACH", *WRITE_WORDS, *EXPORT_WORDS, "VALUES"),
 )
 # What may follow a word; a word that is not here is followed by what its clause allows.
 AFTER: dict[str, tuple[str, ...]] = {
     "SHOW": SHOW_WORDS,
     "EXPLAIN": ("SELECT", "ANALYZE", "COST", "WHY", "WITH", "FROM"),
     "COVERAGE": ("OF",),
-    "ADVISE": ("SELECT", "WITH", "FROM"),
-    "VERIFY": ("SELECT", "WITH", "FROM"),
+    **dict.fromkeys(("ADVISE", "VERIFY"), ("SELECT", "WITH", "FROM")),
     "CREATE": ("CUBE", "DATASET", "INDEX ON", "OR REPLACE"),
     "DROP": ("CUBE", "DATASET", "INDEX ON"),
-    "ALTER": ("CUBE", "DATASET"),
-    "COPY": ("CUBE", "DATASET"),
+    **dict.fromkeys(("ALTER", "COPY"), ("CUBE", "DATASET")),
     "RECORD": ("SCHEMA FOR",),
     "EXPORT": ("SCHEMA HISTORY OF",),
     "HISTORY": ("FROM", "OF"),
-    "METADATA": ("FROM",),
+    **dict.fromkeys(("METADATA", "DELETE"), ("FROM",)),
     "INSERT": ("INTO", "OVERWRITE"),
-    "DELETE": ("FROM",),
-    "GROUP": ("BY",),
-    "ORDER": ("BY",),
-    "PARTITION": ("BY",),
-    "LEFT": ("JOIN", "OUTER JOIN"),
-    "RIGHT": ("JOIN", "OUTER JOIN"),
-    "FULL": ("JOIN", "OUTER JOIN"),
-    "INNER": ("JOIN",),
-    "CROSS": ("JOIN",),
-    "OUTER": ("JOIN",),
+    **dict.fromkeys(("GROUP", "ORDER", "PARTITION"), ("BY",)),
+    **dict.fromkeys(("LEFT", "RIGHT", "FULL"), ("JOIN", "OUTER JOIN")),
+    **dict.fromkeys(("INNER", "CROSS", "OUTER"), ("JOIN",)),
     "IS": ("NULL", "NOT NULL", "DISTINCT FROM", "NOT DISTINCT FROM", "TRUE", "FALSE"),
     "NOT": ("IN", "LIKE", "BETWEEN", "EXISTS", "NULL"),
     "UNION": ("ALL", "SELECT"),
     "NULLS": ("FIRST", "LAST"),
 }
-EXPRESSION = (
+KEYWORDS = (
+    *("FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "OFFSET", "QUALIFY", "JOIN", "LEFT JOIN", "ON"),
+    *("INNER JOIN", "CROSS JOIN", "USING", "UNION", "UNION ALL", "INTERSECT", "EXCEPT", "WINDOW", "NULLS", "ALL"),
     *("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "ILIKE", "CASE", "WHEN", "THEN", "ELSE", "END", "CAST"),
     *("NULL", "TRUE", "FALSE", "EXISTS", "DISTINCT", "AS", "OVER", "INTERVAL", "DATE", "TIMESTAMP", "ASC", "DESC"),
 )
-CLAUSES = (
-    *("FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "OFFSET", "QUALIFY", "JOIN", "LEFT JOIN", "ON"),
-    *("INNER JOIN", "CROSS JOIN", "USING", "UNION", "UNION ALL", "INTERSECT", "EXCEPT", "WINDOW", "NULLS", "ALL"),
-)
-TABLES_AFTER = (
-    *("FROM", "JOIN", "INTO", "OVERWRITE", "DESCRIBE", "DESC", "COMPACT", "CHECK", "CLEANUP", "SUMMARIZE", "TABLE"),
-    *("OF",),
-)
+TABLES_AFTER = words("FROM JOIN INTO OVERWRITE DESCRIBE DESC COMPACT CHECK CLEANUP SUMMARIZE TABLE OF")
 
 FUNCTIONS = sorted(
     words(
@@ -120,18 +105,16 @@ class Ref:
 class Context:
     """The statement around the cursor. ``start`` is where what is being typed begins, ``typed`` is that."""
 
-    statement: str
     first: str
-    before: tuple[Lexeme, ...]
-    after: tuple[Lexeme, ...]
+    before: Sequence[Lexeme]
+    after: Sequence[Lexeme]
     start: int
     typed: str
-    in_string: bool
-    in_comment: bool
+    inside: str  # "string" or "comment" if the cursor is in one
     closed: bool  # whether the string that the cursor is in ends behind it
-    refs: tuple[Ref, ...]
-    scope: tuple[Ref, ...]  # those that the cursor sees, the nearest first
-    ctes: tuple[str, ...] = field(default=())
+    refs: Sequence[Ref]
+    scope: Sequence[Ref]  # those that the cursor sees, the nearest first
+    ctes: Sequence[str]
 
     def back(self, count: int = 1) -> Lexeme | None:
         """Return the piece so many before the cursor."""
@@ -160,99 +143,77 @@ def context(text: str, cursor: int) -> Context:
     begin = 0
     while (end := statement_end(text[:cursor], begin)) is not None:
         begin = end
-    end = statement_end(text, begin)
-    statement = text[begin : len(text) if end is None else end]
+    statement = text[begin : statement_end(text, begin)]
     at = cursor - begin
     pieces = lexemes(statement)
-    start, in_string, in_comment = _typed(statement, at, pieces)
-    before = tuple(p for p in pieces if p.end <= start and p.kind != "comment")
-    after = tuple(p for p in pieces if p.start >= at and p.kind != "comment")
-    groups = _groups(pieces)
-    refs = tuple(_refs([p for p in pieces if p.kind != "comment"], groups))
-    first = next((p.word for p in pieces if p.kind != "comment"), "")
+    start, inside = _typed(statement, at, pieces)
+    code = [p for p in pieces if p.kind != "comment"]
+    before = [p for p in code if p.end <= start]
+    groups, chain = _groups(code, start)
+    refs = list(_refs(code, groups))
     return Context(
-        statement,
-        first if before else "",
+        code[0].word if before else "",
         before,
-        after,
+        [p for p in code if p.start >= at],
         begin + start,
         statement[start:at],
-        in_string,
-        in_comment,
-        in_string and any(p.start == start and p.end > at and not _is_open(p) for p in pieces),
+        inside,
+        inside == "string" and any(p.start == start and p.end > at and not _is_open(p) for p in pieces),
         refs,
-        tuple(_scope(refs, _group_at(pieces, groups, start))),
-        tuple(_ctes(pieces)),
+        [ref for group in reversed(chain) for ref in refs if ref.group == group],
+        _ctes(pieces),
     )
 
 
-def _typed(statement: str, at: int, pieces: Sequence[Lexeme]) -> tuple[int, bool, bool]:
+def _typed(statement: str, at: int, pieces: Sequence[Lexeme]) -> tuple[int, str]:
     """Return where what is typed begins, and whether it is a string or a comment."""
     for piece in pieces:
         inside = piece.start < at < piece.end or (at == piece.end and at > piece.start and _is_open(piece))
         if inside and piece.kind in ("string", "comment", "quoted"):
-            return piece.start, piece.kind == "string", piece.kind == "comment"
+            return piece.start, piece.kind
         if at == piece.end and piece.kind == "comment" and piece.text.startswith("--"):
-            return piece.start, False, True
-    for pattern in (_WORD, _OPEN_NAME):
-        match = pattern.search(statement, 0, at)
-        if match:
-            return match.start(), False, False
-    return at, False, False
+            return piece.start, "comment"
+    match = _WORD.search(statement, 0, at) or _OPEN_NAME.search(statement, 0, at)
+    return match.start() if match else at, ""
 
 
 def _is_open(piece: Lexeme) -> bool:
-    mark = piece.text[:1]
     if piece.kind == "comment":
         return piece.text.startswith("/*") and not piece.text.endswith("*/")
-    return piece.kind in ("string", "quoted") and (len(piece.text) < 2 or not piece.text.endswith(mark))
+    return piece.kind in ("string", "quoted") and (len(piece.text) < 2 or not piece.text.endswith(piece.text[:1]))
 
 
-def _groups(pieces: Sequence[Lexeme]) -> list[tuple[int, ...]]:
-    """Return for each piece the parentheses around it, by the positions of their beginnings."""
+def _groups(pieces: Sequence[Lexeme], at: int) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """Return for each piece, and for a place, the parentheses around it, by the positions of their beginnings."""
     found: list[tuple[int, ...]] = []
-    chain: tuple[int, ...] = (-1,)
+    here: tuple[int, ...] = (-1,)
+    chain = here
     for piece in pieces:
         if piece.text == ")" and len(chain) > 1:
             chain = chain[:-1]
         found.append(chain)
         if piece.text == "(":
             chain = (*chain, piece.start)
-    return found
+        if piece.end <= at:
+            here = chain
+    return found, here
 
 
-def _group_at(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]], at: int) -> tuple[int, ...]:
-    chain: tuple[int, ...] = (-1,)
-    for piece, group in zip(pieces, groups, strict=True):
-        if piece.end > at:
-            break
-        chain = (*group, piece.start) if piece.text == "(" else group
-    return chain
-
-
-def _scope(refs: Sequence[Ref], chain: tuple[int, ...]) -> list[Ref]:
-    return [ref for group in reversed(chain) for ref in refs if ref.group == group]
-
-
-def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> list[Ref]:
-    """Return the tables behind FROM, JOIN and the commas between them."""
-    place = {p.start: group[-1] for p, group in zip(pieces, _groups(pieces), strict=True)}
-    found: list[Ref] = []
+def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterator[Ref]:
+    """Yield the tables behind FROM, JOIN and the commas between them."""
     lists: set[int] = set()  # groups that are in a FROM
     for i, piece in enumerate(pieces):
-        group = place[piece.start]
-        word = piece.word
+        word, group = piece.word, groups[i][-1]
         if word in ("FROM", "JOIN", "INTO"):
             lists.add(group)
         elif word in _CLAUSES and word not in ("ON", "USING"):
             lists.discard(group)
+            continue
         elif piece.text != "," or group not in lists:
             continue
-        if word in ("FROM", "JOIN", "INTO") or piece.text == ",":
-            ref = _ref(pieces, i + 1, group)
-            if ref is not None:
-                found.append(ref)
-    return found
+        ref = _ref(pieces, i + 1, group)
+        if ref is not None:
+            yield ref
 
 
 def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> Ref | None:
@@ -309,16 +270,14 @@ def candidates(text: str, cursor: int, shell: Shell, known: Known | None) -> lis
     """Return the completions at the cursor, the best first, at most ``MOST``."""
     line = text[:cursor].rpartition("\n")[2] if not text[:cursor].strip().startswith((".", "\\")) else text[:cursor]
     if text.lstrip()[:1] in (".", "\\") and line.lstrip()[:1] in (".", "\\"):
-        return list(islice(of_command(text[:cursor], shell, known or NOTHING), MOST))
-    return list(islice(_once(Completion(context(text, cursor), shell, known or NOTHING).all()), MOST))
-
-
-def _once(found: Iterable[Candidate]) -> Iterator[Candidate]:
-    seen: set[tuple[str, str]] = set()
+        return list(islice(_of_command(text[:cursor], shell, known or NOTHING), MOST))
+    found = Completion(context(text, cursor), shell, known or NOTHING).all()
+    seen: dict[tuple[str, str], Candidate] = {}
     for candidate in found:
-        if (candidate.text, candidate.suffix) not in seen:
-            seen.add((candidate.text, candidate.suffix))
-            yield candidate
+        seen.setdefault((candidate.text, candidate.suffix), candidate)
+        if len(seen) == MOST:
+            break
+    return list(seen.values())
 
 
 class Completion:
@@ -328,28 +287,39 @@ class Completion:
         self._where = where
         self._shell = shell
         self._known = known
-        self._name = where.typed.lstrip('"').lower()  # the beginning of the name that is typed
+        self._written = where.typed.lstrip('"')
+        self._name = self._written.lower()  # the beginning of the name that is typed
+        self._is_typed = bool(where.typed)
 
     def all(self) -> Iterator[Candidate]:
         """Yield them, the best first."""
         where = self._where
-        if where.in_comment:
-            return
-        if where.in_string:
-            yield from self._values()
-            return
-        if not where.first and not where.before:
+        if where.inside:
+            if where.inside == "string":
+                yield from self._values()
+        elif not where.first and not where.before:
             yield from self._words(STATEMENTS, "statement")
-            return
-        if where.word() == ".":
+        elif where.word() == ".":
             yield from self._behind_dot()
-            return
-        special = list(self._special())
-        if special:
+        elif special := list(self._special()):
             yield from special
-            return
-        yield from self._values()
-        yield from self._expression()
+        else:
+            yield from self._values()
+            yield from self._columns()
+            if self._is_typed and not where.typed.startswith('"'):
+                for name in FUNCTIONS:
+                    if name.startswith(self._name):
+                        yield self._candidate(f"{name}(", "function")
+            yield from self._words((word for word in KEYWORDS if word.lower() != self._name), "keyword")
+
+    def _candidate(self, text: str, about: str, **more: Any) -> Candidate:
+        return Candidate(text, self._where.start, about, **more)
+
+    def _words(self, found: Iterable[str], about: str) -> Iterator[Candidate]:
+        is_lower = self._is_typed and self._where.typed == self._where.typed.lower()
+        for word in found:
+            if word.lower().startswith(self._name):
+                yield self._candidate(word.lower() if is_lower else word, about, unasked=self._is_typed)
 
     # -- statements other than queries ---------------------------------------------------------------
 
@@ -361,7 +331,9 @@ class Completion:
             yield from self._tables()
             if where.first == "DESCRIBE":
                 yield from self._words(("SELECT",), "keyword")
-        elif self._names_table():
+        elif (where.first in ("CREATE", "DROP") and last == "ON" and where.word(2) == "INDEX") or (
+            where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET")
+        ):
             yield from self._tables()
         elif last in AFTER:
             yield from self._words(AFTER[last], "keyword")
@@ -371,39 +343,29 @@ class Completion:
         elif last == "(" and where.word(2) == "USING" and len(where.scope) > 1:
             yield from self._shared()
 
-    def _names_table(self) -> bool:
-        """Return whether a table follows in CREATE INDEX ON, DROP CUBE and the like."""
-        where, last = self._where, self._where.word()
-        if where.first in ("CREATE", "DROP") and last == "ON":
-            return where.word(2) == "INDEX"
-        return where.first in ("DROP", "ALTER", "COPY") and last in ("CUBE", "DATASET")
-
     def _settings(self) -> Iterator[Candidate]:
         where = self._where
         if len(where.before) == 1:
             for name, setting in SETTINGS.items():
                 if setting.in_sql and name.lower().startswith(self._name):
-                    text = f"{name} = " if where.first == "SET" else name
-                    yield Candidate(text, where.start, setting.about, shown=name)
+                    yield self._candidate(f"{name} = " if where.first == "SET" else name, setting.about, shown=name)
         elif where.first == "SET" and where.word() in ("=", "TO") and where.word(2) == "ENGINE":
             for name in ENGINES:
                 if name.startswith(self._name):
-                    yield Candidate(f"'{name}'", where.start, "engine")
-        elif where.first == "SET" and len(where.before) == 2 and not where.typed:
-            yield Candidate("= ", where.start)
+                    yield self._candidate(f"'{name}'", "engine")
+        elif where.first == "SET" and len(where.before) == 2 and not self._is_typed:
+            yield self._candidate("= ", "")
 
     # -- tables --------------------------------------------------------------------------------------
 
     def _tables(self) -> Iterator[Candidate]:
-        where = self._where
-        for name in where.ctes:
+        for name in self._where.ctes:
             if name.lower().startswith(self._name):
-                yield Candidate(name, where.start, "WITH")
+                yield self._candidate(name, "WITH")
         for names in (self._known.table_names.beginning, self._known.table_names.holding):
-            for name in names(where.typed.lstrip('"'), MOST):
-                table = self._known.by_name[name.lower()]
-                yield Candidate(name, where.start, _about_table(table))
-            if not where.typed:
+            for name in names(self._written, MOST):
+                yield self._candidate(name, self._known.by_name[name.lower()].about)
+            if not self._is_typed:
                 return
 
     def _behind_dot(self) -> Iterator[Candidate]:
@@ -417,206 +379,139 @@ class Completion:
             for table in self._known.tables:
                 first, dot, rest = table.name.rpartition(".")
                 if dot and first.lower().strip('"') == name and rest.lower().lstrip('"').startswith(self._name):
-                    yield Candidate(rest, where.start, _about_table(table))
+                    yield self._candidate(rest, table.about)
             return
-        for ref in where.scope or where.refs:
-            if name in (ref.alias.lower().strip('"'), ref.name.lower()):
-                for column in self._matching(self._known.table(ref.name)):
-                    yield Candidate(quote_if_needed(column.name), where.start, _about_column(column))
-                return
+        ref = next(self._called(name), None)
+        for column in self._matching(self._known.table(ref.name)) if ref is not None else ():
+            yield self._candidate(quote_if_needed(column.name), column.about)
+
+    def _called(self, name: str) -> Iterator[Ref]:
+        """Yield the tables that a name before a dot may mean, the nearest first; all without one."""
+        for ref in self._where.scope or self._where.refs:
+            if not name or name in (ref.alias.lower().strip('"'), ref.name.lower()):
+                yield ref
 
     # -- columns -------------------------------------------------------------------------------------
-
-    def _expression(self) -> Iterator[Candidate]:
-        where = self._where
-        yield from self._columns()
-        if where.typed and not where.typed.startswith('"'):
-            for name in FUNCTIONS:
-                if name.startswith(self._name):
-                    yield Candidate(f"{name}(", where.start, "function")
-        asked = bool(where.typed)
-        for word in (*CLAUSES, *EXPRESSION):
-            if word.lower().startswith(self._name) and word.lower() != self._name:
-                yield Candidate(_cased(word, where.typed), where.start, "keyword", unasked=asked)
 
     def _columns(self) -> Iterator[Candidate]:
         where = self._where
         refs = [(ref, self._known.table(ref.name)) for ref in where.scope]
         known = [(ref, table) for ref, table in refs if table is not None]
-        asked = bool(where.typed)
-        if not refs:
-            if where.clause == "SELECT" and not where.refs:
-                yield from self._columns_before_from()
-            return
-        several = len(known) > 1
+        if not refs and not where.refs and where.clause == "SELECT" and self._is_typed:
+            yield from self._columns_before_from()
         for ref, table in known:
             for column in self._matching(table):
-                others = sum(column.name.lower() in other.by_name for _, other in known) if several else 1
+                owners = sum(column.name.lower() in other.by_name for _, other in known)
                 name = quote_if_needed(column.name)
-                text = f"{ref.alias}.{name}" if others > 1 else name
-                yield Candidate(text, where.start, _about_column(column), unasked=asked)
-        for ref, _ in known if several and where.typed else ():
+                text = f"{ref.alias}.{name}" if owners > 1 else name
+                yield self._candidate(text, column.about, unasked=self._is_typed)
+        for ref, _ in known if len(known) > 1 and self._is_typed else ():
             if ref.alias.lower().startswith(self._name):
-                yield Candidate(f"{ref.alias}.", where.start, "table")
+                yield self._candidate(f"{ref.alias}.", "table")
 
     def _matching(self, table: KnownTable | None) -> Iterator[KnownColumn]:
         """Yield the columns of a table that begin with what is typed, then those that have it inside."""
-        if table is None:
-            return
+        columns = table.by_name if table is not None else {}
         inside = []
-        for lower, column in table.by_name.items():
+        for lower, column in columns.items():
             if lower.startswith(self._name):
                 yield column
-            elif self._name and self._name in lower:
+            elif self._name in lower:
                 inside.append(column)
         yield from inside
 
     def _columns_before_from(self) -> Iterator[Candidate]:
         """Yield columns of all tables; to choose one adds its FROM."""
-        where = self._where
-        if not where.typed:
-            return
         # What follows may be the rest of the list.
-        has_from = any(p.word == "FROM" for p in where.after)
-        for name in self._known.column_names.beginning(where.typed.lstrip('"'), MOST):
-            for table in _owners(self._known.column_tables[name]):
-                column = table.by_name.get(name.lower())
-                about = f"{table.name}: {_about_column(column)}" if column is not None else table.name
+        has_from = any(p.word == "FROM" for p in self._where.after)
+        for name in self._known.column_names.beginning(self._written, MOST):
+            tables = self._known.column_tables[name]
+            # Datasets of cubes are offered only where no cube has it.
+            for table in [t for t in tables if t.kind != "dataset of a cube"] or tables:
+                about = f"{table.name}: {table.by_name[name.lower()].about}"
                 suffix = "" if has_from else f" FROM {table.name}"
-                yield Candidate(quote_if_needed(name), where.start, about, suffix)
+                yield self._candidate(quote_if_needed(name), about, suffix=suffix)
 
     # -- joins ---------------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[Ref, Ref, list[str]]]:
-        """Yield the tables before the one that is joined, and the dimensions that both have."""
+        """Yield the tables before the one that is joined, and the dimensions that both have, as they are written."""
         refs = [r for r in self._where.scope if r.at < self._where.start]
-        if len(refs) < 2:
-            return
-        new = max(refs, key=lambda ref: ref.at)
-        table = self._known.table(new.name)
+        new = max(refs, key=lambda ref: ref.at, default=None)
+        table = self._known.table(new.name) if new is not None else None
         for ref in refs:
             other = self._known.table(ref.name)
-            if ref is not new and table is not None and other is not None:
+            if new is not None and ref is not new and table is not None and other is not None:
                 shared = [c.name for c in other.columns if c.name in table.source.columns]
-                keys = {*table.dimensions, *other.dimensions, *_partition_keys(table), *_partition_keys(other)}
-                yield ref, new, [c for c in shared if c in keys] or shared[:MAX_JOINS]
+                keys = table.keys | other.keys
+                chosen = [c for c in shared if c in keys] or shared[:MAX_JOINS]
+                yield ref, new, [quote_if_needed(c) for c in chosen]
 
     def _joins(self) -> Iterator[Candidate]:
-        if self._where.typed:
-            return
-        for ref, new, shared in self._pairs():
-            conditions = [f"{ref.alias}.{quote_if_needed(c)} = {new.alias}.{quote_if_needed(c)}" for c in shared]
+        for ref, new, shared in self._pairs() if not self._is_typed else ():
+            conditions = [f"{ref.alias}.{c} = {new.alias}.{c}" for c in shared]
             if len(conditions) > 1:
-                yield Candidate(" AND ".join(conditions), self._where.start, "shared dimensions")
+                yield self._candidate(" AND ".join(conditions), "shared dimensions")
             for condition in conditions[: 2 * MAX_JOINS]:
-                yield Candidate(condition, self._where.start, "shared dimension")
+                yield self._candidate(condition, "shared dimension")
 
     def _shared(self) -> Iterator[Candidate]:
         for _, _, shared in self._pairs():
-            written = [quote_if_needed(c) for c in shared]
-            if len(written) > 1 and not self._where.typed:
-                yield Candidate(", ".join(written) + ")", self._where.start, "shared dimensions")
-            for name in written:
+            if len(shared) > 1 and not self._is_typed:
+                yield self._candidate(", ".join(shared) + ")", "shared dimensions")
+            for name in shared:
                 if name.lower().startswith(self._name):
-                    yield Candidate(name, self._where.start, "shared dimension")
+                    yield self._candidate(name, "shared dimension")
 
     # -- values --------------------------------------------------------------------------------------
 
     def _values(self) -> Iterator[Candidate]:
         """Yield values of the column that is compared, with the number of files that hold them."""
-        where = self._where
-        column = self._compared()
-        if column is None or not column.has_values:
-            return
-        shell = self._shell
-        found = shell.values.of(shell.connection.store, column)
+        where, shell, column = self._where, self._shell, self._compared()
+        found = shell.values.of(shell.connection.store, column) if column is not None and column.has_values else None
         if found is None:
             return
-        typed = where.typed.strip("'").replace("''", "'") if where.in_string else where.typed
-        closes = where.in_string and where.closed
+        typed = where.typed.strip("'").replace("''", "'") if where.inside else where.typed
         for value, files in found.beginning(typed, MOST):
             literal = found.literal(value)
-            if where.in_string and not literal.startswith("'"):
+            if where.inside and not literal.startswith("'"):
                 literal = f"'{value}'"
-            total = f"{files:,} of {counted(found.total, 'file')}"
-            yield Candidate(
-                literal[:-1] if closes and literal.endswith("'") else literal, where.start, total, shown=value
-            )
+            if where.closed:
+                literal = literal.removesuffix("'")
+            yield self._candidate(literal, f"{files:,} of {counted(found.total, 'file')}", shown=value)
 
     def _compared(self) -> KnownColumn | None:
         """Return the column on the other side of the comparison that the cursor is in."""
-        where, at = self._where, 1
-        if where.word(1) in _COMPARISONS:
-            at = 2
-        elif where.word(1) in ("(", ","):
+        where, at = self._where, 2
+        if where.word(1) in ("(", ","):
             # x IN ('a', 'b', |
+            at = 1
             while where.back(at) is not None and where.word(at) != "(":
-                if where.back(at) is not None and where.word(at) in (")", "SELECT", "WHERE"):
+                if where.word(at) in (")", "SELECT", "WHERE"):
                     return None
                 at += 1
             if where.word(at + 1) != "IN":
                 return None
             at += 2
             at += where.word(at) == "NOT"
-        elif where.word(1) == "BETWEEN":
-            at = 2
-        else:
+        elif where.word(1) not in (*_COMPARISONS, "BETWEEN"):
             return None
-        piece = where.back(at)
+        piece, before = where.back(at), where.back(at + 2)
         if piece is None or piece.kind not in ("name", "quoted", "keyword", "function"):
             return None
-        name, owner = _plain(piece.text), ""
-        if where.word(at + 1) == ".":
-            before = where.back(at + 2)
-            owner = _plain(before.text) if before is not None else ""
-        return self._column(name, owner)
-
-    def _column(self, name: str, owner: str) -> KnownColumn | None:
-        where = self._where
-        refs = where.scope or where.refs
-        for ref in refs:
-            if owner and owner.lower() not in (ref.alias.lower().strip('"'), ref.name.lower()):
-                continue
+        owner = _plain(before.text).lower() if before is not None and where.word(at + 1) == "." else ""
+        for ref in self._called(owner):
             table = self._known.table(ref.name)
-            column = table.by_name.get(name.lower()) if table is not None else None
-            if column is not None:
+            if table is not None and (column := table.by_name.get(_plain(piece.text).lower())):
                 return column
         return None
-
-    def _words(self, found: Iterable[str], about: str) -> Iterator[Candidate]:
-        where = self._where
-        for word in found:
-            if word.lower().startswith(self._name):
-                yield Candidate(_cased(word, where.typed), where.start, about, unasked=bool(where.typed))
 
 
 def _plain(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name
 
 
-def _cased(word: str, typed: str) -> str:
-    return word.lower() if typed and typed == typed.lower() else word
-
-
-def _owners(tables: tuple[KnownTable, ...]) -> list[KnownTable]:
-    """Return the tables that are offered for a column: datasets of cubes only where no cube has it."""
-    whole = [t for t in tables if t.kind != "dataset of a cube"]
-    return whole or list(tables)
-
-
-def _partition_keys(table: KnownTable) -> set[str]:
-    return {key for part in table.source.parts for key in part.table.partition_keys}
-
-
-def _about_table(table: KnownTable) -> str:
-    return f"{table.kind}, {len(table.source.columns):,} columns"
-
-
-def _about_column(column: KnownColumn) -> str:
-    return f"{column.type}, {column.role}"
-
-
-def of_command(text: str, shell: Shell, known: Known) -> Iterator[Candidate]:
+def _of_command(text: str, shell: Shell, known: Known) -> Iterator[Candidate]:
     """Yield the completions at the end of the line of a command."""
     start = len(text) - len(text.lstrip())
     word, space, rest = text[start:].partition(" ")
@@ -624,122 +519,90 @@ def of_command(text: str, shell: Shell, known: Known) -> Iterator[Candidate]:
         for name in registry.words():
             if name.startswith(word.lower() if word.startswith(".") else word):
                 found = registry.find(name)
-                yield Candidate(
-                    f"{name} " if found.usage else name, start, f"{found.usage}  {found.about}".strip(), shown=name
-                )
+                about = f"{found.usage}  {found.about}".strip()
+                yield Candidate(f"{name} " if found.usage else name, start, about, shown=name)
         return
     try:
         takes = registry.find(word).takes
-    except Exception:  # noqa: BLE001
+    except UsageError:
         return
-    done = rest.split(" ")[:-1]
-    number = len([w for w in done if w])
-    kind = takes[min(number, len(takes) - 1)] if takes else ""
+    *done, typed = rest.split(" ")
+    number = sum(map(bool, done))
     if "sql" in takes and number >= takes.index("sql"):
-        yield from _of_sql(text, start, takes, word, rest, shell, known)
-        return
-    if not takes or (number >= len(takes) and takes[-1] not in ("column", "table")):
-        return
-    typed = rest.rpartition(" ")[2]
-    yield from _argument(kind, typed, len(text) - len(typed), done, shell, known)
+        at = start + len(word) + 1
+        for _ in range(takes.index("sql")):
+            at = text.find(" ", at) + 1
+        for candidate in candidates(text[at:], len(text) - at, shell, known):
+            yield replace(candidate, start=candidate.start + at)
+    elif number < len(takes) or takes[-1:] in (("column",), ("table",)):
+        kind, start = takes[min(number, len(takes) - 1)], len(text) - len(typed)
+        if kind in ("file", "folder", "store"):
+            yield from _files(typed, start, folders_only=kind != "file")
+        for name, about in _names(kind, done, shell, known):
+            if name.lower().startswith(typed.lower()):
+                is_sql = kind in ("table", "cube", "column")
+                yield Candidate(name if is_sql else _as_word(name), start, about, shown=name)
 
 
-def _of_sql(
-    text: str, start: int, takes: tuple[str, ...], word: str, rest: str, shell: Shell, known: Known
-) -> Iterator[Candidate]:
-
-    at = start + len(word) + 1
-    for _ in range(takes.index("sql")):
-        at = text.find(" ", at) + 1
-    for found in candidates(text[at:], len(text) - at, shell, known):
-        yield Candidate(found.text, found.start + at, found.about, found.suffix, found.shown, found.unasked)
-
-
-def _argument(kind: str, typed: str, start: int, done: list[str], shell: Shell, known: Known) -> Iterator[Candidate]:
+def _names(kind: str, done: list[str], shell: Shell, known: Known) -> Iterable[tuple[str, str]]:
+    """Return what an argument of a kind may be, and what each of it is."""
     if kind in ("table", "cube"):
-        for table in known.tables:
-            if (kind == "table" or table.kind == "cube") and table.name.lower().startswith(typed.lower()):
-                yield Candidate(table.name, start, table.kind)
-    elif kind == "column":
-        found = known.table(next((w for w in done if w), ""))
-        for column in found.columns if found is not None else ():
-            if column.name.lower().startswith(typed.lower()):
-                yield Candidate(column.name, start, f"{column.type}, {column.role}")
-    elif kind in ("file", "folder", "store"):
-        yield from _files(typed, start, folders_only=kind != "file")
-        if kind == "store":
-            yield from _named(profile_names(), typed, start, "profile")
-    elif kind == "option":
-        yield from _named(OPTIONS, typed, start, "option")
-        yield from _named(SETTINGS, typed, start, "setting")
-        yield from _named(["save"], typed, start, "write the config file")
-    elif kind == "value":
+        return [(table.name, table.kind) for table in known.tables if kind == "table" or table.kind == "cube"]
+    if kind == "column":
+        found = known.table(next(filter(None, done), ""))
+        return [(column.name, column.about) for column in found.columns] if found is not None else ()
+    if kind == "store":
+        return [(name, "profile") for name in profile_names()]
+    if kind == "option":
+        return [*zip(OPTIONS, repeat("option")), *zip(SETTINGS, repeat("setting")), ("save", "write the config file")]
+    about = ""
+    words: Iterable[str] = ()
+    if kind == "value":
         option = OPTIONS.get(done[0] if done else "")
-        yield from _named(option.choices if option is not None else (), typed, start, "")
+        words = option.choices if option is not None else ()
         if done[:1] == ["engine"]:
-            yield from _named(ENGINES, typed, start, "engine")
-    else:
-        yield from _named(_words(kind, shell), typed, start, "")
-
-
-def _words(kind: str, shell: Shell) -> Iterable[str]:
-    """Return the words of an argument that has only some."""
-    if kind == "format":
-        return OPTIONS["mode"].choices
-    if kind in ("theme", "keys"):
-        return OPTIONS[kind].choices
-    if kind == "engine":
-        return ENGINES
-    if kind == "attach type":
+            words, about = ENGINES, "engine"
+    elif kind in ("format", "theme", "keys"):
+        words = OPTIONS["mode" if kind == "format" else kind].choices
+    elif kind == "engine":
+        words = ENGINES
+    elif kind == "attach type":
         from kartosql.sql.attach_parse import TYPES
 
-        return TYPES
-    if kind == "onoff":
-        return ("on", "off")
-    if kind == "command":
-        return registry.words()
-    if kind == "saved":
-        from kartosql.cli.repl.commands.statements import saved
-
-        return saved()
-    if kind == "tour":
-        from kartosql.cli.repl.commands.tour import examples
-
-        return ["list", *(str(n) for n in range(1, len(examples()) + 1))]
-    if kind == "data file":
+        words = TYPES
+    elif kind == "onoff":
+        words = ON_OFF
+    elif kind == "command":
+        words = registry.words()
+    elif kind == "saved":
+        words = saved()
+    elif kind == "tour":
+        words = ["list", *(str(n) for n in range(1, len(examples()) + 1))]
+    elif kind == "data file":
         report = shell.last.report if shell.last is not None else None
         scans = report.scan.occurrences if report is not None else ()
-        return (key for scan in scans for part in scan.parts for key in part.part.table.files)
-    if kind == "result column":
-        return list(shell.last.schema.names) if shell.last is not None and shell.last.schema is not None else ()
-    return ()
+        words = (key for scan in scans for part in scan.parts for key in part.part.table.files)
+    elif kind == "result column":
+        words = shell.last.schema.names if shell.last is not None and shell.last.schema is not None else ()
+    return zip(words, repeat(about))
 
 
-def _named(names: Iterable[str], typed: str, start: int, about: str) -> Iterator[Candidate]:
-    for name in names:
-        if name.lower().startswith(typed.lower()):
-            text = name if name.isprintable() and " " not in name else shlex.quote(name)
-            yield Candidate(text, start, about, shown=name)
+def _as_word(name: str) -> str:
+    return name if name.isprintable() and " " not in name else shlex.quote(name)
 
 
 def _files(typed: str, start: int, *, folders_only: bool) -> Iterator[Candidate]:
     """Yield the local files that begin with what is typed; hidden ones only if that begins with a dot."""
     if "://" in typed:
         return
-    folder, _, beginning = typed.rpartition("/")
-    place = os.path.expanduser(folder + "/") if "/" in typed else "."
+    folder, slash, beginning = typed.rpartition("/")
     try:
-        with os.scandir(place) as entries:
-            found = sorted((e.name, e.is_dir()) for e, _ in zip(entries, range(10 * MOST), strict=False))
+        with os.scandir(os.path.expanduser(folder + slash) or ".") as entries:
+            found = sorted((e.name, e.is_dir()) for e in islice(entries, 10 * MOST))
     except (OSError, ValueError):
         return
     for name, is_folder in found:
-        if (
-            not name.startswith(beginning)
-            or (name.startswith(".") and not beginning)
-            or (folders_only and not is_folder)
-        ):
-            continue
-        path = f"{folder}/{name}" if "/" in typed else name
-        text = path if path.isprintable() and " " not in path else shlex.quote(path)
-        yield Candidate(text + ("/" if is_folder else ""), start, "folder" if is_folder else "file", shown=name)
+        hidden = name.startswith(".") and not beginning
+        if name.startswith(beginning) and not hidden and (is_folder or not folders_only):
+            text = _as_word(folder + slash + name)
+            yield Candidate(text + ("/" if is_folder else ""), start, "folder" if is_folder else "file", shown=name)

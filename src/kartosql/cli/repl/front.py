@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -14,7 +15,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.filters import Condition, completion_is_selected, has_completions, is_searching
-from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.formatted_text import StyleAndTextTuples, split_lines
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
@@ -23,8 +24,8 @@ from prompt_toolkit.lexers import Lexer
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
-from kartosql.cli.repl.opening import NOWHERE, Opening, greeting
 from kartosql.cli.repl.screen import prompt_styles
+from kartosql.cli.repl.start import NOWHERE, Opening, greeting
 from kartosql.text.escape import escaped, is_unsafe
 from kartosql.text.secrets import redacted
 
@@ -47,99 +48,69 @@ class History(FileHistory):
     """A history that stays calm: whatever its file is, the session goes on. ``tell`` hears once what is wrong."""
 
     def __init__(self, path: str, tell: Callable[[str], None]) -> None:
-        self._tell: Callable[[str], None] | None = tell
-        self._path = path
         super().__init__(path)
+        self._tell: Callable[[str], None] | None = tell
         try:
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             os.close(os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600))
             with open(path, "rb") as file:
-                self._complain("is no text" if b"\0" in file.read(4096) else None)
+                if b"\0" in file.read(4096):
+                    self._complain("is no text")
             if os.path.getsize(path) > MAX_FILE:
                 self._complain(f"has more than {MAX_FILE:,} bytes")
         except OSError as e:
             self._complain(f"cannot be written: {e.strerror or e}")
 
-    def _complain(self, what: str | None) -> None:
-        tell, self._tell = (self._tell, None) if what else (None, self._tell)
-        if tell is not None:
-            tell(f"warning: The history {self._path} {what}; it is kept for this session only.")
-
-    @property
-    def _works(self) -> bool:
-        return self._tell is not None
+    def _complain(self, what: str) -> None:
+        if self._tell is not None:
+            self._tell(f"warning: The history {self.filename!s} {what}; it is kept for this session only.")
+        self._tell = None
 
     def load_history_strings(self) -> Iterable[str]:
         """Return what the file holds, the newest first."""
-        try:
-            return list(super().load_history_strings()) if self._works else []
-        except (OSError, ValueError):
-            return []
+        with suppress(OSError, ValueError):
+            return list(super().load_history_strings()) if self._tell is not None else []
+        return []
 
     def store_string(self, string: str) -> None:
         """Append an entry to the file, without credentials in URLs."""
-        if self._works and len(string) <= MAX_ENTRY:
+        if self._tell is not None and len(string) <= MAX_ENTRY:
             try:
                 super().store_string(redacted(string))
             except (OSError, ValueError) as e:
                 self._complain(f"cannot be written: {e}")
 
 
-def bindings() -> KeyBindings:
-    """Return the bindings: Enter, Tab, and what a chosen completion adds."""
+def _bindings() -> KeyBindings:
     keys = KeyBindings()
-
-    @keys.add("enter", filter=completion_is_selected)
-    def _accept(event: KeyPressEvent) -> None:
-        accept(event.current_buffer)
 
     @keys.add("enter", filter=~completion_is_selected & ~is_searching)
     def _enter(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if runs(buffer.text):
+        if not buffer.text.strip() or _is_ready(buffer.text):
             buffer.validate_and_handle()
         else:
             buffer.newline(copy_margin=True)
 
-    @keys.add("escape", "enter", filter=~is_searching)
-    def _as_it_is(event: KeyPressEvent) -> None:
-        event.current_buffer.validate_and_handle()
-
-    @keys.add("c-o")
-    def _line(event: KeyPressEvent) -> None:
-        event.current_buffer.newline(copy_margin=True)
-
-    @keys.add(Keys.Any, filter=completion_is_selected & Condition(_has_suffix))
+    @keys.add(Keys.Any, filter=completion_is_selected & Condition(lambda: bool(_suffix(get_app().current_buffer))))
     def _goes_on(event: KeyPressEvent) -> None:
-        accept(event.current_buffer)
+        _accept(event)
         event.current_buffer.insert_text(event.data)
 
-    @keys.add("escape", filter=has_completions, eager=True)
-    def _close(event: KeyPressEvent) -> None:
-        event.current_buffer.cancel_completion()
-
+    keys.add("enter", filter=completion_is_selected)(_accept)
+    keys.add("escape", "enter", filter=~is_searching)(lambda event: event.current_buffer.validate_and_handle())
+    keys.add("c-o")(lambda event: event.current_buffer.newline(copy_margin=True))
+    keys.add("escape", filter=has_completions, eager=True)(lambda event: event.current_buffer.cancel_completion())
     return keys
 
 
-def runs(text: str) -> bool:
-    """Return whether Enter runs a text: nothing, a command, or whole statements."""
-    if not text.strip():
-        return True
-    from kartosql.cli.repl.units import is_ready
-
-    return is_ready(text)
-
-
-def accept(buffer: Buffer) -> None:
+def _accept(event: KeyPressEvent) -> None:
     """Take the chosen completion, and put behind the cursor what belongs to it."""
+    buffer = event.current_buffer
     suffix = _suffix(buffer)
     buffer.complete_state = None
     if suffix:
         buffer.insert_text(suffix, move_cursor=False)
-
-
-def _has_suffix() -> bool:
-    return bool(_suffix(get_app().current_buffer))
 
 
 def _suffix(buffer: Buffer) -> str:
@@ -171,20 +142,13 @@ class SqlLexer(Lexer):
 def _styled(text: str) -> list[StyleAndTextTuples]:
     from kartosql.sql.incremental_lexer import lexemes
 
-    fragments: list[tuple[str, str]] = []
+    fragments: StyleAndTextTuples = []
     at = 0
     for lexeme in lexemes(text):
         fragments.append(("", text[at : lexeme.start]))
         fragments.append((f"class:{lexeme.kind}", text[max(at, lexeme.start) : lexeme.end]))
         at = max(at, lexeme.end)
-    fragments.append(("", text[at:]))
-    styled: list[StyleAndTextTuples] = [[]]
-    for style, piece in fragments:
-        first, *others = piece.split("\n")
-        styled[-1].append((style, first))
-        for line in others:
-            styled.append([(style, line)])
-    return styled
+    return list(split_lines([*fragments, ("", text[at:])]))
 
 
 class SafeText(Processor):
@@ -276,7 +240,7 @@ def run(behind: Opening, told: list[str]) -> None:
 
 
 def _is_ready(text: str) -> bool:
-    from kartosql.cli.repl.units import is_ready
+    from kartosql.cli.repl.registry import is_ready
 
     return is_ready(text)
 
@@ -299,7 +263,7 @@ class Front:
             complete_while_typing=Condition(lambda: bool(options["completion"])),
             history=History(place(), lambda text: behind.screen.say(text, "hint")),
             auto_suggest=AutoSuggestFromHistory(),
-            key_bindings=bindings(),
+            key_bindings=_bindings(),
             bottom_toolbar=self._toolbar,
             input_processors=[SafeText()],
             include_default_pygments_style=False,
@@ -393,8 +357,7 @@ class Front:
                 parts.append("reading an index …")
         parts.append(f"mode {behind.options['mode']}")
         text = get_app().current_buffer.text
-        open_ = _open_mark(text)
-        if open_:
+        if open_ := _open_mark(text):
             parts.append(f"{open_} is open, Ctrl-C drops the statement")
         elif text.strip() and "\n" in text:
             parts.append("; and Enter run, Esc Enter runs it as it is")

@@ -42,12 +42,10 @@ def _text(value: Any) -> str:
 
 def on_off(value: Any) -> bool:
     """Return what ``on`` and ``off`` mean; raises ValueError."""
-    found = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
-    return found[str(value).lower()] if str(value).lower() in found else _refuse(value)
-
-
-def _refuse(value: Any) -> Any:
-    raise ValueError(value)
+    text = str(value).lower()
+    if text not in ("on", "true", "yes", "off", "false", "no"):
+        raise ValueError(value)
+    return text in ("on", "true", "yes")
 
 
 OPTIONS: Mapping[str, ShellOption] = {
@@ -87,13 +85,10 @@ class ShellOptions:
         """Set an option; raises ``invalid-setting`` and ``unknown-setting``."""
         option = find(name)
         try:
-            if option.parse is not None:
-                self._values[option.name] = option.parse(value)
-                return
-            text = str(value).lower()
-            if text not in option.choices:
+            parsed = option.parse(value) if option.parse is not None else str(value).lower()
+            if option.parse is None and parsed not in option.choices:
                 raise ValueError(value)
-            self._values[option.name] = text
+            self._values[option.name] = parsed
         except (ValueError, TypeError, OverflowError):
             expected = option.expected or f"one of {', '.join(option.choices)}"
             raise UsageError(

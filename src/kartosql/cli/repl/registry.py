@@ -1,20 +1,22 @@
-"""The commands of the shell, each declared once: help, completion and documentation are made of this."""
+"""Commands as they are declared: help, completion and documentation are made of this; and what of a text is one."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from kartosql.errors import UsageError
+from kartosql.sql.incremental_lexer import is_blank, statement_end
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.shell import Shell
 
 GROUPS = ("Look around", "Results", "Statements", "Plans", "Cubes, as with kartothek_cube", "Session")
-Run = Callable[["Shell", str], None]
+Run = Callable[["Shell", str], str | None]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Command:
 
     ``takes`` has one word per argument, of which the last stands for all that follow: table,
     cube, column, file, folder, format, setting, option, engine, theme, command, saved, onoff, sql.
+    ``run`` may return a statement, which is run then; if ``quiet``, the last result stays as it is.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Command:
     group: str
     takes: tuple[str, ...]
     run: Run
+    quiet: bool
 
     @property
     def synopsis(self) -> str:
@@ -44,13 +48,18 @@ _BY_WORD: dict[str, Command] = {}
 
 
 def command(
-    name: str, *aliases: str, usage: str = "", about: str, group: str, takes: tuple[str, ...] = ()
+    name: str,
+    *aliases: str,
+    usage: str = "",
+    about: str,
+    group: str,
+    takes: tuple[str, ...] = (),
+    quiet: bool = False,
 ) -> Callable[[Run], Run]:
     """Declare a function as command; aliases are written as they are typed, with their backslash."""
 
     def declared(run: Run) -> Run:
-        found = Command(name, aliases, usage, about, group, takes, run)
-        assert group in GROUPS, group
+        found = Command(name, aliases, usage, about, group, takes, run, quiet)
         for word in (f".{name}", *aliases):
             assert word not in _BY_WORD, word
             _BY_WORD[word] = found
@@ -60,29 +69,8 @@ def command(
     return declared
 
 
-def sql_command(
-    name: str, *aliases: str, sql: Callable[[Shell, str], str], quiet: bool = False, **declaration: Any
-) -> None:
-    """Declare a command that runs a statement, the text of which ``sql`` makes of its arguments.
-
-    ``quiet`` leaves the last result as it is.
-    """
-    command(name, *aliases, **declaration)(lambda shell, text: shell.run_sql(sql(shell, text), quiet=quiet))
-
-
-def option_command(name: str, *aliases: str, **declaration: Any) -> None:
-    """Declare a command that sets the option of its name, if a value is given, and tells it."""
-
-    def run(shell: Shell, text: str) -> None:
-        if text:
-            shell.set_option(name, text)
-        shell.screen.say(f"{name}: {shell.options[name]}", "note")
-
-    command(name, *aliases, **declaration)(run)
-
-
 def load() -> None:
-    """Import the modules that declare the commands."""
+    """Import the module that declares the commands."""
     from kartosql.cli.repl import commands
 
     assert commands
@@ -110,7 +98,7 @@ def find(word: str) -> Command:
     )
 
 
-def arguments(text: str, most: int | None = None) -> list[str]:
+def arguments(text: str, most: int | None = None, *, least: int = 0, missing: str = "", hint: str = "") -> list[str]:
     """Return the words of a command's arguments, as a POSIX shell splits them; raises ``invalid-argument``."""
     try:
         found = shlex.split(text)
@@ -118,4 +106,54 @@ def arguments(text: str, most: int | None = None) -> list[str]:
         raise UsageError(f"{text!r}: {str(e).lower()}.", hint="Close the quote.") from None
     if most is not None and len(found) > most:
         raise UsageError(f"Unexpected {found[most]!r}.")
+    if len(found) < least:
+        raise UsageError(missing, hint=hint)
     return found
+
+
+# -- what somebody typed or pasted -------------------------------------------------------------------
+
+_COMMAND = re.compile(r"[.\\](?=[A-Za-z?!])")
+# Words that people type to leave or to get help, whatever shell they come from.
+BARE = {"exit": ".quit", "quit": ".quit", "help": ".help", "?": ".help"}
+_SPACE = re.compile(r"\s*")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A command, a statement with its semicolon, or the rest of a text, which is not complete."""
+
+    kind: Literal["command", "statement", "rest"]
+    text: str
+
+
+def units(text: str) -> Iterator[Unit]:
+    """Yield the commands and statements of a text in order; a command is one line at the beginning of a statement."""
+    at = 0
+    while True:
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
+        if at >= len(text):
+            return
+        line_end = text.find("\n", at)
+        line_end = len(text) if line_end < 0 else line_end
+        line = text[at:line_end].strip()
+        bare = BARE.get(line.rstrip("; ").lower())
+        if _COMMAND.match(line) or bare:
+            yield Unit("command", bare or line)
+            at = line_end
+            continue
+        end = statement_end(text, at)
+        if end is None:
+            if not is_blank(text[at:]):
+                yield Unit("rest", text[at:])
+            return
+        if not is_blank(text[at : end - 1]):
+            yield Unit("statement", text[at:end])
+        at = end
+
+
+def is_ready(text: str) -> bool:
+    """Return whether Enter runs a text: all of it is commands and whole statements."""
+    kinds = [unit.kind for unit in units(text)]
+    return bool(kinds) and kinds[-1] != "rest"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-import traceback
-import warnings
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, cast
 
-from kartosql.cli.messages import BEHIND, described, is_debugging
+import pyarrow as pa
+
+from kartosql.cli.output import described, interruptible, telling_warnings, traced, translated
 from kartosql.cli.repl import registry
-from kartosql.cli.repl.column_values import ColumnValues
+from kartosql.cli.repl.known import ColumnValues
 from kartosql.cli.repl.options import ShellOptions
-from kartosql.cli.repl.running import Cancelled, OutputTarget, Result, Running, footer, look_of
-from kartosql.cli.repl.screen import Screen, chosen
-from kartosql.cli.repl.units import is_ready, units
+from kartosql.cli.repl.screen import Bytes, Screen, chosen
 from kartosql.connection import Connection
-from kartosql.errors import KartosqlError, KartosqlWarning, UsageError
-from kartosql.failures import failure_of
-from kartosql.render.tables import readable
-from kartosql.result import Query
+from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.plan.report import ScanReport
+from kartosql.query import SelectQuery
+from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
+from kartosql.render.tables import READABLE, Look, RunSummary, readable, summary
+from kartosql.result import Progress, Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
 from kartosql.text.escape import escaped, escaped_lines
-from kartosql.text.sizes import counted
-
-PEOPLES = ("box", "vertical", "markdown")  # formats of which some rows are shown, and the others counted
+from kartosql.text.sizes import counted, human_bytes
 
 
 class Shell:
@@ -63,7 +63,7 @@ class Shell:
         self._pending += line.rstrip("\n") + "\n"
         if not self._pending.strip():
             self._pending = ""
-        elif is_ready(self._pending):
+        elif registry.is_ready(self._pending):
             text, self._pending = self._pending, ""
             self.execute(text)
         return bool(self._pending.strip())
@@ -74,59 +74,46 @@ class Shell:
 
     def execute(self, text: str) -> bool:
         """Run the commands and statements of a text; return whether all went well. The first that fails ends it."""
-        for unit in units(text):
+        for unit in registry.units(text):
             if not self._guarded(self.run_command if unit.kind == "command" else self.run_statement, unit.text):
                 return False
         return True
 
     def _guarded(self, run: Callable[[str], None], text: str) -> bool:
         """Run something, and tell about its warnings and errors."""
+        warned: list[str] = []
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("always", KartosqlWarning)
-                caught: list[str] = []
-                warnings.showwarning = partial(_note, caught)
+            with telling_warnings(warned.append):
                 try:
                     run(text)
                 finally:
-                    for warning in caught:
-                        self.screen.say(f"warning: {warning}", "hint")
+                    for warning in warned:
+                        self.screen.say(warning, "hint")
             return True
         except Cancelled:
             pass  # which was told
-        except KartosqlError as e:
-            self.tell(e)
         except KeyboardInterrupt:
             self.screen.say("Interrupted.", "hint")
         except BrokenPipeError:
             raise SystemExit(0) from None
         except Exception as e:  # noqa: BLE001
-            if (found := failure_of(e)) is not None:
-                self.tell(found)
-                return False
-            if is_debugging():
-                self.screen.say("".join(traceback.format_exception(e)).rstrip())
-            what = " ".join(f"{type(e).__name__}: {e}".split())
-            self.screen.say(f"error[internal]: {what} (a bug of kartosql: please report it)", "error")
+            error = translated(e)
+            for text in traced(error):
+                self.screen.say(text)
+            first, *others = described(error)
+            self.screen.say(first, "error")
+            for line in others:
+                self.screen.say(line, "hint" if line.startswith("hint: ") else "")
         return False
-
-    def tell(self, error: KartosqlError) -> None:
-        """Tell about an error."""
-        if is_debugging():
-            self.screen.say("".join(traceback.format_exception(error)).rstrip())
-        first, *others = described(error)
-        self.screen.say(first, "error")
-        for line in others:
-            self.screen.say(line, "hint" if line.startswith("hint: ") else "")
-
-    # -- commands ------------------------------------------------------------------------------------
 
     def run_command(self, line: str) -> None:
         """Run a command; raises what it raises."""
         word, _, rest = line.strip().partition(" ")
         found = registry.find(word.rstrip(";"))
         takes_sql = found.takes[-1:] == ("sql",)
-        found.run(self, rest.strip() if takes_sql else rest.strip().rstrip(";").strip())
+        sql = found.run(self, rest.strip() if takes_sql else rest.strip().rstrip(";").strip())
+        if sql is not None:
+            self.run_sql(sql, quiet=found.quiet)
 
     # -- statements ----------------------------------------------------------------------------------
 
@@ -144,13 +131,48 @@ class Shell:
             from kartosql.cli.batch import parameters_of
 
             values = parameters_of(statement, given)
-        self._run(statement, text, lambda: self.connection.sql(text, values), quiet)
+        shows = not isinstance(statement, Set | Reset)
+        self.run_query(lambda: self.connection.sql(text, values), shows=shows, quiet=quiet)
         if not isinstance(statement, Select | Inspect | Set | Reset | Show | Describe):
             self.on_change()
 
-    def run_query(self, make: Callable[[], Query], text: str) -> None:
+    def run_query(self, make: Callable[[], Query], *, shows: bool = True, quiet: bool = False) -> None:
         """Run what gives a result, and show that."""
-        self._run(None, text, make, False)
+        running = Running(self)
+        running.to_end(make)
+        result, out = running.result, running.out
+        if not quiet and out is None:
+            self.last = result
+        if not shows:
+            return
+        if out is not None:
+            self.screen.say(f"{counted(result.rows, 'row')} written to {out.path}", "note")
+        elif running.lines and self.options["mode"] == "box":
+            self.screen.show([escaped(line) for line in running.lines])
+            return
+        elif running.stream is None:  # else it was written as it came
+            self.show(result)
+        if self.options["timing"] and result.summary is not None:
+            self.screen.say(str(result.summary), "note")
+
+    def show(self, result: Result, *, every_row: bool = False, mode: str | None = None) -> None:
+        """Show a result: some rows of it, or every row that is kept, through the pager."""
+        table = result.table
+        if not every_row and self.options["rows"]:
+            table = table.slice(0, self.options["rows"])
+        mode = mode or self.options["mode"]
+        lines = readable(table, result.types, mode if mode in READABLE else "box", self.look)
+        if table.num_rows < result.rows:
+            has_all = result.is_complete and result.kept == result.rows
+            how = ".last shows all of them" if has_all else ".once FILE and the statement again give all of them"
+            lines.append(self.screen.paint("hint", f"{table.num_rows:,} of {result.rows:,} shown · {how}"))
+        self.screen.show(lines, page=every_row)
+
+    @property
+    def look(self) -> Look:
+        """How tables look on the screen."""
+        columns = None if self.options["wide"] == "box" else self.screen.columns
+        return Look(columns, self.screen.paint, self.options["grouping"], self.options["types"])
 
     def confirm(self, question: str) -> bool:
         """Ask a question; only ``y`` or ``yes`` is a yes."""
@@ -161,46 +183,12 @@ class Shell:
             self.screen.line()
             return False
 
-    def _run(self, statement: Any, text: str, make: Callable[[], Query], quiet: bool) -> None:
-        mode = self.options["mode"]
-        out = self.target.take()
-        stream = mode if out is None and mode not in PEOPLES else None
-        running = Running(text.strip(), self.screen, out=out, stream=stream, interrupt=self.connection.interrupt)
-        running.to_end(make, shows_progress=bool(self.options["progress"]))
-        result = running.result
-        if not quiet and out is None:
-            self.last = result
-        if isinstance(statement, Set | Reset):
-            return
-        if out is not None:
-            self.screen.say(f"{counted(result.rows, 'row')} written to {out.path}", "note")
-        elif stream is not None:
-            pass  # it was written as it came
-        elif running.lines and mode == "box":
-            self.screen.show([escaped(line) for line in running.lines])
-            return
-        else:
-            self.show(result)
-        if self.options["timing"] and result.summary is not None:
-            self.screen.say(str(result.summary), "note")
-
-    def show(self, result: Result, *, every_row: bool = False, mode: str | None = None) -> None:
-        """Show a result: some rows of it, or every row that is kept, through the pager."""
-        most = 0 if every_row else self.options["rows"]
-        table = result.table.slice(0, most) if most else result.table
-        mode = mode or self.options["mode"]
-        lines = readable(table, result.types, mode if mode in PEOPLES else "box", look_of(self.screen, self.options))
-        below = footer(table.num_rows, result)
-        self.screen.show(lines + ([self.screen.paint("hint", below)] if below else []), page=every_row)
-
     def set_option(self, name: str, value: object) -> None:
         """Set an option and let the screen follow it; raises ``invalid-setting``."""
         self.options.set(name, value)
         if name in ("pager", "theme"):
             self.screen.pager = self.options["pager"]
             self.screen.theme = chosen(self.options["theme"], is_terminal=self.screen.is_terminal)
-
-    # -- stores --------------------------------------------------------------------------------------
 
     def open(self, place: str) -> None:
         """Open another store; the one that is open stays if that fails."""
@@ -211,19 +199,262 @@ class Shell:
         self.last = None
         self.on_change()
 
-    def one_table(self, given: str, *, cube: bool = False) -> str:
-        """Return the table of a command's argument, or the only cube of the store; raises ``invalid-argument``."""
-        if given:
-            return given
-        from kartosql.tables.names import quote_if_needed
 
-        found = list(self.connection.cubes())
-        if len(found) == 1:
-            return quote_if_needed(found[0])
-        what = "cube" if cube else "table"
-        raise UsageError(f"Name a {what}.", hint=f".{'cubes' if cube else 'tables'} lists what the store holds.")
+# -- results and their files -------------------------------------------------------------------------
+
+KEPT_BYTES = 256_000_000  # of a result that is kept for .last
 
 
-def _note(caught: list[str], message: Warning | str, *_: Any, **__: Any) -> None:
-    if threading.current_thread().name != BEHIND:
-        caught.append(" ".join(str(message).split()))
+@dataclass
+class Result:
+    """The rows of a statement as they come: all are counted, and kept as long as there is room."""
+
+    schema: pa.Schema | None = None
+    types: list[str] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    kept: int = 0
+    is_complete: bool = False
+    summary: RunSummary | None = None
+    report: ScanReport | None = None
+    _bytes: int = 0
+
+    def taken(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        """Yield batches, which are counted, and kept if there is room."""
+        for batch in reader:
+            self.rows += batch.num_rows
+            if self.kept + batch.num_rows == self.rows and self._bytes + batch.nbytes <= KEPT_BYTES:
+                self.batches.append(batch)
+                self.kept += batch.num_rows
+                self._bytes += batch.nbytes
+            yield batch
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows that are kept."""
+        assert self.schema is not None
+        return pa.Table.from_batches(self.batches, self.schema)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file for results: replaced by one result, or with results appended to each other."""
+
+    path: str
+    format: str
+    appends: bool
+
+    def write(self, query: Query) -> int:
+        """Write a result and return the number of rows; raises ``store-failed``."""
+        if not self.appends:
+            with replacing(self.path) as out:
+                return write_stream(query.reader(), self.format, out)
+        try:
+            with open(self.path, "ab") as out:
+                return write_stream(query.reader(), self.format, out, header=out.tell() == 0)
+        except OSError as e:
+            raise StoreError(f"Cannot write {self.path!r}: {e.strerror or e}") from None
+
+
+class OutputTarget:
+    """The files of ``.once`` and ``.output``."""
+
+    def __init__(self) -> None:
+        self._once: File | None = None
+        self._all: File | None = None
+
+    def once(self, path: str) -> None:
+        """Send the next result to a file; raises ``invalid-argument`` for a suffix that names no format."""
+        path = os.path.expanduser(path)
+        self._once = File(path, format_of(path), False)
+
+    def every(self, path: str | None) -> None:
+        """Send all results from now on to a file, which is begun anew; None is the screen."""
+        if path is None:
+            self._all = None
+            return
+        path = os.path.expanduser(path)
+        format_ = format_of(path)
+        if format_ in BINARY_FORMATS or format_ == "json":
+            raise UsageError(
+                f"A {format_} file holds one result.", hint="Use .once FILE, or a .csv, .tsv or .jsonl file."
+            )
+        try:
+            with open(path, "wb"):
+                pass
+        except OSError as e:
+            raise StoreError(f"Cannot write {path!r}: {e.strerror or e}") from None
+        self._all = File(path, format_, True)
+
+    @property
+    def path(self) -> str | None:
+        """The file of ``.output``."""
+        return self._all.path if self._all is not None else None
+
+    def take(self) -> File | None:
+        """Return the file for the result that comes, None for the screen."""
+        found, self._once = self._once or self._all, None
+        return found
+
+
+# -- a statement while it runs -----------------------------------------------------------------------
+
+PROGRESS_AFTER = 0.3  # seconds
+BAR = 20
+LEAST = 0.02  # below this share nobody can tell how long it takes
+
+
+class Cancelled(Exception):
+    """Ends a text after Ctrl-C, which was told already."""
+
+
+class Running:
+    """One statement: ``to_end`` runs it and fills ``result``.
+
+    The rows go to the file ``out``, or to the screen as they come in the format ``stream``, or
+    are kept to be shown. ``share`` is how far it is; it only grows, as a statement may have several stages.
+    """
+
+    def __init__(self, shell: Shell) -> None:
+        mode = shell.options["mode"]
+        self.result = Result()
+        self.lines: list[str] = []  # of a report, which are no rows
+        self.out = shell.target.take()
+        self.stream = mode if self.out is None and mode not in READABLE else None
+        self.share = 0.0
+        self._shell = shell
+        self._screen = shell.screen
+        self._query: Query | None = None
+        self._failed: KartosqlError | None = None
+        self._started = time.perf_counter()
+        self._reading: float | None = None  # since when
+        self._last: Progress | None = None
+
+    def to_end(self, make: Callable[[], Query]) -> None:
+        """Run the statement; raises what it raises, and Cancelled after Ctrl-C."""
+
+        def tick() -> None:
+            is_shown = self._shell.options["progress"] and not (self.stream is not None and self.result.rows)
+            if is_shown and self._seconds() >= PROGRESS_AFTER:
+                self._show_progress()
+
+        try:
+            interruptible(lambda: self._work(make), self._stop, tick)
+        except KeyboardInterrupt:
+            # A commit that was under way may have come to its end, or to an error that says more.
+            if not self.result.is_complete:
+                if self._failed is not None and self._failed.code != "interrupted":
+                    raise self._failed from None
+                raise self._cancelled() from None
+        except KartosqlError as e:
+            if e.code == "interrupted":
+                raise self._cancelled() from None
+            raise
+        finally:
+            self._screen.clear_status()
+
+    def _work(self, make: Callable[[], Query]) -> None:
+        try:
+            query = self._query = make()
+            self.lines.extend(getattr(query, "lines", None) or ())
+            if self.out is not None:
+                self.result.rows, self.result.is_complete = self.out.write(query), True
+                self.result.summary = self._account(query, self._started)
+            else:
+                self._gather(query)
+        except KartosqlError as e:
+            self._failed = e
+            raise
+
+    def _gather(self, query: Query) -> None:
+        started = time.perf_counter()
+        result, screen, reader = self.result, self._screen, query.reader()
+        try:
+            result.schema = reader.schema
+            result.types = list(query._types) if query._types else [str(type_) for type_ in reader.schema.types]
+            batches = result.taken(reader)
+            if self.stream is not None:
+                rows = pa.RecordBatchReader.from_batches(reader.schema, batches)
+                write_stream(rows, self.stream, cast(BinaryIO, Bytes(screen)), terminal=screen.is_terminal)
+            for _ in batches:
+                pass
+            result.is_complete = True
+        finally:
+            reader.close()
+            result.summary = self._account(query, started)
+            result.report = query.report if query.stats else None
+
+    def _account(self, query: Query, started: float) -> RunSummary:
+        seconds, stats = time.perf_counter() - started, query.stats
+        if stats and isinstance(query, SelectQuery):
+            with suppress(KartosqlError):  # then the total is not told
+                query.learn_sizes()
+        return summary(self.result.rows, seconds, stats, query.report if stats else None)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def _show_progress(self) -> None:
+        progress = self._query.progress if self._query is not None else None
+        self.note(progress)
+        now = time.perf_counter()
+        if progress is not None and progress.phase == "read" and self._reading is None:
+            self._reading = now
+        since = 0.0 if self._reading is None else now - self._reading
+        self._screen.status(progress_line(progress, self._seconds(), since, self.share))
+
+    def note(self, progress: Progress | None) -> None:
+        """Remember how far it is."""
+        if progress is not None:
+            self._last = progress
+            self.share = max(self.share, progress.fraction or 0.0)
+
+    def _stop(self) -> None:
+        self.note(self._query.progress if self._query is not None else None)
+        self._shell.connection.interrupt()
+        if isinstance(self._query, SelectQuery):
+            self._query.interrupt()
+
+    def _cancelled(self) -> Cancelled:
+        """Tell that it was stopped, and return what says so."""
+        self._screen.clear_status()
+        found = self.result.summary
+        # If rows came already, there is an account of what was read.
+        has_read = found is not None and found.files_total
+        self._screen.say(
+            f"Cancelled: {found}" if has_read else stopped(self._last, self._seconds(), self.share), "hint"
+        )
+        return Cancelled()
+
+
+def stopped(progress: Progress | None, seconds: float, share: float) -> str:
+    """Return what is told of a statement that was cancelled: how much of its files the engine had read."""
+    text = f"Cancelled after {seconds:.1f} s"
+    if progress is None:
+        return text
+    if progress.phase == "plan":
+        return f"{text}, while it was planned; no data file was read"
+    where = "the beginning" if progress.fraction is None else f"{100 * share:.0f} %"
+    return f"{text}, at {where}{_totals(progress)}"
+
+
+def progress_line(progress: Progress | None, seconds: float, reading: float, share: float) -> str:
+    """Return how far a statement is: totals are those of the plan, share and speed what the engine has done."""
+    if progress is None or progress.phase == "plan":
+        return f"planning … {seconds:.1f} s · Ctrl-C cancels"
+    if progress.fraction is None:
+        return f"reading … {seconds:.1f} s{_totals(progress)}"
+    full = round(BAR * share)
+    parts = [f"{'█' * full}{'░' * (BAR - full)} {100 * share:.0f} %{_totals(progress)}"]
+    if share >= LEAST and reading > 0.2:
+        if progress.bytes:
+            parts.append(f"{human_bytes(int(share * progress.bytes / reading))}/s")
+        parts.append(f"{reading / share - reading:.0f} s left")
+    return " · ".join(parts)
+
+
+def _totals(progress: Progress) -> str:
+    if progress.files is None:
+        return ""
+    size = f", {human_bytes(progress.bytes)}" if progress.bytes is not None else ""
+    return f" of {counted(progress.files, 'file')}{size}"

@@ -1,16 +1,26 @@
-"""Opening the shell: config, screen and front first, all that takes longer behind the prompt."""
+"""Opening the shell: config, screen and front first; imports, connection and catalog in a thread behind the prompt."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kartosql.cli import config
 from kartosql.cli.options import Options
-from kartosql.cli.repl.opening import NOWHERE, Opening, greeting
+from kartosql.cli.output import BEHIND
 from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Screen, chosen
 from kartosql.errors import KartosqlError, StoreError, UsageError
+from kartosql.text.secrets import redacted
 
+if TYPE_CHECKING:
+    from kartosql.cli.repl.known import Known
+    from kartosql.cli.repl.shell import Shell
+    from kartosql.connection import Connection
+
+NOWHERE = "memory://kartosql-shell"
 PROMPT, MORE = "kartosql> ", "     ...> "
 
 
@@ -21,18 +31,21 @@ def run_shell(options: Options) -> None:
     ``.param`` set; ``--stats`` is what the shell tells anyway.
     """
     screen = Screen()
-    shell_options, told = read_options()
+    shell_options, told = _read_options()
     if options.format is not None:
         shell_options.set("mode", options.format)
     place = options.url or shell_options["profile"]
     profile = config.resolve(place) if place else config.Profile("", NOWHERE)
-    _check_folder(profile.url)
+    url = os.path.expanduser(profile.url)
+    if "://" not in url and "::" not in url and not os.path.isdir(url):
+        hint = "Check the path of the store; kartosql demo builds a sample cube."
+        raise StoreError(f"{os.path.abspath(url)!r} is no folder.", code="store-not-found", hint=hint)
     screen.theme = chosen(shell_options["theme"], is_terminal=screen.is_terminal)
     screen.pager = shell_options["pager"]
     behind = Opening(screen, shell_options, options, profile)
     if wants_plain(screen):
         behind.start()
-        run_lines(behind, told)
+        _run_lines(behind, told)
         return
     try:
         from kartosql.cli.repl import front
@@ -52,7 +65,7 @@ def wants_plain(screen: Screen) -> bool:
     return not screen.is_terminal or os.environ.get("TERM", "") in ("", "dumb")
 
 
-def read_options() -> tuple[ShellOptions, list[str]]:
+def _read_options() -> tuple[ShellOptions, list[str]]:
     """Return the options of the config file, and what is wrong with it: the shell opens anyway."""
     options, told = ShellOptions(), []
     try:
@@ -67,15 +80,14 @@ def read_options() -> tuple[ShellOptions, list[str]]:
     return options, told
 
 
-def _check_folder(url: str) -> None:
-    """Find out at once what can be: whether a local folder is there."""
-    if "://" not in url and "::" not in url and not os.path.isdir(os.path.expanduser(url)):
-        name = os.path.abspath(os.path.expanduser(url))
-        hint = "Check the path of the store; kartosql demo builds a sample cube."
-        raise StoreError(f"{name!r} is no folder.", code="store-not-found", hint=hint)
+def greeting(place: str) -> str:
+    """Return the first line of a session."""
+    if place == NOWHERE:
+        return "No store is open: .open URL opens one, .tour shows what there is, .help lists commands."
+    return f"{place}\nStatements end with a semicolon; .help lists commands, .tour shows examples."
 
 
-def run_lines(behind: Opening, told: list[str]) -> None:
+def _run_lines(behind: Opening, told: list[str]) -> None:
     """Read lines until there are no more, from a terminal that can do nothing else."""
     for text in told:
         behind.screen.say(text, "hint")
@@ -106,3 +118,73 @@ def run_lines(behind: Opening, told: list[str]) -> None:
             for written in shell.draft.split("\n"):
                 goes_on = shell.feed(written)
             shell.draft = None
+
+
+class Opening:
+    """What is made in a thread while somebody looks at the prompt: imports, connection, shell, catalog.
+
+    ``ready_shell``, ``error`` and ``known`` are None as long as they are not there.
+    """
+
+    def __init__(self, screen: Screen, shell_options: ShellOptions, options: Options, profile: config.Profile) -> None:
+        self.screen = screen
+        self.options = shell_options
+        self.place = profile.name or redacted(profile.url)
+        self.ready_shell: Shell | None = None
+        self.error: BaseException | None = None  # what opening the store raised
+        self.known: Known | None = None
+        # Called from the thread: when something was made, when values of a column were read.
+        self.on_news: Callable[[], None] = lambda: None
+        self.on_values: Callable[[], None] = lambda: None
+        self._given = options
+        self._profile = profile
+        self._made = threading.Event()
+        self._wanted = threading.Event()
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._work, name=BEHIND, daemon=True).start()
+
+    def shell(self) -> Shell:
+        """Return the shell as soon as it is there; raises what opening the store raised."""
+        # Not without a limit: Ctrl-C that comes just before Python begins to wait does not wake it.
+        while not self._made.wait(0.1):
+            pass
+        if self.error is not None:
+            raise self.error
+        assert self.ready_shell is not None
+        return self.ready_shell
+
+    def _work(self) -> None:
+        try:
+            from kartosql.cli.repl.known import load
+            from kartosql.cli.repl.shell import Shell
+
+            shell = Shell(config.open_store(self._profile, self._given), self.screen, self.options, self._open)
+            shell.parameters.update(self._given.parameters)
+            if self._given.output is not None:
+                shell.target.every(self._given.output)
+            shell.on_change = self._wanted.set
+            shell.values.on_news = lambda: self.on_values()
+            self.ready_shell = shell
+        except BaseException as e:  # noqa: BLE001
+            self.error = e
+            return
+        finally:
+            self._made.set()
+            self.on_news()
+        while True:
+            try:
+                self.known = load(shell.connection)
+            except Exception:  # noqa: BLE001
+                # A statement will say what is wrong; there are no completions until then.
+                self.known = None
+            self.on_news()
+            self._wanted.wait()
+            self._wanted.clear()
+
+    def _open(self, place: str) -> Connection:
+        profile = config.resolve(place)
+        connection = config.open_store(profile, self._given)
+        self.place = profile.name or connection.store.url
+        return connection
