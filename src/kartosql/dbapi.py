@@ -10,7 +10,7 @@ import datetime as dt
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from itertools import islice
 from typing import Any, NoReturn, Self
 
 import pyarrow as pa
@@ -115,12 +115,8 @@ class _Type:
         return self._name
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    t = pa.types
-    return any(test(type_) for test in (t.is_string, t.is_large_string, t.is_string_view))
-
-
-STRING = _Type("STRING", _is_text)
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+STRING = _Type("STRING", lambda type_: any(test(type_) for test in _TEXTS))
 BINARY = _Type("BINARY", is_binary)
 NUMBER = _Type("NUMBER", is_number)
 DATETIME = _Type("DATETIME", lambda type_: bool(pa.types.is_temporal(type_)))
@@ -180,9 +176,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self) -> None:
@@ -242,19 +236,14 @@ class Cursor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return self
 
     def __next__(self) -> tuple[Any, ...]:
-        row = self.fetchone()
-        if row is None:
-            raise StopIteration
-        return row
+        return next(self._fetched())
 
     def _open(self) -> None:
         if self._closed:
@@ -330,14 +319,7 @@ class Cursor:
 
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         """Return the next rows, at most ``size`` (``arraysize``) of them."""
-        rows = self._fetched()
-        found = []
-        for _ in range(self.arraysize if size is None else size):
-            row = next(rows, None)
-            if row is None:
-                break
-            found.append(row)
-        return found
+        return list(islice(self._fetched(), self.arraysize if size is None else max(0, size)))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all rows that are left."""

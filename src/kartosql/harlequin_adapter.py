@@ -33,20 +33,9 @@ def _short(type_: pa.DataType) -> str:
     """Return the label that is shown beside a column of a type."""
     t = pa.types
     shown = (
-        (t.is_boolean, "t/f"),
-        (t.is_integer, "##"),
-        (t.is_floating, "#.#"),
-        (t.is_decimal, "#.#"),
-        (t.is_date, "d"),
-        (t.is_time, "t"),
-        (t.is_timestamp, "ts"),
-        (t.is_duration, "|-|"),
-        (t.is_interval, "|-|"),
-        (t.is_struct, "{}"),
-        (t.is_list, "[]"),
-        (t.is_map, "{}"),
-        (t.is_binary, "0b"),
-        (t.is_string, "s"),
+        *((t.is_boolean, "t/f"), (t.is_integer, "##"), (t.is_floating, "#.#"), (t.is_decimal, "#.#"), (t.is_date, "d")),
+        *((t.is_time, "t"), (t.is_timestamp, "ts"), (t.is_duration, "|-|"), (t.is_interval, "|-|")),
+        *((t.is_struct, "{}"), (t.is_list, "[]"), (t.is_map, "{}"), (t.is_binary, "0b"), (t.is_string, "s")),
     )
     return next((text for test, text in shown if test(type_)), "?")
 
@@ -114,26 +103,12 @@ class HarlequinKartosqlConnection(HarlequinConnection):
         columns = []
         try:
             for field in self.native.sql(f"FROM {name}").schema:
-                quoted = quote_identifier(field.name)
-                columns.append(
-                    CatalogItem(
-                        qualified_identifier=f"{name}.{quoted}",
-                        query_name=quoted,
-                        label=field.name,
-                        type_label=_short(field.type),
-                        type_name=str(field.type),
-                    )
-                )
+                quoted, type_ = quote_identifier(field.name), field.type
+                place = f"{name}.{quoted}"
+                columns.append(CatalogItem(place, quoted, field.name, _short(type_), type_name=str(type_)))
         except KartosqlError:
             kind = f"{kind}, cannot be read"
-        return CatalogItem(
-            qualified_identifier=name,
-            query_name=name,
-            label=name,
-            type_label="c" if kind == "cube" else "t",
-            children=columns,
-            type_name=kind,
-        )
+        return CatalogItem(name, name, name, "c" if kind == "cube" else "t", columns, type_name=kind)
 
     def validate_sql(self, text: str) -> str:
         """Return the text if it can be split into statements, else an empty one."""

@@ -26,23 +26,19 @@ options: --to NAME     keep the result in a variable
          --explain     show what would be read, and why, instead of running it
 Variables of the notebook are parameters: WHERE x = $x
 """
-
-
 HINT = "%ksql without anything shows what can be asked."
 
 
 class _MagicParser(argparse.ArgumentParser):
+    def __init__(self) -> None:
+        super().__init__(prog="%ksql", add_help=False, allow_abbrev=False)
+        self.add_argument("--connect", metavar="URL")
+        self.add_argument("--write", action="store_true")
+        self.add_argument("--to", metavar="NAME")
+        self.add_argument("--explain", action="store_true")
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"%ksql: {message}", hint=HINT)
-
-
-def _parser() -> _MagicParser:
-    parser = _MagicParser(prog="%ksql", add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--connect", metavar="URL")
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("--to", metavar="NAME")
-    parser.add_argument("--explain", action="store_true")
-    return parser
 
 
 @magics_class
@@ -65,10 +61,7 @@ class KartosqlMagics(Magics):
 
     def _run(self, line: str, cell: str | None) -> Query | ScanReport | None:
         words, text = _options(line)
-        try:
-            options = _parser().parse_args(words)
-        except argparse.ArgumentError as e:
-            raise UsageError(f"%ksql: {e}", hint=HINT) from None
+        options = _MagicParser().parse_args(words)
         if options.connect is not None:
             if self.connection is not None:
                 self.connection.close()
@@ -81,12 +74,9 @@ class KartosqlMagics(Magics):
         if self.connection is None:
             raise UsageError("There is no connection yet.", code="no-connection", hint="%ksql --connect URL opens one.")
         result: Query | ScanReport | None = None
+        run = self.connection.explain if options.explain else self.connection.sql
         for statement in split_statements(text):
-            parameters = self._parameters(statement)
-            if options.explain:
-                result = self.connection.explain(statement, parameters)
-            else:
-                result = self.connection.sql(statement, parameters)
+            result = run(statement, self._parameters(statement))
         if options.to is not None:
             self._names[options.to] = result
             return None

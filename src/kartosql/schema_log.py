@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,17 +15,13 @@ from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf import times
 from kartosql.formats.odf.chain import Chain, SchemaVersion
-from kartosql.formats.odf.evolution import compare_events, compare_schemas
+from kartosql.formats.odf.evolution import SchemaChange, compare_events, compare_schemas
 from kartosql.tables.table import Table
 
-_COLUMNS = {
-    "version": pa.int64(),
-    "time": pa.timestamp("us", "UTC"),
-    "block": pa.string(),
-    "form": pa.string(),
-    "change": pa.string(),
-    "compatible": pa.bool_(),
-}
+_COLUMNS = (
+    *(("dataset", pa.string()), ("version", pa.int64()), ("time", pa.timestamp("us", "UTC")), ("block", pa.string())),
+    *(("form", pa.string()), ("change", pa.string()), ("compatible", pa.bool_())),
+)
 Row = tuple[Any, ...]
 
 
@@ -36,32 +32,21 @@ def history_table(source: Table, snapshot: Snapshot) -> pa.Table:
     Raises ``broken-schema-history``.
     """
     if source.chain is not None:
-        return _table([*_recorded(source.chain)], {})
-    datasets = _datasets(source)
-    is_cube = len(datasets) > 1
-    rows = [
-        ((name, *row) if is_cube else row) for name, table in datasets.items() for row in _of_table(table, snapshot)
-    ]
-    return _table(rows, {"dataset": pa.string()} if is_cube else {})
-
-
-def _table(rows: Sequence[Row], more: dict[str, pa.DataType]) -> pa.Table:
-    columns = {**more, **_COLUMNS}
-    return pa.table(
-        {name: pa.array([row[i] for row in rows], type_) for i, (name, type_) in enumerate(columns.items())}
-    )
+        histories_of = {source.name: _recorded(source.chain)}
+    else:
+        histories_of = {name: _of_table(table, snapshot) for name, table in _datasets(source).items()}
+    rows = [(name, *row) for name, found in histories_of.items() for row in found]
+    table = pa.table({name: pa.array([row[i] for row in rows], type_) for i, (name, type_) in enumerate(_COLUMNS)})
+    return table if len(histories_of) > 1 else table.drop_columns(["dataset"])
 
 
 def _recorded(chain: Chain) -> Iterator[Row]:
     before: SchemaVersion | None = None
     for version in chain.schemas:
-        if before is None:
-            words, is_compatible = f"the first, of {len(version.arrow)} columns", True
-        else:
-            change = compare_events(before.event, version.event)
-            words, is_compatible = str(change), change.verdict != "incompatible"
+        change = None if before is None else compare_events(before.event, version.event)
         block = version.link.block
-        yield version.number, block.system_time // 1000, version.link.hash, version.form, words, is_compatible
+        told = _told(change, version.arrow)
+        yield version.number, block.system_time // 1000, version.link.hash, version.form, *told
         before = version
 
 
@@ -69,14 +54,17 @@ def _of_table(table: DatasetTable, snapshot: Snapshot) -> Iterator[Row]:
     chain, is_sealed = _chain_of(table, snapshot)
     if chain is not None:
         yield from _recorded(chain)
-    if is_sealed:
-        return
-    now = histories.plain(table.schema)
-    if chain is None or chain.schema is None:
-        yield None, None, None, "unrecorded", f"the first, of {len(now)} columns", True
-        return
-    change = compare_schemas(chain.schema.arrow, now)
-    yield None, None, None, "unrecorded", str(change), change.verdict != "incompatible"
+    if not is_sealed:
+        now = histories.plain(table.schema)
+        change = None if chain is None or chain.schema is None else compare_schemas(chain.schema.arrow, now)
+        yield None, None, None, "unrecorded", *_told(change, now)
+
+
+def _told(change: SchemaChange | None, schema: pa.Schema) -> tuple[str, bool]:
+    """Return what a change is and whether readers of before can go on; None is that of the first schema."""
+    if change is None:
+        return f"the first, of {len(schema)} columns", True
+    return str(change), change.verdict != "incompatible"
 
 
 def _chain_of(table: DatasetTable, snapshot: Snapshot) -> tuple[Chain | None, bool]:

@@ -32,11 +32,6 @@ class ScriptStep:
     start: int
     place: str
 
-    @property
-    def statement(self) -> Statement:
-        """The statement, parsed; raises SqlError."""
-        return parse(self.text)
-
 
 def run_batch(options: Options) -> None:
     """Run the statements of a command line; raises KartosqlError, and what stdout raises."""
@@ -49,7 +44,8 @@ def run_batch(options: Options) -> None:
     if not steps:
         raise UsageError("There is no statement.", code="empty-statement", hint="Give one with -c SQL.")
     terminal = options.output is None and sys.stdout.isatty()
-    options = replace(options, format=_format(options, terminal))
+    named = format_of(options.output) if options.output is not None and options.format is None else options.format
+    options = replace(options, format=named or ("box" if terminal else "csv"))
     with open_store(resolve(options.url), options) as connection:
         runner = _Runner(connection, options, terminal, len(steps) > 1)
         runner.check(steps)
@@ -59,14 +55,6 @@ def run_batch(options: Options) -> None:
             for step in steps:
                 with _placed(step, len(steps)):
                     runner.run(step, out)
-
-
-def _format(options: Options, terminal: bool) -> str:
-    if options.format is not None:
-        return options.format
-    if options.output is not None:
-        return format_of(options.output)
-    return "box" if terminal else "csv"
 
 
 # -- from text to statements -------------------------------------------------------------------
@@ -127,7 +115,7 @@ class _Runner:
     def __init__(self, connection: Connection, options: Options, terminal: bool, several: bool) -> None:
         self._connection = connection
         self._options = options
-        self._format = str(options.format)
+        self._format = options.format or ""
         self._terminal = terminal
         self._several = several
         self._results = 0
@@ -140,7 +128,7 @@ class _Runner:
         statements = []
         for step in steps:
             try:
-                statements.append(step.statement)
+                statements.append(parse(step.text))
             except SqlError:
                 return  # what stands before it runs, then it is reported
         results = sum(not isinstance(s, Set | Reset) for s in statements)
@@ -163,8 +151,10 @@ class _Runner:
             self._query.interrupt()
 
     def _work(self, step: ScriptStep, out: BinaryIO) -> None:
-        statement = step.statement
-        query = self._query = self._connection.sql(step.text, self._parameters(statement))
+        statement = parse(step.text)
+        given = self._options.parameters
+        parameters = parameters_of(statement, given) if self._several else as_given(given)
+        query = self._query = self._connection.sql(step.text, parameters)
         if isinstance(statement, Set | Reset):
             return
         if self._results and self._format == "markdown":
@@ -181,10 +171,6 @@ class _Runner:
             raise ExecutionError("Answers that must not differ do.", code="answers-differ", sql=step.text)
         if self._options.stats:
             say(json.dumps(query.stats or {"rows": rows}))
-
-    def _parameters(self, statement: Statement) -> Any:
-        given = self._options.parameters
-        return parameters_of(statement, given) if self._several else as_given(given)
 
 
 def parameters_of(statement: Statement, given: dict[str, Any]) -> Any:

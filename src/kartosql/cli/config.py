@@ -59,20 +59,19 @@ class Config:
         return found
 
 
-def folder() -> str:
-    """Return the folder of the config file and of saved statements, which need not exist."""
-    given = os.environ.get(CONFIG)
-    if given:
-        return os.path.dirname(os.path.abspath(os.path.expanduser(given)))
-    import platformdirs
-
-    return platformdirs.user_config_dir("kartosql")
-
-
 def path() -> str:
     """Return the path of the config file: what ``KARTOSQL_CONFIG`` says, else the system's place for it."""
     given = os.environ.get(CONFIG)
-    return os.path.abspath(os.path.expanduser(given)) if given else os.path.join(folder(), FILE)
+    if given:
+        return os.path.abspath(os.path.expanduser(given))
+    import platformdirs
+
+    return os.path.join(platformdirs.user_config_dir("kartosql"), FILE)
+
+
+def folder() -> str:
+    """Return the folder of the config file and of saved statements, which need not exist."""
+    return os.path.dirname(path())
 
 
 def read(place: str | None = None) -> Config:

@@ -282,18 +282,9 @@ WRITERS: Mapping[str, Writer] = {
     "none": _none,
 }
 BINARY_FORMATS = ("parquet", "arrow")
-
-
 SUFFIXES = {
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".json": "json",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".html": "html",
+    **{".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".csv": "csv", ".tsv": "tsv", ".json": "json"},
+    **{".jsonl": "jsonl", ".ndjson": "jsonl", ".html": "html"},
 }
 
 

@@ -52,7 +52,7 @@ _file_name = partial(arguments, most=1, least=1, missing="Name a file.")
 def _option(name: str, *aliases: str, declare: Callable[..., Callable[[Run], Run]], **declaration: Any) -> None:
     """Declare a command that sets the option of its name, if a value is given, and tells it."""
 
-    @declare(name, *aliases, **declaration)
+    @declare(name, *aliases, takes=(name,), **declaration)
     def run(shell: Shell, text: str) -> None:
         if text:
             shell.set_option(name, text)
@@ -127,13 +127,7 @@ def _one_table(shell: Shell, given: str, *, cube: bool = False) -> str:
 
 # -- results -----------------------------------------------------------------------------------------
 
-_option(
-    *("mode", r"\f"),
-    declare=_results,
-    usage="[FORMAT]",
-    about="format of results; without one, which it is",
-    takes=("format",),
-)
+_option("mode", r"\f", declare=_results, usage="[FORMAT]", about="format of results; without one, which it is")
 
 
 @_results("once", r"\o", usage="FILE", about="write the next result to a file", takes=("file",))
@@ -150,7 +144,7 @@ def _output(shell: Shell, text: str) -> None:
     shell.screen.say(f"Results go to {shell.target.path or 'the screen'}.", "note")
 
 
-@_results("last", r"\g", usage="[FORMAT]", about="all rows of the last result", takes=("format",))
+@_results("last", r"\g", usage="[FORMAT]", about="all rows of the last result", takes=("mode",))
 def _last(shell: Shell, text: str) -> None:
     result = _last_of(shell)
     if result.kept < result.rows:
@@ -172,7 +166,7 @@ def _last_of(shell: Shell) -> Result:
     return shell.last
 
 
-@_results("timing", r"\t", usage="[on|off]", about="the line below each result", takes=("onoff",))
+@_results("timing", r"\t", usage="[on|off]", about="the line below each result", takes=("timing",))
 def _timing(shell: Shell, text: str) -> None:
     try:
         shown = shell_options.on_off(text) if text else not shell.options["timing"]
@@ -600,8 +594,8 @@ def _config(shell: Shell, text: str) -> None:
     say(f"{name} = {options.shown(name)}")
 
 
-_option("theme", declare=_session, usage="[NAME]", about="colours: auto, dark, light or none", takes=("theme",))
-_option("keys", declare=_session, usage="[emacs|vi]", about="keys of the prompt", takes=("keys",))
+_option("theme", declare=_session, usage="[NAME]", about="colours: auto, dark, light or none")
+_option("keys", declare=_session, usage="[emacs|vi]", about="keys of the prompt")
 
 
 @_session(

@@ -15,7 +15,7 @@ from kartosql.cli.options import ENGINES
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.commands import examples, saved
 from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
-from kartosql.cli.repl.options import ON_OFF, OPTIONS
+from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
 from kartosql.settings import SETTINGS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
@@ -92,7 +92,7 @@ _NO_ALIAS = words("ON USING WHERE GROUP ORDER JOIN LEFT RIGHT FULL INNER CROSS H
 
 
 @dataclass(frozen=True)
-class Ref:
+class _Ref:
     """A table in FROM or JOIN: its name as it is written, its alias, and the parentheses it stands in."""
 
     name: str
@@ -102,7 +102,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Context:
+class _Context:
     """The statement around the cursor. ``start`` is where what is being typed begins, ``typed`` is that."""
 
     first: str
@@ -112,16 +112,14 @@ class Context:
     typed: str
     inside: str  # "string" or "comment" if the cursor is in one
     closed: bool  # whether the string that the cursor is in ends behind it
-    refs: Sequence[Ref]
-    scope: Sequence[Ref]  # those that the cursor sees, the nearest first
+    refs: Sequence[_Ref]
+    scope: Sequence[_Ref]  # those that the cursor sees, the nearest first
     ctes: Sequence[str]
 
     def back(self, count: int = 1) -> Lexeme | None:
-        """Return the piece so many before the cursor."""
         return self.before[-count] if len(self.before) >= count else None
 
     def word(self, count: int = 1) -> str:
-        """Return its text in upper case, empty for strings and where there is none."""
         found = self.back(count)
         return found.word if found is not None else ""
 
@@ -138,8 +136,7 @@ class Context:
         return ""
 
 
-def context(text: str, cursor: int) -> Context:
-    """Return the context of the cursor in a text of one statement or several."""
+def _context(text: str, cursor: int) -> _Context:
     begin = 0
     while (end := statement_end(text[:cursor], begin)) is not None:
         begin = end
@@ -151,7 +148,7 @@ def context(text: str, cursor: int) -> Context:
     before = [p for p in code if p.end <= start]
     groups, chain = _groups(code, start)
     refs = list(_refs(code, groups))
-    return Context(
+    return _Context(
         code[0].word if before else "",
         before,
         [p for p in code if p.start >= at],
@@ -170,7 +167,7 @@ def _typed(statement: str, at: int, pieces: Sequence[Lexeme]) -> tuple[int, str]
     for piece in pieces:
         inside = piece.start < at < piece.end or (at == piece.end and at > piece.start and _is_open(piece))
         if inside and piece.kind in ("string", "comment", "quoted"):
-            return piece.start, piece.kind
+            return piece.start, "" if piece.kind == "quoted" else piece.kind
         if at == piece.end and piece.kind == "comment" and piece.text.startswith("--"):
             return piece.start, "comment"
     match = _WORD.search(statement, 0, at) or _OPEN_NAME.search(statement, 0, at)
@@ -199,7 +196,7 @@ def _groups(pieces: Sequence[Lexeme], at: int) -> tuple[list[tuple[int, ...]], t
     return found, here
 
 
-def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterator[Ref]:
+def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterator[_Ref]:
     """Yield the tables behind FROM, JOIN and the commas between them."""
     lists: set[int] = set()  # groups that are in a FROM
     for i, piece in enumerate(pieces):
@@ -216,7 +213,7 @@ def _refs(pieces: Sequence[Lexeme], groups: Sequence[tuple[int, ...]]) -> Iterat
             yield ref
 
 
-def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> Ref | None:
+def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
     name, at = "", pieces[i].start if i < len(pieces) else 0
     while i < len(pieces) and (pieces[i].kind in ("name", "quoted") or (not name and pieces[i].kind == "keyword")):
         if not name and pieces[i].word in (*_CLAUSES, *_NO_ALIAS, "LATERAL"):
@@ -234,7 +231,7 @@ def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> Ref | None:
     alias = ""
     if i < len(pieces) and pieces[i].kind in ("name", "quoted") and pieces[i].word not in _NO_ALIAS:
         alias = pieces[i].text
-    return Ref(name, alias or name, group, at)
+    return _Ref(name, alias or name, group, at)
 
 
 def _ctes(pieces: Sequence[Lexeme]) -> list[str]:
@@ -271,7 +268,7 @@ def candidates(text: str, cursor: int, shell: Shell, known: Known | None) -> lis
     line = text[:cursor].rpartition("\n")[2] if not text[:cursor].strip().startswith((".", "\\")) else text[:cursor]
     if text.lstrip()[:1] in (".", "\\") and line.lstrip()[:1] in (".", "\\"):
         return list(islice(_of_command(text[:cursor], shell, known or NOTHING), MOST))
-    found = Completion(context(text, cursor), shell, known or NOTHING).all()
+    found = _Completion(_context(text, cursor), shell, known or NOTHING).all()
     seen: dict[tuple[str, str], Candidate] = {}
     for candidate in found:
         seen.setdefault((candidate.text, candidate.suffix), candidate)
@@ -280,10 +277,10 @@ def candidates(text: str, cursor: int, shell: Shell, known: Known | None) -> lis
     return list(seen.values())
 
 
-class Completion:
+class _Completion:
     """The completions at one place of one statement."""
 
-    def __init__(self, where: Context, shell: Shell, known: Known) -> None:
+    def __init__(self, where: _Context, shell: Shell, known: Known) -> None:
         self._where = where
         self._shell = shell
         self._known = known
@@ -292,7 +289,6 @@ class Completion:
         self._is_typed = bool(where.typed)
 
     def all(self) -> Iterator[Candidate]:
-        """Yield them, the best first."""
         where = self._where
         if where.inside:
             if where.inside == "string":
@@ -385,7 +381,7 @@ class Completion:
         for column in self._matching(self._known.table(ref.name)) if ref is not None else ():
             yield self._candidate(quote_if_needed(column.name), column.about)
 
-    def _called(self, name: str) -> Iterator[Ref]:
+    def _called(self, name: str) -> Iterator[_Ref]:
         """Yield the tables that a name before a dot may mean, the nearest first; all without one."""
         for ref in self._where.scope or self._where.refs:
             if not name or name in (ref.alias.lower().strip('"'), ref.name.lower()):
@@ -434,7 +430,7 @@ class Completion:
 
     # -- joins ---------------------------------------------------------------------------------------
 
-    def _pairs(self) -> Iterator[tuple[Ref, Ref, list[str]]]:
+    def _pairs(self) -> Iterator[tuple[_Ref, _Ref, list[str]]]:
         """Yield the tables before the one that is joined, and the dimensions that both have, as they are written."""
         refs = [r for r in self._where.scope if r.at < self._where.start]
         new = max(refs, key=lambda ref: ref.at, default=None)
@@ -536,7 +532,7 @@ def _of_command(text: str, shell: Shell, known: Known) -> Iterator[Candidate]:
             yield replace(candidate, start=candidate.start + at)
     elif number < len(takes) or takes[-1:] in (("column",), ("table",)):
         kind, start = takes[min(number, len(takes) - 1)], len(text) - len(typed)
-        if kind in ("file", "folder", "store"):
+        if kind in ("file", "store"):
             yield from _files(typed, start, folders_only=kind != "file")
         for name, about in _names(kind, done, shell, known):
             if name.lower().startswith(typed.lower()):
@@ -562,16 +558,14 @@ def _names(kind: str, done: list[str], shell: Shell, known: Known) -> Iterable[t
         words = option.choices if option is not None else ()
         if done[:1] == ["engine"]:
             words, about = ENGINES, "engine"
-    elif kind in ("format", "theme", "keys"):
-        words = OPTIONS["mode" if kind == "format" else kind].choices
+    elif kind in OPTIONS:
+        words = OPTIONS[kind].choices
     elif kind == "engine":
         words = ENGINES
     elif kind == "attach type":
         from kartosql.sql.attach_parse import TYPES
 
         words = TYPES
-    elif kind == "onoff":
-        words = ON_OFF
     elif kind == "command":
         words = registry.words()
     elif kind == "saved":

@@ -123,11 +123,10 @@ MOST = 20_000  # characters; longer texts were pasted, and stay without colours
 HIDDEN = "�"
 
 
-class SqlLexer(Lexer):
+class _SqlLexer(Lexer):
     """Colours from the tokenizer of the statements."""
 
     def lex_document(self, document: Document) -> Callable[[int], StyleAndTextTuples]:
-        """Return what gives the coloured text of a line."""
         lines = document.lines
         text = document.text
         if text.lstrip()[:1] in (".", "\\") and "\n" not in text.strip():
@@ -151,11 +150,10 @@ def _styled(text: str) -> list[StyleAndTextTuples]:
     return list(split_lines([*fragments, ("", text[at:])]))
 
 
-class SafeText(Processor):
+class _SafeText(Processor):
     """Shows one sign for each character that could reorder or hide text; the text itself stays."""
 
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
-        """Return the line as it is shown."""
         shown: StyleAndTextTuples = []
         for style, text, *_ in transformation_input.fragments:
             if not text.isprintable():
@@ -165,13 +163,13 @@ class SafeText(Processor):
         return Transformation(shown)
 
 
-class MenuItem(Completion):
+class _MenuItem(Completion):
     """A completion, and what is put behind the cursor when it is taken."""
 
     suffix = ""
 
 
-class Menu(Completer):
+class _Menu(Completer):
     """Completes with what is known at the moment; ``answered`` counts how often it was asked."""
 
     def __init__(self, behind: Opening) -> None:
@@ -179,7 +177,6 @@ class Menu(Completer):
         self.answered = 0
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Yield the completions at the cursor."""
         self.answered += 1
         if len(document.text) > MOST or "kartosql.cli.repl.shell" not in sys.modules:
             return
@@ -191,7 +188,7 @@ class Menu(Completer):
         for found in candidates(document.text, document.cursor_position, shell, self._behind.known):
             if not complete_event.completion_requested and not found.unasked:
                 continue
-            choice = MenuItem(
+            choice = _MenuItem(
                 found.text,
                 start_position=found.start - document.cursor_position,
                 display=escaped(found.shown or found.text),
@@ -252,20 +249,20 @@ class Front:
         self._behind = behind
         self.draft = ""
         self._theme = ""
-        self._menu = Menu(behind)
+        self._menu = _Menu(behind)
         options = behind.options
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             multiline=True,
             prompt_continuation=self._continuation,
-            lexer=SqlLexer(),
+            lexer=_SqlLexer(),
             completer=self._menu,
             complete_while_typing=Condition(lambda: bool(options["completion"])),
             history=History(place(), lambda text: behind.screen.say(text, "hint")),
             auto_suggest=AutoSuggestFromHistory(),
             key_bindings=_bindings(),
             bottom_toolbar=self._toolbar,
-            input_processors=[SafeText()],
+            input_processors=[_SafeText()],
             include_default_pygments_style=False,
             enable_open_in_editor=True,
             enable_history_search=False,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import groupby
+from itertools import groupby, islice, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -82,30 +82,21 @@ class KnownTable:
         return frozenset((*dimensions, *(key for part in self.source.parts for key in part.table.partition_keys)))
 
 
-class Names:
-    """Names in order, to find those that begin with a text."""
+class _Names:
+    """_Names in order, to find those that begin with a text."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted({(name.lower(), name) for name in names})
 
     def beginning(self, text: str, most: int) -> Iterator[str]:
-        """Yield at most so many names that begin with a text, whatever their case."""
         lower = text.lower()
         at = bisect_left(self._names, (lower, ""))
-        for low, name in self._names[at : at + most]:
-            if not low.startswith(lower):
-                return
-            yield name
+        return (name for _, name in takewhile(lambda pair: pair[0].startswith(lower), self._names[at : at + most]))
 
     def holding(self, text: str, most: int) -> Iterator[str]:
-        """Yield at most so many names that have a text somewhere, but not at their beginning."""
+        """Yield names that have a text somewhere, but not at their beginning."""
         lower = text.lower()
-        for low, name in self._names:
-            if most <= 0:
-                return
-            if low.find(lower) > 0:
-                most -= 1
-                yield name
+        return islice((name for low, name in self._names if low.find(lower) > 0), most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,23 +111,23 @@ class Known:
         return {table.name.lower(): table for table in self.tables}
 
     @memoized
-    def table_names(self) -> Names:
+    def table_names(self) -> _Names:
         """Their names."""
-        return Names(table.name for table in self.tables)
+        return _Names(table.name for table in self.tables)
 
     @memoized
-    def column_tables(self) -> dict[str, tuple[KnownTable, ...]]:
+    def column_tables(self) -> dict[str, list[KnownTable]]:
         """The tables that have a column, by the name of the column."""
         found: dict[str, list[KnownTable]] = {}
         for table in self.tables:
             for column in table.columns:
                 found.setdefault(column.name, []).append(table)
-        return {name: tuple(tables) for name, tables in found.items()}
+        return found
 
     @memoized
-    def column_names(self) -> Names:
+    def column_names(self) -> _Names:
         """The names of all columns of all tables."""
-        return Names(self.column_tables)
+        return _Names(self.column_tables)
 
     def table(self, name: str) -> KnownTable | None:
         """Return the table that a name as it is written means."""

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kartosql.errors import UsageError
 from kartosql.sql.incremental_lexer import is_blank, statement_end
@@ -19,23 +19,23 @@ GROUPS = ("Look around", "Results", "Statements", "Plans", "Cubes, as with karto
 Run = Callable[["Shell", str], str | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Command:
     """A command ``.name``: its aliases, its arguments as they are shown, and what they are, for completion.
 
-    ``takes`` has one word per argument, of which the last stands for all that follow: table,
-    cube, column, file, folder, format, setting, option, engine, theme, command, saved, onoff, sql.
+    ``takes`` has one word per argument, of which the last stands for all that follow: table, cube, column, file,
+    store, option and its value, engine, command, saved, sql and others, or an option, whose values it may be.
     ``run`` may return a statement, which is run then; if ``quiet``, the last result stays as it is.
     """
 
     name: str
     aliases: tuple[str, ...]
-    usage: str
     about: str
     group: str
-    takes: tuple[str, ...]
     run: Run
-    quiet: bool
+    usage: str = ""
+    takes: tuple[str, ...] = ()
+    quiet: bool = False
 
     @property
     def synopsis(self) -> str:
@@ -47,19 +47,11 @@ COMMANDS: dict[str, Command] = {}
 _BY_WORD: dict[str, Command] = {}
 
 
-def command(
-    name: str,
-    *aliases: str,
-    usage: str = "",
-    about: str,
-    group: str,
-    takes: tuple[str, ...] = (),
-    quiet: bool = False,
-) -> Callable[[Run], Run]:
+def command(name: str, *aliases: str, **declaration: Any) -> Callable[[Run], Run]:
     """Declare a function as command; aliases are written as they are typed, with their backslash."""
 
     def declared(run: Run) -> Run:
-        found = Command(name, aliases, usage, about, group, takes, run, quiet)
+        found = Command(name=name, aliases=aliases, run=run, **declaration)
         for word in (f".{name}", *aliases):
             assert word not in _BY_WORD, word
             _BY_WORD[word] = found

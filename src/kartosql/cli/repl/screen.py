@@ -14,39 +14,19 @@ from typing import TextIO
 
 from kartosql.text.escape import escaped_lines, width
 
-# Name -> (SGR codes for results and messages, style of the prompt's text).
-_DARK: Mapping[str, tuple[str, str]] = {
-    "keyword": ("1;94", "ansibrightblue bold"),
-    "function": ("96", "ansibrightcyan"),
-    "name": ("", ""),
-    "quoted": ("", ""),
-    "string": ("92", "ansibrightgreen"),
-    "number": ("93", "ansibrightyellow"),
-    "comment": ("90", "ansibrightblack italic"),
-    "parameter": ("95", "ansibrightmagenta"),
-    "symbol": ("", ""),
-    "command": ("1;95", "ansibrightmagenta bold"),
-    "line": ("90", "ansibrightblack"),
-    "type": ("90", "ansibrightblack"),
-    "null": ("3;90", "ansibrightblack italic"),
-    "error": ("1;91", "ansibrightred bold"),
-    "hint": ("93", "ansibrightyellow"),
-    "note": ("90", "ansibrightblack"),
-    "good": ("92", "ansibrightgreen"),
+# Name -> SGR codes, for results and messages, and for the prompt's text.
+_DARK = {
+    **{"keyword": "1;94", "function": "96", "string": "92", "number": "93", "comment": "90", "parameter": "95"},
+    **{"command": "1;95", "line": "90", "type": "90", "null": "3;90", "error": "1;91", "hint": "93", "note": "90"},
+    "good": "92",
 }
-_LIGHT: Mapping[str, tuple[str, str]] = {
+_LIGHT = {
     **_DARK,
-    "keyword": ("1;34", "ansiblue bold"),
-    "function": ("36", "ansicyan"),
-    "string": ("32", "ansigreen"),
-    "number": ("35", "ansimagenta"),
-    "parameter": ("31", "ansired"),
-    "command": ("1;35", "ansimagenta bold"),
-    "error": ("1;31", "ansired bold"),
-    "hint": ("33", "ansiyellow"),
-    "good": ("32", "ansigreen"),
+    **{"keyword": "1;34", "function": "36", "string": "32", "number": "35", "parameter": "31", "command": "1;35"},
+    **{"error": "1;31", "hint": "33", "good": "32"},
 }
-THEMES: Mapping[str, Mapping[str, tuple[str, str]]] = {"dark": _DARK, "light": _LIGHT, "none": {}}
+THEMES: Mapping[str, Mapping[str, str]] = {"dark": _DARK, "light": _LIGHT, "none": {}}
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "gray")
 
 
 def chosen(theme: str, *, is_terminal: bool) -> str:
@@ -60,15 +40,13 @@ def chosen(theme: str, *, is_terminal: bool) -> str:
     return "light" if background in ("7", "15") else "dark"
 
 
-def painted(theme: str, style: str, text: str) -> str:
-    """Return a text in a style; its codes end with it."""
-    codes = THEMES[theme].get(style, ("", ""))[0]
-    return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
-
-
 def prompt_styles(theme: str) -> dict[str, str]:
     """Return the styles of the prompt's text by name, in the words of prompt_toolkit."""
-    return {name: style for name, (_, style) in THEMES[theme].items() if style}
+    words = {"1": "bold", "3": "italic"}
+    words |= {f"3{i}": f"ansi{colour}" for i, colour in enumerate(_COLOURS)}
+    words |= {f"9{i}": f"ansibright{colour}" for i, colour in enumerate(_COLOURS)}
+    found = {name: " ".join(words[code] for code in codes.split(";")) for name, codes in THEMES[theme].items()}
+    return {**found, "comment": f"{found['comment']} italic"} if found else {}
 
 
 MIN_COLUMNS = 20
@@ -113,8 +91,9 @@ class Screen:
         return shutil.get_terminal_size()
 
     def paint(self, style: str, text: str) -> str:
-        """Return a text in a style of the theme."""
-        return painted(self.theme, style, text)
+        """Return a text in a style of the theme; its codes end with it."""
+        codes = THEMES[self.theme].get(style)
+        return f"\x1b[{codes}m{text}\x1b[0m" if codes and text else text
 
     # -- writing -------------------------------------------------------------------------------------
 

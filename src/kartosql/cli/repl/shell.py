@@ -43,7 +43,7 @@ class Shell:
         self.screen = screen
         self.options = options
         self.opener = opener
-        self.target = OutputTarget()
+        self.target = _OutputTarget()
         self.values = ColumnValues()
         self.parameters: dict[str, Any] = {}
         self.last: Result | None = None
@@ -237,7 +237,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class File:
+class _File:
     """A file for results: replaced by one result, or with results appended to each other."""
 
     path: str
@@ -256,17 +256,17 @@ class File:
             raise StoreError(f"Cannot write {self.path!r}: {e.strerror or e}") from None
 
 
-class OutputTarget:
+class _OutputTarget:
     """The files of ``.once`` and ``.output``."""
 
     def __init__(self) -> None:
-        self._once: File | None = None
-        self._all: File | None = None
+        self._once: _File | None = None
+        self._all: _File | None = None
 
     def once(self, path: str) -> None:
         """Send the next result to a file; raises ``invalid-argument`` for a suffix that names no format."""
         path = os.path.expanduser(path)
-        self._once = File(path, format_of(path), False)
+        self._once = _File(path, format_of(path), False)
 
     def every(self, path: str | None) -> None:
         """Send all results from now on to a file, which is begun anew; None is the screen."""
@@ -279,19 +279,16 @@ class OutputTarget:
             raise UsageError(
                 f"A {format_} file holds one result.", hint="Use .once FILE, or a .csv, .tsv or .jsonl file."
             )
-        try:
-            with open(path, "wb"):
-                pass
-        except OSError as e:
-            raise StoreError(f"Cannot write {path!r}: {e.strerror or e}") from None
-        self._all = File(path, format_, True)
+        with replacing(path):
+            pass
+        self._all = _File(path, format_, True)
 
     @property
     def path(self) -> str | None:
         """The file of ``.output``."""
         return self._all.path if self._all is not None else None
 
-    def take(self) -> File | None:
+    def take(self) -> _File | None:
         """Return the file for the result that comes, None for the screen."""
         found, self._once = self._once or self._all, None
         return found
