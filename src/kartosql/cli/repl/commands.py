@@ -384,20 +384,23 @@ def _before_select(before: str, shell: Shell, text: str) -> str:
     return f"{before} {_statement(shell, text, '.explain SELECT ...')}"
 
 
+_of_select = partial(_plans, usage="[SQL]", takes=("sql",), quiet=True)
 for _name, _aliases, _about, _before in (
     ("explain", (r"\x",), "what a SELECT, or the last one, reads and why", "EXPLAIN"),
     ("analyze", (), "run a SELECT, or the last one, and tell what it really read", "EXPLAIN ANALYZE"),
     ("cost", (), "what a SELECT, or the last one, would cost", "EXPLAIN COST"),
     ("advise", (), "why a SELECT, or the last one, is slow, and what helps", "ADVISE"),
-    ("verify", (), "answer a SELECT, or the last one, in several ways", "VERIFY"),
 ):
-    _plans(_name, *_aliases, usage="[SQL]", about=_about, takes=("sql",), quiet=True)(partial(_before_select, _before))
+    _of_select(_name, *_aliases, about=_about)(partial(_before_select, _before))
 
 
 @_plans("why", usage="FILE", about="why the last SELECT reads a file or does not", takes=("data file",), quiet=True)
 def _why(shell: Shell, text: str) -> str:
     name = _file_name(text, hint=".files lists them; the end of a name will do.")[0]
     return _before_select(f"EXPLAIN WHY {literal(name)}", shell, "")
+
+
+_of_select("verify", about="answer a SELECT, or the last one, in several ways")(partial(_before_select, "VERIFY"))
 
 
 # -- cubes -------------------------------------------------------------------------------------------
