@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -166,27 +167,25 @@ def _objects(reader: pa.RecordBatchReader, out: BinaryIO, terminal: bool, before
     return _encoded(reader, out, terminal, by_column, by_value, skipped=before.count(","))
 
 
-class _Counted:
-    """A file object that knows how much was written, as pipes do not; ``close`` leaves them open.
+class _Counted(io.RawIOBase):
+    """A file object that knows how much was written, as pipes do not; to close it leaves them open.
 
     After an error nothing more is written: the libraries would add a footer, and a part of
     the rows would look like all of them.
     """
-
-    closed = False
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._size = 0
         self._failed = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._failed = kind is not None
 
-    def write(self, data: Any) -> int:
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
         if not self._failed:
             self._out.write(data)
             self._size += len(data)
@@ -194,13 +193,6 @@ class _Counted:
 
     def tell(self) -> int:
         return self._size
-
-    def flush(self) -> None:
-        if not self._failed:
-            self._out.flush()
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def _html(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:

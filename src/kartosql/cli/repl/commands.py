@@ -336,10 +336,7 @@ def _param(shell: Shell, text: str) -> None:
 
 
 @_statements(
-    *("edit", r"\e"),
-    usage="[SQL]",
-    about="write the next statement, or the last one again, in an editor",
-    takes=("sql",),
+    "edit", r"\e", usage="[SQL]", about="write the next statement, or the last one again, in an editor", takes=("sql",)
 )
 def _edit(shell: Shell, text: str) -> None:
     editor = shell.options["editor"] or os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
@@ -602,10 +599,7 @@ _option("keys", declare=_session, usage="[emacs|vi]", about="keys of the prompt"
 
 
 @_session(
-    *("help", r"\?", r"\h"),
-    usage="[COMMAND|CODE]",
-    about="commands, one of them, or an error code",
-    takes=("command",),
+    "help", r"\?", r"\h", usage="[COMMAND|CODE]", about="commands, one of them, or an error code", takes=("command",)
 )
 def _help(shell: Shell, text: str) -> None:
     if not text:
