@@ -16,18 +16,8 @@ from typing import Any, NoReturn, Self
 import pyarrow as pa
 
 import kartosql.connection
-from kartosql.errors import (
-    CommitError,
-    ExecutionError,
-    FormatError,
-    KartosqlError,
-    KartosqlWarning,
-    LimitError,
-    NotPortable,
-    SqlError,
-    StoreError,
-    UsageError,
-)
+from kartosql import errors
+from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.failures import translated_errors
 from kartosql.render.values import is_binary, is_number
 from kartosql.result import Query, python_rows
@@ -86,14 +76,14 @@ class NotSupportedError(DatabaseError):
 
 # The first class that fits counts.
 _CLASSES: tuple[tuple[type[KartosqlError], type[Error]], ...] = (
-    (NotPortable, NotSupportedError),
-    (SqlError, ProgrammingError),
-    (UsageError, ProgrammingError),
-    (CommitError, IntegrityError),
-    (FormatError, DataError),
-    (StoreError, OperationalError),
-    (ExecutionError, OperationalError),
-    (LimitError, OperationalError),
+    (errors.NotPortable, NotSupportedError),
+    (errors.SqlError, ProgrammingError),
+    (errors.UsageError, ProgrammingError),
+    (errors.CommitError, IntegrityError),
+    (errors.FormatError, DataError),
+    (errors.StoreError, OperationalError),
+    (errors.ExecutionError, OperationalError),
+    (errors.LimitError, OperationalError),
 )
 _DATA = ("null-in-key", "duplicate-cells", "invalid-data", "incompatible-schema", "type-mismatch")
 

@@ -62,10 +62,7 @@ DEMO_QUERIES: tuple[tuple[str, str], ...] = (
 
 
 def build_flights(
-    store: Store | str | os.PathLike[str],
-    progress: Callable[[str], None] | None = None,
-    *,
-    overwrite: bool = False,
+    store: Store | str | os.PathLike[str], progress: Callable[[str], None] | None = None, *, overwrite: bool = False
 ) -> dict[str, dict[str, int]]:
     """Write the cube ``flights`` and the datasets ``planes`` and ``airports`` into ``store``.
 

@@ -13,14 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from kartosql.cli.main import INTERRUPTED
-from kartosql.errors import (
-    KartosqlError,
-    KartosqlWarning,
-    LimitError,
-    StoreError,
-    UsageError,
-    excerpt,
-)
+from kartosql.errors import KartosqlError, KartosqlWarning, LimitError, StoreError, UsageError, excerpt
 
 FINE, FAILED, USAGE, STORE, LIMIT, BUG = 0, 1, 2, 3, 4, 70
 EXIT_CODES = {

@@ -121,6 +121,10 @@ def spec(parser: argparse.ArgumentParser) -> str:
 
     registry.load()
     first = {code: " ".join(s.split("\n\n")[0].split()) for code, s in resources.error_sections().items()}
+    commands = [
+        {"name": f".{c.name}", "aliases": list(c.aliases), "usage": c.synopsis, "about": c.about, "group": c.group}
+        for c in registry.COMMANDS.values()
+    ]
     found = {
         "kartosql": __version__,
         "options": [
@@ -140,16 +144,7 @@ def spec(parser: argparse.ArgumentParser) -> str:
             {"name": s.name, "default": s.default, "about": s.about, "in_sql": s.in_sql} for s in SETTINGS.values()
         ],
         "shell": {
-            "commands": [
-                {
-                    "name": f".{c.name}",
-                    "aliases": list(c.aliases),
-                    "usage": c.synopsis,
-                    "about": c.about,
-                    "group": c.group,
-                }
-                for c in registry.COMMANDS.values()
-            ],
+            "commands": commands,
             "options": [
                 {"name": o.name, "default": o.default, "values": list(o.choices), "about": o.about}
                 for o in OPTIONS.values()

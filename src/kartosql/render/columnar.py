@@ -12,20 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from kartosql.render.values import (
-    DAY,
-    JSON_FLOATS,
-    PER_SECOND,
-    PYTHON_DAYS,
-    is_binary,
-    is_number,
-    json_names,
-    json_string,
-    jsons,
-    plain,
-    texts,
-    timestamps,
-)
+from kartosql.render import values
 
 # Where Arrow writes a float with Python's digits, but for the ".0" of whole numbers.
 _SMALLEST, _LARGEST = 1e-4, 1e9
@@ -40,7 +27,7 @@ def csv_rows(batch: pa.RecordBatch, separator: str, special: str) -> memoryview:
     Texts with one of the ASCII characters ``special`` are quoted.
     """
     pieces: list[Any] = []
-    for column in map(plain, batch.columns):
+    for column in map(values.plain, batch.columns):
         texts = _text(column)
         pieces += [texts if _is_bare(column.type) else _csv_cells(texts, special), separator]
     pieces[-1] = "\n"
@@ -51,9 +38,9 @@ def json_rows(batch: pa.RecordBatch, before: str, after: str) -> memoryview:
     """Return the JSON objects of a batch in UTF-8, a text before and one behind each."""
     pieces: list[Any] = []
     end = f"{before}{{"
-    for name, column in zip(json_names(batch.schema.names), batch.columns, strict=True):
-        texts, quote = _json_cells(plain(column))
-        pieces += [f"{end}{json_string(name)}:{quote}", texts]
+    for name, column in zip(values.json_names(batch.schema.names), batch.columns, strict=True):
+        texts, quote = _json_cells(values.plain(column))
+        pieces += [f"{end}{values.json_string(name)}:{quote}", texts]
         end = f"{quote},"
     return _joined([*pieces, f"{end[:-1]}}}{after}"])
 
@@ -67,7 +54,7 @@ def _joined(pieces: list[Any]) -> memoryview:
 
 def _is_bare(type_: pa.DataType) -> bool:
     """Return whether no text of a value is empty or has a character that csv or JSON would quote."""
-    return bool(t.is_boolean(type_) or t.is_temporal(type_) or is_number(type_))
+    return bool(t.is_boolean(type_) or t.is_temporal(type_) or values.is_number(type_))
 
 
 def _csv_cells(texts: pa.Array, special: str) -> pa.Array:
@@ -84,17 +71,17 @@ def _csv_cells(texts: pa.Array, special: str) -> pa.Array:
 def _json_cells(array: pa.Array) -> tuple[pa.Array, str]:
     """Return the JSON of each value, and the quote that belongs around each."""
     type_ = array.type
-    if t.is_nested(type_) or is_binary(type_):
-        return pa.array(jsons(array), pa.string()), ""
+    if t.is_nested(type_) or values.is_binary(type_):
+        return pa.array(values.jsons(array), pa.string()), ""
     texts = _text(array, "T")
-    if t.is_boolean(type_) or is_number(type_):
+    if t.is_boolean(type_) or values.is_number(type_):
         if t.is_floating(type_) and not pc.all(pc.is_finite(array)).as_py():
-            for text, found in JSON_FLOATS.items():
+            for text, found in values.JSON_FLOATS.items():
                 texts = pc.if_else(pc.equal(texts, text), found, texts)
         return texts.fill_null("null"), ""
     if not t.is_temporal(type_) and _has(texts, _JSON_SPECIAL):
         special = pc.match_substring_regex(texts, _any_of(_JSON_SPECIAL)).fill_null(False)
-        escaped = [json_string(text)[1:-1] for text in texts.filter(special).to_pylist()]
+        escaped = [values.json_string(text)[1:-1] for text in texts.filter(special).to_pylist()]
         texts = pc.replace_with_mask(texts, special, pa.array(escaped, pa.string()))
     return (_in_quotes(texts).fill_null("null"), "") if texts.null_count else (texts, '"')
 
@@ -150,18 +137,18 @@ def _distinct_text(array: pa.Array, separator: str) -> pa.Array:
         if _are_days_of_python(days.view(pa.int32()), 1):
             return days.cast(pa.string())
     if not t.is_timestamp(type_):
-        return pa.array(texts(array), pa.string())
+        return pa.array(values.texts(array), pa.string())
     if type_.tz in (None, "UTC") and type_.unit != "ns":
-        moments, ticks = array.view(pa.int64()), PER_SECOND[type_.unit]
-        if _are_days_of_python(moments, DAY * ticks):
+        moments, ticks = array.view(pa.int64()), values.PER_SECOND[type_.unit]
+        if _are_days_of_python(moments, values.DAY * ticks):
             found = _timestamps(array.view(pa.timestamp(type_.unit)), moments, ticks, separator)
             return found if type_.tz is None else pc.binary_join_element_wise(found, "+00:00", "")
-    return pa.array(timestamps(array, separator), pa.string())
+    return pa.array(values.timestamps(array, separator), pa.string())
 
 
 def _are_days_of_python(numbers: pa.Array, per_day: int) -> bool:
     found = pc.min_max(numbers).as_py()
-    first, last = PYTHON_DAYS[0] * per_day, PYTHON_DAYS[-1] * per_day
+    first, last = values.PYTHON_DAYS[0] * per_day, values.PYTHON_DAYS[-1] * per_day
     return found["min"] is None or (first <= found["min"] and found["max"] <= last)
 
 
@@ -181,4 +168,4 @@ def _floats(array: pa.Array) -> pa.Array:
     other = pc.invert(alike).fill_null(False)
     if not pc.any(other).as_py():
         return found
-    return pc.replace_with_mask(found, other, pa.array(texts(array.filter(other)), pa.string()))
+    return pc.replace_with_mask(found, other, pa.array(values.texts(array.filter(other)), pa.string()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -31,15 +32,11 @@ def timestamps(array: pa.Array, separator: str = " ") -> list[str | None]:
 
 
 def _zone(name: str) -> dt.tzinfo:
-    try:
+    with contextlib.suppress(ValueError):
         return dt.datetime.fromisoformat(f"2000-01-01T00:00:00{name}").tzinfo or dt.timezone.utc
-    except ValueError:
-        pass
-    try:
+    with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        # The moment is the same in every zone, so UTC is a true answer.
-        return dt.timezone.utc
+    return dt.timezone.utc  # the moment is the same in every zone, so it is a true answer
 
 
 def _date(days: int) -> str:

@@ -265,8 +265,7 @@ class Candidate:
 
 def candidates(text: str, cursor: int, shell: Shell, known: Known | None) -> list[Candidate]:
     """Return the completions at the cursor, the best first, at most ``MOST``."""
-    line = text[:cursor].rpartition("\n")[2] if not text[:cursor].strip().startswith((".", "\\")) else text[:cursor]
-    if text.lstrip()[:1] in (".", "\\") and line.lstrip()[:1] in (".", "\\"):
+    if text[:cursor].lstrip().startswith((".", "\\")):
         return list(islice(_of_command(text[:cursor], shell, known or NOTHING), MOST))
     found = _Completion(_context(text, cursor), shell, known or NOTHING).all()
     seen: dict[tuple[str, str], Candidate] = {}

@@ -203,12 +203,9 @@ PAUSE = 0.05  # seconds until a completion that could not begin is tried again
 TRIES = 40
 
 
-def run(behind: Opening, told: list[str]) -> None:
+def run(behind: Opening) -> None:
     """Prompt until the shell is left; raises what opening the store raises."""
-    screen = behind.screen
-    for text in told:
-        screen.say(text, "hint")
-    screen.say(greeting(behind.place), "note")
+    behind.screen.say(greeting(behind.place), "note")
     front = Front(behind)
     behind.start()
     while True:

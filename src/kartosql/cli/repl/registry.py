@@ -108,7 +108,7 @@ def arguments(text: str, most: int | None = None, *, least: int = 0, missing: st
 _COMMAND = re.compile(r"[.\\](?=[A-Za-z?!])")
 # Words that people type to leave or to get help, whatever shell they come from.
 BARE = {"exit": ".quit", "quit": ".quit", "help": ".help", "?": ".help"}
-_SPACE = re.compile(r"\s*")
+_LINE = re.compile(r"\S[^\n]*")
 
 
 @dataclass(frozen=True)
@@ -122,18 +122,12 @@ class Unit:
 def units(text: str) -> Iterator[Unit]:
     """Yield the commands and statements of a text in order; a command is one line at the beginning of a statement."""
     at = 0
-    while True:
-        space = _SPACE.match(text, at)
-        at = space.end() if space else at
-        if at >= len(text):
-            return
-        line_end = text.find("\n", at)
-        line_end = len(text) if line_end < 0 else line_end
-        line = text[at:line_end].strip()
+    while found := _LINE.search(text, at):
+        at, line = found.start(), found[0].strip()
         bare = BARE.get(line.rstrip("; ").lower())
         if _COMMAND.match(line) or bare:
             yield Unit("command", bare or line)
-            at = line_end
+            at = found.end()
             continue
         end = statement_end(text, at)
         if end is None:

@@ -332,8 +332,15 @@ class Running:
 
         def tick() -> None:
             is_shown = self._shell.options["progress"] and not (self.stream is not None and self.result.rows)
-            if is_shown and self._seconds() >= PROGRESS_AFTER:
-                self._show_progress()
+            now = time.perf_counter()
+            if not is_shown or now < self._started + PROGRESS_AFTER:
+                return
+            progress = self._query.progress if self._query is not None else None
+            self.note(progress)
+            if progress is not None and progress.phase == "read" and self._reading is None:
+                self._reading = now
+            since = 0.0 if self._reading is None else now - self._reading
+            self._screen.status(progress_line(progress, now - self._started, since, self.share))
 
         try:
             interruptible(lambda: self._work(make), self._stop, tick)
@@ -388,18 +395,6 @@ class Running:
                 query.learn_sizes()
         return summary(self.result.rows, seconds, stats, query.report if stats else None)
 
-    def _seconds(self) -> float:
-        return time.perf_counter() - self._started
-
-    def _show_progress(self) -> None:
-        progress = self._query.progress if self._query is not None else None
-        self.note(progress)
-        now = time.perf_counter()
-        if progress is not None and progress.phase == "read" and self._reading is None:
-            self._reading = now
-        since = 0.0 if self._reading is None else now - self._reading
-        self._screen.status(progress_line(progress, self._seconds(), since, self.share))
-
     def note(self, progress: Progress | None) -> None:
         """Remember how far it is."""
         if progress is not None:
@@ -418,9 +413,8 @@ class Running:
         found = self.result.summary
         # If rows came already, there is an account of what was read.
         has_read = found is not None and found.files_total
-        self._screen.say(
-            f"Cancelled: {found}" if has_read else stopped(self._last, self._seconds(), self.share), "hint"
-        )
+        seconds = time.perf_counter() - self._started
+        self._screen.say(f"Cancelled: {found}" if has_read else stopped(self._last, seconds, self.share), "hint")
         return Cancelled()
 
 

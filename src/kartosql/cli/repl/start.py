@@ -42,10 +42,12 @@ def run_shell(options: Options) -> None:
         raise StoreError(f"{os.path.abspath(url)!r} is no folder.", code="store-not-found", hint=hint)
     screen.theme = chosen(shell_options["theme"], is_terminal=screen.is_terminal)
     screen.pager = shell_options["pager"]
+    for text in told:
+        screen.say(text, "hint")
     behind = Opening(screen, shell_options, options, profile)
     if wants_plain(screen):
         behind.start()
-        _run_lines(behind, told)
+        _run_lines(behind)
         return
     try:
         from kartosql.cli.repl import front
@@ -57,7 +59,7 @@ def run_shell(options: Options) -> None:
             code="missing-extra",
             hint="pip install 'kartosql[shell]'; statements run without it: kartosql URL -c SQL",
         ) from None
-    front.run(behind, told)
+    front.run(behind)
 
 
 def wants_plain(screen: Screen) -> bool:
@@ -87,10 +89,8 @@ def greeting(place: str) -> str:
     return f"{place}\nStatements end with a semicolon; .help lists commands, .tour shows examples."
 
 
-def _run_lines(behind: Opening, told: list[str]) -> None:
+def _run_lines(behind: Opening) -> None:
     """Read lines until there are no more, from a terminal that can do nothing else."""
-    for text in told:
-        behind.screen.say(text, "hint")
     shell = behind.shell()
     behind.screen.say(greeting(behind.place))
     goes_on = False
