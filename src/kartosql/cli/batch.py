@@ -24,7 +24,7 @@ from kartosql.text.escape import escaped_lines
 
 
 @dataclass(frozen=True)
-class ScriptStep:
+class _Step:
     """One statement to run, with its place in the script it was taken from."""
 
     text: str
@@ -47,20 +47,22 @@ def run_batch(options: Options) -> None:
     named = format_of(options.output) if options.output is not None and options.format is None else options.format
     options = replace(options, format=named or ("box" if terminal else "csv"))
     with open_store(resolve(options.url), options) as connection:
-        runner = _Runner(connection, options, terminal, len(steps) > 1)
-        runner.check(steps)
-        if len(steps) == 1:
+        several = len(steps) > 1
+        if several:
+            _check(steps, options)
+        else:
             connection.expect_one_statement()
         with opened(options.output) as out:
+            runner = _Runner(connection, options, out, terminal, several)
             for step in steps:
-                with _placed(step, len(steps)):
-                    runner.run(step, out)
+                with _placed(step, several):
+                    runner.run(step)
 
 
 # -- from text to statements -------------------------------------------------------------------
 
 
-def _steps(source: StatementSource) -> Iterator[ScriptStep]:
+def _steps(source: StatementSource) -> Iterator[_Step]:
     script = _text(source)
     name = {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
     try:
@@ -71,7 +73,7 @@ def _steps(source: StatementSource) -> Iterator[ScriptStep]:
     at = 0
     for number, text in enumerate(texts, 1):
         at = script.index(text, at)
-        yield ScriptStep(text, script, at, f"{name}, statement {number}")
+        yield _Step(text, script, at, f"{name}, statement {number}")
         at += len(text)
 
 
@@ -91,7 +93,7 @@ def _text(source: StatementSource) -> str:
 
 
 @contextmanager
-def _placed(step: ScriptStep, count: int) -> Iterator[None]:
+def _placed(step: _Step, several: bool) -> Iterator[None]:
     """Let errors of the block say where in the script their statement stands."""
     try:
         yield
@@ -101,7 +103,7 @@ def _placed(step: ScriptStep, count: int) -> Iterator[None]:
             for e in (error, *getattr(error, "errors", ())):
                 e.sql = step.script
                 e.span = (e.span[0] + at, e.span[1] + at) if e.span else None
-        if count > 1:
+        if several:
             error.add_note(f"at: {step.place}")
         raise
 
@@ -109,66 +111,65 @@ def _placed(step: ScriptStep, count: int) -> Iterator[None]:
 # -- running -----------------------------------------------------------------------------------
 
 
+def _check(steps: list[_Step], options: Options) -> None:
+    """Find what is wrong with the command line as a whole before anything runs."""
+    statements = []
+    for step in steps:
+        try:
+            statements.append(parse(step.text))
+        except SqlError:
+            return  # what stands before it runs, then it is reported
+    results = sum(not isinstance(s, Set | Reset) for s in statements)
+    if results > 1 and options.format in BINARY_FORMATS:
+        raise UsageError(f"{options.format} holds one result, but {results} statements have one.")
+    unused = set(options.parameters)
+    for statement in statements:
+        unused -= parameter_names(statement, unused)
+    if unused:
+        raise UsageError(f"No statement has a parameter {sorted(unused)[0]!r}.", code="invalid-parameters")
+
+
 class _Runner:
     """Runs statements and writes their rows."""
 
-    def __init__(self, connection: Connection, options: Options, terminal: bool, several: bool) -> None:
+    def __init__(self, connection: Connection, options: Options, out: BinaryIO, terminal: bool, several: bool) -> None:
         self._connection = connection
         self._options = options
-        self._format = options.format or ""
+        self._out = out
         self._terminal = terminal
         self._several = several
         self._results = 0
         self._query: Query | None = None
 
-    def check(self, steps: list[ScriptStep]) -> None:
-        """Find what is wrong with the command line as a whole before anything runs."""
-        if not self._several:
-            return
-        statements = []
-        for step in steps:
-            try:
-                statements.append(parse(step.text))
-            except SqlError:
-                return  # what stands before it runs, then it is reported
-        results = sum(not isinstance(s, Set | Reset) for s in statements)
-        if results > 1 and self._format in BINARY_FORMATS:
-            raise UsageError(f"{self._format} holds one result, but {results} statements have one.")
-        unused = set(self._options.parameters)
-        for statement in statements:
-            unused -= parameter_names(statement, unused)
-        if unused:
-            raise UsageError(f"No statement has a parameter {sorted(unused)[0]!r}.", code="invalid-parameters")
-
-    def run(self, step: ScriptStep, out: BinaryIO) -> None:
+    def run(self, step: _Step) -> None:
         """Run one statement to its end, or until Ctrl-C."""
         self._query = None
-        interruptible(lambda: self._work(step, out), self._stop)
+        interruptible(lambda: self._work(step.text), self._stop)
 
     def _stop(self) -> None:
         self._connection.interrupt()
         if isinstance(self._query, SelectQuery):
             self._query.interrupt()
 
-    def _work(self, step: ScriptStep, out: BinaryIO) -> None:
-        statement = parse(step.text)
-        given = self._options.parameters
+    def _work(self, text: str) -> None:
+        statement, given = parse(text), self._options.parameters
         parameters = parameters_of(statement, given) if self._several else as_given(given)
-        query = self._query = self._connection.sql(step.text, parameters)
+        query = self._query = self._connection.sql(text, parameters)
         if isinstance(statement, Set | Reset):
             return
-        if self._results and self._format == "markdown":
+        out, format_ = self._out, self._options.format or ""
+        if self._results and format_ == "markdown":
             out.write(b"\n")
         self._results += 1
-        lines = query.lines if isinstance(query, ReportQuery) and self._format == "box" else None
+        lines = query.lines if isinstance(query, ReportQuery) and format_ == "box" else None
         if lines is not None:
             out.write("".join(escaped_lines(line) + "\n" for line in lines).encode())
             rows = len(lines)
         else:
-            rows = write_stream(query.reader(), self._format, out, terminal=self._terminal)
+            rows = write_stream(query.reader(), format_, out, terminal=self._terminal)
         out.flush()
         if isinstance(query, ReportQuery) and getattr(query.content, "is_failed", False):
-            raise ExecutionError("Answers that must not differ do.", code="answers-differ", sql=step.text)
+            raise ExecutionError("Answers that must not differ do.", code="answers-differ", sql=text)
         if self._options.stats:
             say(json.dumps(query.stats or {"rows": rows}))
 

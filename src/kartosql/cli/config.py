@@ -97,7 +97,13 @@ def read(place: str | None = None) -> Config:
         raise _invalid(place, "is not UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise _invalid(place, f"is no TOML: {e}") from None
-    return _checked(place, found)
+    for name in found:
+        if name not in ("profiles", "shell"):
+            raise _invalid(place, f"has {name!r}, but only [shell] and [profiles.NAME] are known")
+        if not isinstance(found[name], dict):
+            raise _invalid(place, f"{name!r} is no table")
+    profiles = {name: _profile(place, name, values) for name, values in found.get("profiles", {}).items()}
+    return Config(place, profiles, found.get("shell", {}))
 
 
 def profile_names() -> list[str]:
@@ -106,16 +112,6 @@ def profile_names() -> list[str]:
         return list(read().profiles)
     except UsageError:
         return []
-
-
-def _checked(place: str, found: Mapping[str, Any]) -> Config:
-    for name in found:
-        if name not in ("profiles", "shell"):
-            raise _invalid(place, f"has {name!r}, but only [shell] and [profiles.NAME] are known")
-        if not isinstance(found[name], dict):
-            raise _invalid(place, f"{name!r} is no table")
-    profiles = {name: _profile(place, name, values) for name, values in found.get("profiles", {}).items()}
-    return Config(place, profiles, found.get("shell", {}))
 
 
 def _profile(place: str, name: str, values: Any) -> Profile:

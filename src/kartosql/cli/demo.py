@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from typing import BinaryIO
 
 from kartosql.cli.output import interruptible, opened, say
-from kartosql.connection import Connection, connect
+from kartosql.connection import connect
 from kartosql.demo import DEMO_QUERIES, build_flights
 from kartosql.query import SelectQuery
 from kartosql.render.formats import write_stream
@@ -35,17 +34,13 @@ def run_demo(folder: str) -> None:
         say(f"The cube flights is in {folder}, built in {time.perf_counter() - started:.1f} s.")
     with connect(folder, read_only=True) as connection, opened(None) as out:
         for title, sql in DEMO_QUERIES:
-            _show(connection, title, sql, out)
+            out.write(f"\n-- {title}\n{sql};\n\n".encode())
+            started = time.perf_counter()
+            query = connection.sql(sql)
+            assert isinstance(query, SelectQuery)
+            interruptible(query.arrow, query.interrupt)
+            seconds = time.perf_counter() - started
+            rows = write_stream(query.reader(), "box", out)
+            out.write(f"{rows:,} rows in {seconds:.3f} s\n\n{query.report}\n\n".encode())
+            out.flush()
         out.write(_NEXT.format(folder=shlex.quote(folder)).encode())
-
-
-def _show(connection: Connection, title: str, sql: str, out: BinaryIO) -> None:
-    out.write(f"\n-- {title}\n{sql};\n\n".encode())
-    started = time.perf_counter()
-    query = connection.sql(sql)
-    assert isinstance(query, SelectQuery)
-    interruptible(query.arrow, query.interrupt)
-    seconds = time.perf_counter() - started
-    rows = write_stream(query.reader(), "box", out)
-    out.write(f"{rows:,} rows in {seconds:.3f} s\n\n{query.report}\n\n".encode())
-    out.flush()
