@@ -72,10 +72,6 @@ def _markdown(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, termina
     return _by_batch(reader, out, lambda batch, first: tables.markdown_lines(batch))
 
 
-def _vertical(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
-    return _by_batch(reader, out, lambda batch, first: tables.vertical_lines(batch, first + 1))
-
-
 def _by_batch(
     reader: pa.RecordBatchReader, out: BinaryIO, lines: Callable[[pa.RecordBatch, int], Iterator[str]]
 ) -> int:
@@ -139,10 +135,6 @@ def _separated(separator: str) -> Writer:
         return _encoded(reader, out, terminal, by_column, by_value)
 
     return write
-
-
-def _jsonl(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
-    return _objects(reader, out, terminal, "", "\n")
 
 
 def _json(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
@@ -217,18 +209,16 @@ def _parquet(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal
             writer = pq.ParquetWriter(sink, schema, compression="zstd")
         except pa.ArrowException as e:
             reraise(e)
-            raise _unwritable("Parquet", e) from None
+            raise UsageError(
+                f"Parquet cannot hold the result: {str(e).splitlines()[0]}",
+                hint="Cast the column, for instance to VARCHAR.",
+            ) from None
         for group in _groups(reader):
             pieces = max(1, group.num_rows // ROW_GROUP_ROWS)
             writer.write_table(group.rename_columns(names), row_group_size=max(1, -(-group.num_rows // pieces)))
             rows += group.num_rows
         writer.close()
     return rows
-
-
-def _unwritable(name: str, error: Exception) -> UsageError:
-    reason = str(error).splitlines()[0]
-    return UsageError(f"{name} cannot hold the result: {reason}", hint="Cast the column, for instance to VARCHAR.")
 
 
 def _groups(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
@@ -256,22 +246,18 @@ def _arrow(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: 
     return rows
 
 
-def _none(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
-    return sum(batch.num_rows for batch in reader)
-
-
 WRITERS: Mapping[str, Writer] = {
     "box": _box,
     "markdown": _markdown,
-    "vertical": _vertical,
+    "vertical": lambda reader, out, *_: _by_batch(reader, out, tables.vertical_lines),
     "csv": _separated(","),
     "tsv": _separated("\t"),
     "json": _json,
-    "jsonl": _jsonl,
+    "jsonl": lambda reader, out, _, terminal: _objects(reader, out, terminal, "", "\n"),
     "html": _html,
     "parquet": _parquet,
     "arrow": _arrow,
-    "none": _none,
+    "none": lambda reader, *_: sum(batch.num_rows for batch in reader),
 }
 BINARY_FORMATS = ("parquet", "arrow")
 SUFFIXES = {

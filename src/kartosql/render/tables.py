@@ -200,9 +200,9 @@ def markdown_lines(batch: pa.RecordBatch) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
 
 
-def vertical_lines(batch: pa.RecordBatch, first: int) -> Iterator[str]:
-    """Yield one line per value, below a line with the number of the row."""
-    return _vertical(batch.schema.names, cells(batch), map(str, count(first)), plain)
+def vertical_lines(batch: pa.RecordBatch, before: int) -> Iterator[str]:
+    """Yield one line per value, below a line with the number of the row; there are so many before the first."""
+    return _vertical(batch.schema.names, cells(batch), map(str, count(before + 1)), plain)
 
 
 def _vertical(names: list[str], columns: list[list[str]], numbers: Iterable[str], paint: Paint) -> Iterator[str]:
