@@ -84,9 +84,9 @@ def engines() -> str:
     from kartosql.engines.spark.portable import aggregates, functions
 
     rows = "\n".join(f"| {what} | yes | {'yes' if both else 'refused'} |" for what, both in _MATRIX)
-    scalars = sorted(n for n in functions.names() if n.isidentifier())
-    operators = sorted(n for n in functions.names() if not n.isidentifier())
-    groups = sorted({name for name, _, _ in aggregates._RULES} | set(aggregates._STATISTICS))
+    scalars = sorted(n for n in functions.RULES if n.isidentifier())
+    operators = sorted(n for n in functions.RULES if not n.isidentifier())
+    groups = sorted({name for name, _, _ in aggregates._RULES})
     over = sorted(k.removeprefix("WINDOW_").lower() for k in (*aggregates._RANKS, *aggregates._VALUES))
     listed = {"Functions": scalars, "Operators": operators, "Aggregates": groups, "Window functions": over}
     parts = [f"## {head}\n\n{', '.join(f'`` {n} ``' for n in names)}\n" for head, names in listed.items()]

@@ -36,7 +36,7 @@ class RegisteredViews:
         self._spark = spark
         self._connection = connection
         self._cubes = None if cubes is None else [cubes] if isinstance(cubes, str) else list(cubes)
-        self._shapes = FileShapes(connection.store)
+        self._shapes = FileShapes()
         self.names: dict[str, str] = {}
 
     def __repr__(self) -> str:

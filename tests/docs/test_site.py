@@ -44,7 +44,7 @@ def test_the_matrix_of_engines_names_what_spark_answers(site: Path) -> None:
     from kartosql.engines.spark.portable import functions
 
     text = html.unescape((site / "engines.html").read_text("utf-8"))
-    assert {name for name in functions.names() if f"<code>{name}</code>" not in text} == set()
+    assert {name for name in functions.RULES if f"<code>{name}</code>" not in text} == set()
     assert "<code>sum</code>" in text
     assert "<code>row_number</code>" in text
 

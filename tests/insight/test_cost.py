@@ -8,7 +8,7 @@ import pytest
 
 import kartosql
 from kartosql.errors import FormatError, LimitError
-from kartosql.insight.cost import sample
+from kartosql.insight.explain import sample
 
 
 def _cost(con, sql, **flags):

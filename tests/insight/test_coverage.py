@@ -93,17 +93,17 @@ def test_many_values_are_put_together_and_no_cell_is_lost(con):
     table = pa.table({"a": list(range(n)), "b": days})
     con.create_dataset("d", table)
     coverage = con.coverage("d", ["a", "b"])
-    (panel,) = [p.binned() for p in coverage.panels()]
-    assert len(panel.axes[0]) <= MAX_ROWS
-    assert len(panel.axes[1]) <= MAX_COLUMNS
-    assert panel.sums() == (n, 0)
-    assert panel.axes[0][0] == "0 … 24"
+    shown = coverage.heat_map().binned()
+    assert len(shown.axes[0]) <= MAX_ROWS
+    assert len(shown.axes[1]) <= MAX_COLUMNS
+    assert shown.totals() == [(n, 0)]
+    assert shown.axes[0][0] == "0 … 24"
     assert str(coverage).count("█") == 0 or "…" in str(coverage)
 
 
 def test_values_stand_in_the_order_of_their_type(con):
     con.create_dataset("d", pa.table({"a": [10, 9, None, 100]}))
-    assert con.coverage("d", "a").panels()[0].axes[0] == ("9", "10", "100", None)
+    assert con.coverage("d", "a").heat_map().axes[0] == ("9", "10", "100", "NULL")
 
 
 @pytest.mark.parametrize(("part", "whole", "char"), [(0, 0, " "), (0, 5, "·"), (1, 9, "░"), (5, 9, "▒"), (9, 9, "█")])

@@ -100,7 +100,7 @@ def test_a_file_that_is_not_there_is_an_error(con, name):
 
 
 def test_a_name_for_too_many_files_is_refused(con, monkeypatch):
-    monkeypatch.setattr("kartosql.insight.why.MAX_FOUND", 3)
+    monkeypatch.setattr("kartosql.insight.explain.MAX_FOUND", 3)
     with pytest.raises(SqlError) as e:
         _why(con, ".parquet", "SELECT v1 FROM c")
     assert e.value.code == "ambiguous-name"

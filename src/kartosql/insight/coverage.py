@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from kartosql.errors import Span, SqlError
 from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.tables.names import quote_identifier, quote_if_needed
-from kartosql.tables.table import Part, Table
+from kartosql.tables.table import Table
 from kartosql.text import markup
 from kartosql.text.escape import width
 from kartosql.text.grid import grid, one_line
@@ -27,33 +27,59 @@ MAX_ROWS, MAX_COLUMNS = 40, 30
 LABEL = 20  # columns of a terminal that a label takes at most
 CELL, LEFT, TOP = 18, 150, 90  # pixels: a place of the map, and the room for labels
 
-Axis = tuple[str | None, ...]
+Place = tuple[int, int]  # cells, and those of them that the seed does not know
 
 
 @dataclass(frozen=True)
-class Panel:
-    """The heat map of one dataset: ``counts`` are [cells, unknown] by the places of both axes."""
+class HeatMap:
+    """The cells of each dataset by the places of two axes; the first dataset is the seed."""
 
-    dataset: str
+    title: str
     by: tuple[str, ...]
-    axes: tuple[Axis, Axis]
-    counts: list[list[list[int]]]
-    noun: str = "cell"
+    noun: str
+    axes: tuple[tuple[str, ...], tuple[str, ...]]
+    datasets: tuple[tuple[str, list[list[Place]]], ...]
 
-    def sums(self) -> tuple[int, int]:
-        """Return all cells, and all unknown ones."""
-        places = [place for row in self.counts for place in row]
-        return sum(c for c, _ in places), sum(u for _, u in places)
-
-    def binned(self) -> Panel:
+    def binned(self) -> HeatMap:
         """Return the map with neighbours put together where there are too many places."""
         rows, columns = _bins(len(self.axes[0]), MAX_ROWS), _bins(len(self.axes[1]), MAX_COLUMNS)
-        counts = [
-            [[sum(self.counts[r][c][k] for r in rs for c in cs) for k in (0, 1)] for cs in columns] for rs in rows
+        axes = (_labels(self.axes[0], rows), _labels(self.axes[1], columns))
+        datasets = [
+            (name, [[_sum([places[r][c] for r in rs for c in cs]) for cs in columns] for rs in rows])
+            for name, places in self.datasets
         ]
-        return Panel(
-            self.dataset, self.by, (_labels(self.axes[0], rows), _labels(self.axes[1], columns)), counts, self.noun
-        )
+        return replace(self, axes=axes, datasets=tuple(datasets))
+
+    def totals(self) -> list[Place]:
+        """Return all cells and all unknown ones of each dataset."""
+        return [_sum([place for row in places for place in row]) for _, places in self.datasets]
+
+    def summaries(self) -> list[str]:
+        """Return a line about each dataset."""
+        totals = self.totals()
+        whole = totals[0][0]
+        lines = [f"{one_line(self.datasets[0][0])}: {counted(whole, self.noun)}"]
+        for (name, _), (cells, unknown) in zip(self.datasets[1:], totals[1:], strict=True):
+            line = f"{one_line(name)}: {cells:,} of them ({percent(cells, whole)})"
+            lines.append(line + (f", {counted(unknown, 'cell')} unknown to the seed" if unknown else ""))
+        return lines
+
+    def compared(self) -> list[list[list[tuple[int, int, int]]]]:
+        """Return per dataset the rows of places, each with what all of it would be.
+
+        That is what the seed has there, and for the seed what its busiest place has.
+        """
+        seed = self.datasets[0][1]
+        most = max((cells for row in seed for cells, _ in row), default=0)
+        found = [[[(cells, unknown, most) for cells, unknown in row] for row in seed]]
+        for _, places in self.datasets[1:]:
+            pairs = (zip(row, of, strict=True) for row, of in zip(places, seed, strict=True))
+            found.append([[(cells, unknown, of) for (cells, unknown), (of, _) in row] for row in pairs])
+        return found
+
+
+def _sum(places: Sequence[Place]) -> Place:
+    return sum(cells for cells, _ in places), sum(unknown for _, unknown in places)
 
 
 def _bins(count: int, most: int) -> list[range]:
@@ -61,71 +87,41 @@ def _bins(count: int, most: int) -> list[range]:
     return [range(at, min(count, at + size)) for at in range(0, count, size)]
 
 
-def _labels(axis: Axis, bins: Sequence[range]) -> Axis:
-    def label(places: range) -> str:
-        first, last = (_label(axis[i]) for i in (places[0], places[-1]))
-        return first if len(places) == 1 else f"{first} … {last}"
-
-    return tuple(map(label, bins))
+def _labels(axis: Sequence[str], bins: Sequence[range]) -> tuple[str, ...]:
+    return tuple(axis[b[0]] if len(b) == 1 else f"{axis[b[0]]} … {axis[b[-1]]}" for b in bins)
 
 
-def _label(value: str | None) -> str:
-    return "NULL" if value is None else value
+# -- text ----------------------------------------------------------------------------------------
 
 
-def text_map(panels: Sequence[Panel]) -> list[str]:
+def text_map(full: HeatMap) -> list[str]:
     """Return the lines of all maps; the first one is the seed's."""
-    seed = panels[0].binned()
-    whole, _ = seed.sums()
-    if len(seed.by) == 1:
-        return [*_summaries(panels, whole), *_bars([p.binned() for p in panels])]
+    shown, summaries = full.binned(), full.summaries()
+    if len(shown.by) == 1:
+        return [*summaries, *_bars(shown)]
+    if not shown.axes[0]:
+        return summaries
     lines: list[str] = []
-    if not seed.axes[0]:
-        return _summaries(panels, whole)
-    most = max((c for row in seed.counts for c, _ in row), default=0)
-    for number, panel in enumerate(panels):
-        lines += ["", _summary(panel, whole, seed=number == 0), *_map(panel.binned(), seed, most, is_seed=number == 0)]
+    for summary, rows in zip(summaries, shown.compared(), strict=True):
+        lines += ["", summary, *_map(shown, rows)]
     legend = f"· none, {SHADES[1:]} up to all of the busiest place"
-    if len(panels) > 1:
-        legend += (
-            f" or, behind the first map, of the seed's {panels[0].noun}s; {UNKNOWN} some that the seed does not know"
-        )
+    if len(summaries) > 1:
+        legend += f" or, behind the first map, of the seed's {full.noun}s; {UNKNOWN} some that the seed does not know"
     return [*lines, "", legend]
 
 
-def _summaries(panels: Sequence[Panel], whole: int) -> list[str]:
-    return [_summary(panel, whole, seed=number == 0) for number, panel in enumerate(panels)]
-
-
-def _summary(panel: Panel, whole: int, *, seed: bool) -> str:
-    cells, unknown = panel.sums()
-    if seed:
-        return f"{one_line(panel.dataset)}: {counted(cells, panel.noun)}"
-    text = f"{one_line(panel.dataset)}: {cells:,} of them ({percent(cells, whole)})"
-    return text + (f", {counted(unknown, 'cell')} unknown to the seed" if unknown else "")
-
-
-def _map(panel: Panel, seed: Panel, most: int, *, is_seed: bool) -> list[str]:
-    labels = [one_line(_label(v), LABEL) for v in panel.axes[0]]
-    left = max([width(panel.by[0]), *map(width, labels)], default=0)
-    lines = []
-    for row, label in enumerate(labels):
-        places = ""
-        for column, (cells, unknown) in enumerate(panel.counts[row]):
-            of = most if is_seed else seed.counts[row][column][0]
-            places += shade(cells, of) + (UNKNOWN if unknown else " ")
+def _map(shown: HeatMap, rows: list[list[tuple[int, int, int]]]) -> list[str]:
+    labels, columns = ([one_line(label, LABEL) for label in axis] for axis in shown.axes)
+    left = max([width(shown.by[0]), *map(width, labels)])
+    # The labels of the columns: the first and the last one, with a line between them.
+    between = 2 * len(columns) - 3 - width(columns[0]) - width(columns[-1])
+    span = columns[0] if len(columns) == 1 else f"{columns[0]} {'─' * max(3, between)} {columns[-1]}"
+    head = one_line(shown.by[0], LABEL)
+    lines = [f"  {head}{' ' * max(0, left - width(head))} {span}   ({one_line(shown.by[1], LABEL)})"]
+    for label, row in zip(labels, rows, strict=True):
+        places = "".join(shade(cells, of) + (UNKNOWN if unknown else " ") for cells, unknown, of in row)
         lines.append(f"  {label}{' ' * (left - width(label))} {places}".rstrip())
-    return [*_column_head(panel, left), *lines]
-
-
-def _column_head(panel: Panel, left: int) -> list[str]:
-    """Return the labels of the columns: the first and the last one, with a line between them."""
-    labels = [one_line(_label(v), LABEL) for v in panel.axes[1]]
-    room = 2 * len(labels) - 1
-    between = room - width(labels[0]) - width(labels[-1]) - 2
-    span = labels[0] if len(labels) == 1 else f"{labels[0]} {'─' * max(3, between)} {labels[-1]}"
-    head = one_line(panel.by[0], LABEL)
-    return [f"  {head}{' ' * max(0, left - width(head))} {span}   ({one_line(panel.by[1], LABEL)})"]
+    return lines
 
 
 def shade(part: int, whole: int) -> str:
@@ -137,82 +133,68 @@ def shade(part: int, whole: int) -> str:
     return SHADES[1 + min(2, 3 * part // whole)]
 
 
-def _bars(panels: Sequence[Panel]) -> list[str]:
+def _bars(shown: HeatMap) -> list[str]:
     """Return a line per value: cells of the seed with a bar, and what the other datasets have of them."""
-    seed, others = panels[0], panels[1:]
-    most = max((row[0][0] for row in seed.counts), default=0)
-    head = [one_line(seed.by[0], LABEL), f"{seed.noun}s", ""]
-    for panel in others:
-        head += [one_line(panel.dataset, LABEL), "unknown"]
+    head = [one_line(shown.by[0], LABEL), f"{shown.noun}s", ""]
+    for name, _ in shown.datasets[1:]:
+        head += [one_line(name, LABEL), "unknown"]
+    seed, *others = shown.compared()
     rows = []
-    for at, value in enumerate(seed.axes[0]):
-        cells = seed.counts[at][0][0]
-        line = [_label(value), f"{cells:,}", "█" * round(20 * cells / most) if most else ""]
-        for panel in others:
-            known, unknown = panel.counts[at][0]
+    for at, value in enumerate(shown.axes[0]):
+        cells, _, most = seed[at][0]
+        line = [value, f"{cells:,}", "█" * round(20 * cells / most) if most else ""]
+        for places in others:
+            known, unknown, _ = places[at][0]
             share = f" ({percent(known, cells)})" if cells else ""
             line += [f"{known:,}{share}", f"{unknown:,}" if unknown else ""]
         rows.append(line)
-    return grid(head, rows, right={1, *range(3, 3 + 2 * len(others))})
+    return grid(head, rows, right={1, *range(3, len(head))})
 
 
-def svg(title: str, panels: Sequence[Panel]) -> str:
+# -- SVG -----------------------------------------------------------------------------------------
+
+
+def svg(full: HeatMap) -> str:
     """Return the maps below each other as one SVG image; all text is escaped, nothing comes from elsewhere."""
-    binned = [p.binned() for p in panels]
-    seed = binned[0]
-    whole, _ = seed.sums()
-    most = max((c for row in seed.counts for c, _ in row), default=0)
-    rows, columns = len(seed.axes[0]), len(seed.axes[1])
+    shown, title = full.binned(), markup.text(full.title)
+    rows, columns = map(len, shown.axes)
     height_each = TOP + CELL * rows + 20
-    wide, high = LEFT + CELL * columns + 30, 30 + height_each * len(binned)
+    wide, high = LEFT + CELL * columns + 30, 30 + height_each * len(shown.datasets)
     pieces = [
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{wide}" height="{high}" '
         f'viewBox="0 0 {wide} {high}" font-family="system-ui,sans-serif" font-size="11" fill="currentColor">',
-        f"<title>{markup.text(title)}</title>",
-        f'<text x="8" y="18" font-size="13" font-weight="bold">{markup.text(title)}</text>',
+        f"<title>{title}</title>",
+        f'<text x="8" y="18" font-size="13" font-weight="bold">{title}</text>',
     ]
-    for number, panel in enumerate(binned):
-        head = _summary(panels[number], whole, seed=number == 0)
+    for number, (summary, places) in enumerate(zip(full.summaries(), shown.compared(), strict=True)):
         pieces.append(f'<g transform="translate(0 {30 + height_each * number})">')
-        pieces.append(f'<text x="8" y="14">{markup.text(head)}</text>')
-        pieces += _svg_labels(panel)
-        pieces += _svg_places(panel, seed, most, is_seed=number == 0)
-        pieces.append("</g>")
+        pieces.append(f'<text x="8" y="14">{markup.text(summary)}</text>')
+        pieces += [*_svg_labels(shown), *_svg_places(shown, places, is_seed=number == 0), "</g>"]
     return "\n".join([*pieces, "</svg>"])
 
 
-def _svg_labels(panel: Panel) -> list[str]:
-    pieces = []
-    for at, value in enumerate(panel.axes[0]):
-        label = markup.text(one_line(_label(value), LABEL))
-        pieces.append(f'<text x="{LEFT - 6}" y="{TOP + CELL * at + 13}" text-anchor="end">{label}</text>')
-    for at, value in enumerate(panel.axes[1]):
-        x, label = LEFT + CELL * at + 12, markup.text(one_line(_label(value), 12))
-        pieces.append(f'<text transform="translate({x} {TOP - 6}) rotate(-60)">{label}</text>')
-    return pieces
+def _svg_labels(shown: HeatMap) -> Iterator[str]:
+    for at, value in enumerate(shown.axes[0]):
+        label = markup.text(one_line(value, LABEL))
+        yield f'<text x="{LEFT - 6}" y="{TOP + CELL * at + 13}" text-anchor="end">{label}</text>'
+    for at, value in enumerate(shown.axes[1]):
+        x, label = LEFT + CELL * at + 12, markup.text(one_line(value, 12))
+        yield f'<text transform="translate({x} {TOP - 6}) rotate(-60)">{label}</text>'
 
 
-def _svg_places(panel: Panel, seed: Panel, most: int, *, is_seed: bool) -> list[str]:
-    pieces = []
-    for r, row in enumerate(panel.counts):
-        for c, (cells, unknown) in enumerate(row):
-            of = most if is_seed else seed.counts[r][c][0]
+def _svg_places(shown: HeatMap, places: list[list[tuple[int, int, int]]], *, is_seed: bool) -> Iterator[str]:
+    for r, row in enumerate(places):
+        for c, (cells, unknown, of) in enumerate(row):
             share = min(1.0, cells / of) if of else 0.0
-            x, y = LEFT + CELL * c, TOP + CELL * r
-            values = [_label(panel.axes[0][r])] + ([_label(panel.axes[1][c])] if len(panel.by) == 2 else [])
-            tip = ", ".join(f"{name} {value}" for name, value in zip(panel.by, values, strict=True))
-            tip += f": {counted(cells, panel.noun)}" + ("" if is_seed else f" of {of:,}")
+            values = (shown.axes[0][r], shown.axes[1][c])
+            tip = ", ".join(f"{name} {value}" for name, value in zip(shown.by, values, strict=False))
+            tip += f": {counted(cells, shown.noun)}" + ("" if is_seed else f" of {of:,}")
             tip += f", {unknown:,} unknown to the seed" if unknown else ""
-            stroke = "#d62728" if unknown else "#888888"
-            pieces.append(
-                f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{CELL - 2}" fill="#4c78a8" '
-                f'fill-opacity="{share:.2f}" stroke="{stroke}" stroke-width="{2 if unknown else 0.5}">'
-                f"<title>{markup.text(tip)}</title></rect>"
+            stroke = 'stroke="#d62728" stroke-width="2"' if unknown else 'stroke="#888888" stroke-width="0.5"'
+            yield (
+                f'<rect x="{LEFT + CELL * c + 1}" y="{TOP + CELL * r + 1}" width="{CELL - 2}" height="{CELL - 2}" '
+                f'fill="#4c78a8" fill-opacity="{share:.2f}" {stroke}><title>{markup.text(tip)}</title></rect>'
             )
-    return pieces
-
-
-Name = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,23 +234,21 @@ class Coverage(Report):
 
     def table(self) -> pa.Table:
         """Return one row per dataset and combination of BY values: these, ``cells``, ``seed_cells`` and ``unknown``."""
-        seed = dict(zip(self._keys(self.datasets[0].found), self.datasets[0].found["cells"].to_pylist(), strict=True))
-        pieces = []
-        for d in self.datasets:
-            known = pa.array([seed.get(key, 0) for key in self._keys(d.found)], pa.int64())
-            names = pa.array([d.dataset] * d.found.num_rows, pa.string())
-            columns = [*d.found.columns[: len(self.by)], names, d.found["cells"], known, d.found["unknown"]]
-            pieces.append(pa.table(columns, names=[*self.by, "dataset", "cells", "seed_cells", "unknown"]))
-        places = range(len(self.by))
-        return pa.concat_tables(_sorted(piece, places) for piece in pieces)
-
-    def _keys(self, found: pa.Table) -> list[tuple[Any, ...]]:
-        columns = [found.column(i).to_pylist() for i in range(len(self.by))]
-        return list(zip(*columns, strict=True))
+        pieces, seed = [], {}
+        for at, d in enumerate(self.datasets):
+            by = d.found.columns[: len(self.by)]
+            keys = list(zip(*(column.to_pylist() for column in by), strict=True))
+            if at == 0:
+                seed = dict(zip(keys, d.found["cells"].to_pylist(), strict=True))
+            known = pa.array([seed.get(key, 0) for key in keys], pa.int64())
+            columns = [*by, pa.repeat(d.dataset, d.found.num_rows), d.found["cells"], known, d.found["unknown"]]
+            piece = pa.table(columns, names=[*self.by, "dataset", "cells", "seed_cells", "unknown"])
+            order = pa.table(by, names=[f"c{i}" for i in range(len(by))])  # whatever their names
+            pieces.append(piece.take(pc.sort_indices(order, [(name, "ascending") for name in order.column_names])))
+        return pa.concat_tables(pieces)
 
     def to_dict(self) -> dict[str, Any]:
         """Return totals and all combinations as JSON-able dictionary; BY values as text."""
-        seed = self.datasets[0].cells
         return {
             "table": self.name,
             "by": list(self.by),
@@ -276,55 +256,52 @@ class Coverage(Report):
                 {
                     "dataset": d.dataset,
                     "cells": d.cells,
-                    "seed_cells": seed,
+                    "seed_cells": self.datasets[0].cells,
                     "unknown": d.unknown,
-                    "found": [
-                        {"values": values, "cells": cells, "unknown": unknown}
-                        for values, cells, unknown in zip(
-                            self._texts(d), d.found["cells"].to_pylist(), d.found["unknown"].to_pylist(), strict=True
-                        )
-                    ],
+                    "found": [{"values": values, "cells": cells, "unknown": un} for values, cells, un in self._rows(d)],
                 }
                 for d in self.datasets
             ],
         }
 
-    def _texts(self, d: DatasetCoverage) -> list[list[str | None]]:
+    def _rows(self, d: DatasetCoverage) -> Iterator[tuple[list[str | None], int, int]]:
+        """Yield the BY values as text, cells and unknown cells."""
         from kartosql.render.values import texts
 
         columns = [texts(d.found.column(i).combine_chunks()) for i in range(len(self.by))]
-        return [list(row) for row in zip(*columns, strict=True)]
+        values = map(list, zip(*columns, strict=True))
+        return zip(values, d.found["cells"].to_pylist(), d.found["unknown"].to_pylist(), strict=True)
 
-    def panels(self) -> list[Panel]:
-        """Return one heat map per dataset, all with the same axes."""
+    def heat_map(self) -> HeatMap:
+        """Return the heat maps of all datasets."""
         from kartosql.render.values import texts
 
-        axes = []
+        axes: list[list[str | None]] = []
         for i in range(len(self.by)):
             chunks = [c for d in self.datasets for c in d.found.column(i).chunks]
             distinct = pc.unique(pa.chunked_array(chunks, self.datasets[0].found.schema.types[i]))
-            order = pc.sort_indices(distinct)
-            axes.append(texts(distinct.take(order)))
+            axes.append(texts(distinct.take(pc.sort_indices(distinct))))
         if len(axes) == 1:
             axes.append([""])
         at = [{value: number for number, value in enumerate(axis)} for axis in axes]
-        panels = []
+        datasets = []
         for d in self.datasets:
-            shape = [[[0, 0] for _ in axes[1]] for _ in axes[0]]
-            counts = zip(d.found["cells"].to_pylist(), d.found["unknown"].to_pylist(), strict=True)
-            for values, (cells, unknown) in zip(self._texts(d), counts, strict=True):
-                place = shape[at[0][values[0]]][at[1][values[1]] if len(self.by) == 2 else 0]
-                place[0] += cells
-                place[1] += unknown
-            panels.append(Panel(d.dataset, self.by, (tuple(axes[0]), tuple(axes[1])), shape, self.noun))
-        return panels
+            places = [[(0, 0)] * len(axes[1]) for _ in axes[0]]
+            for values, cells, unknown in self._rows(d):
+                r, c = at[0][values[0]], at[1][values[1]] if len(self.by) == 2 else 0
+                places[r][c] = _sum([places[r][c], (cells, unknown)])
+            datasets.append((d.dataset, places))
+        rows, columns = (tuple("NULL" if value is None else value for value in axis) for axis in axes)
+        title = f"{self.name} by {', '.join(self.by)}"
+        return HeatMap(title, self.by, self.noun, (rows, columns), tuple(datasets))
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.name} by {', '.join(self.by)}", *text_map(self.panels())])
+        shown = self.heat_map()
+        return "\n".join([shown.title, *text_map(shown)])
 
     def svg(self) -> str:
         """Return the heat maps as an SVG image that needs nothing but itself."""
-        return svg(f"{self.name} by {', '.join(self.by)}", self.panels())
+        return svg(self.heat_map())
 
     def html(self) -> str:
         """Return the heat maps as a piece of HTML."""
@@ -333,7 +310,7 @@ class Coverage(Report):
 
 def coverage(
     request: Request,
-    name: Name,
+    name: tuple[str, ...],
     by: Sequence[tuple[str, Span | None]],
     sql: str | None = None,
     span: Span | None = None,
@@ -361,20 +338,20 @@ def coverage(
     is_cube = source.cube is not None and source.name == source.cube.uuid_prefix
     table = ".".join(map(quote_identifier, name))
     seed = f"{table}.{quote_identifier(parts[0].name)}" if is_cube else table
-    counts = [DatasetCoverage(parts[0].name, _run(request, _seed_query(seed, columns)))]
+    shown = ", ".join(f"s.{quote_identifier(c)}" for c in columns)
+    known = f"SELECT {shown}, count(*) AS cells, 0::BIGINT AS unknown FROM {seed} s"
+    counts = [DatasetCoverage(parts[0].name, _run(request, f"{known} GROUP BY ALL"))]
+    types = counts[0].found.schema
     for part in parts[1:]:
         of = f"{table}.{quote_identifier(part.name)}"
-        types = counts[0].found.schema
-        known = _run(request, _known_query(seed, of, part, columns))
-        unknown = _run(request, _unknown_query(seed, of, part, columns))
-        counts.append(DatasetCoverage(part.name, pa.concat_tables([known.cast(types), unknown.cast(types)])))
+        same = " AND ".join(f"s.{quote_identifier(c)} = d.{quote_identifier(c)}" for c in part.join_key)
+        # What the dataset does not have is NULL.
+        own = (f"d.{quote_identifier(c)}" if c in part.join_key else f"NULL AS {quote_identifier(c)}" for c in columns)
+        unknown = f"SELECT {', '.join(own)}, 0::BIGINT AS cells, count(*) AS unknown FROM {of} d ANTI JOIN {seed} s"
+        queries = (f"{known} JOIN {of} d ON {same} GROUP BY ALL", f"{unknown} ON {same} GROUP BY ALL")
+        found = [_run(request, query).cast(types) for query in queries]
+        counts.append(DatasetCoverage(part.name, pa.concat_tables(found)))
     return Coverage(source.name, tuple(columns), tuple(counts), "cell" if parts[0].join_key else "row")
-
-
-def _sorted(table: pa.Table, columns: Sequence[int]) -> pa.Table:
-    """Return the rows ascending by some columns, whatever their names."""
-    keys = pa.table([table.column(i) for i in columns], names=[f"c{i}" for i in columns])
-    return table.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names]))
 
 
 def _columns(source: Table, by: Sequence[tuple[str, Span | None]], sql: str | None) -> list[str]:
@@ -405,32 +382,3 @@ def _run(request: Request, sql: str) -> pa.Table:
     statement = parse(sql)
     assert isinstance(statement, Select)
     return request.query(statement).arrow()
-
-
-def _seed_query(seed: str, columns: Sequence[str]) -> str:
-    shown = ", ".join(f"s.{quote_identifier(c)}" for c in columns)
-    return f"SELECT {shown}, count(*) AS cells, 0::BIGINT AS unknown FROM {seed} s GROUP BY ALL"
-
-
-def _known_query(seed: str, of: str, part: Part, columns: Sequence[str]) -> str:
-    """Return the query for the cells of the seed that a dataset has too; a key stands in it once."""
-    shown = ", ".join(f"s.{quote_identifier(c)}" for c in columns)
-    return (
-        f"SELECT {shown}, count(*) AS cells, 0::BIGINT AS unknown FROM {seed} s "
-        f"JOIN {of} d ON {_same_cell(part)} GROUP BY ALL"
-    )
-
-
-def _unknown_query(seed: str, of: str, part: Part, columns: Sequence[str]) -> str:
-    """Return the query for the cells that only the dataset has."""
-    shown = ", ".join(
-        (f"d.{quote_identifier(c)}" if c in part.join_key else "NULL") + f" AS {quote_identifier(c)}" for c in columns
-    )
-    return (
-        f"SELECT {shown}, 0::BIGINT AS cells, count(*) AS unknown FROM {of} d "
-        f"ANTI JOIN {seed} s ON {_same_cell(part)} GROUP BY ALL"
-    )
-
-
-def _same_cell(part: Part) -> str:
-    return " AND ".join(f"s.{quote_identifier(c)} = d.{quote_identifier(c)}" for c in part.join_key)

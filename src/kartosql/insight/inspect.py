@@ -41,12 +41,12 @@ def _explain(request: Request, statement: Explain) -> ReportQuery:
             pass
         return ReportQuery(replace(query.report, actual=query.stats), "explain", statement.format, query.stats)
     if statement.kind == "cost":
-        from kartosql.insight.cost import cost
+        from kartosql.insight.explain import cost
 
         took = {name: n - before[name] for name, n in request.session.mounts.counter.to_dict().items()}
         content = cost(request.session.mounts, report, took, request.session.settings["max_bytes"])
     elif statement.kind == "why":
-        from kartosql.insight.why import why
+        from kartosql.insight.explain import why
 
         content = why(report, statement.file or "", request.session.mounts.display_name)
     return ReportQuery(content, "explain", statement.format)

@@ -29,7 +29,7 @@ from kartosql.tables.names import Tables, quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report, dict_of, table_of
+from kartosql.text.report import Report, table_of
 from kartosql.text.sizes import counted, human_bytes, human_seconds
 from kartosql.text.version import VERSION
 
@@ -290,13 +290,11 @@ class Certificate(Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as JSON-able dictionary."""
-        tables = [{"table": name, "files": count} for name, count in self.tables]
-        return {**dict_of(self), "tables": tables, "answers": list(map(dict_of, self.answers))}
+        return {**super().to_dict(), "tables": [{"table": name, "files": count} for name, count in self.tables]}
 
     def table(self) -> pa.Table:
         """Return one row per answer."""
-        types = {"rows": pa.int64(), "files": pa.int64(), "bytes": pa.int64(), "seconds": pa.float64()}
-        return table_of(self.answers, Answer, types, pa.string())
+        return table_of(self.answers, Answer)
 
     def _rows(self) -> list[list[str]]:
         return [
@@ -328,12 +326,10 @@ class Certificate(Report):
         """Return the certificate as a piece of HTML."""
         facts = [(markup.text(name), markup.text(text)) for name, text in self._facts()]
         rows = [[markup.text(cell) for cell in row] for row in self._rows()]
-        notes = [f"<li>{markup.text(f'{a.by}: {a.note}')}</li>" for a in self.answers if a.note]
+        notes = [f"{a.by}: {a.note}" for a in self.answers if a.note]
         verdict = f"<p><b>{markup.text(self.verdict.upper())}</b> {markup.text(self.because or '')}</p>"
-        listed = "<ul>" + "".join(notes) + "</ul>" if notes else ""
-        return markup.fragment(
-            verdict, markup.table(("", ""), facts), markup.table(_HEAD, rows, right=(1, 3, 4, 5)), listed
-        )
+        answers = markup.table(_HEAD, rows, right=(1, 3, 4, 5))
+        return markup.fragment(verdict, markup.table(("", ""), facts), answers, markup.listed(notes) if notes else "")
 
 
 def verify(request: Request, statement: Verify) -> Certificate:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan, Step
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report
+from kartosql.text.report import Report, table_of
 from kartosql.text.sizes import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -229,17 +229,9 @@ class ScanReport(Report):
 
     def table(self) -> pa.Table:
         """Return the lines of all table occurrences, and one about the engine, as an Arrow table."""
-        import pyarrow as pa
-
         lines = [ReportLine("", decided_by="engine", note=f"{self.engine} ({self.engine_reason})")]
         lines += [line for scan in self.scan.occurrences for line in self.lines(scan)]
-        columns = {
-            f.name: pa.array(
-                [getattr(line, f.name) for line in lines], pa.int64() if "int" in str(f.type) else pa.string()
-            )
-            for f in fields(ReportLine)
-        }
-        return pa.table(columns)
+        return table_of(lines, ReportLine)
 
     def html(self) -> str:
         """Return the report as a piece of HTML; all text is escaped."""

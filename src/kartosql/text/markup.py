@@ -28,6 +28,11 @@ def code(value: object) -> str:
     return f"<code>{text(value)}</code>"
 
 
+def listed(items: Iterable[object]) -> str:
+    """Return a list of texts."""
+    return "<ul>" + "".join(f"<li>{text(item)}</li>" for item in items) + "</ul>"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Container[int] = ()) -> str:
     """Return a table; the cells are HTML already, the head is text."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """A report: ``str()`` is plain text, and notebooks show the HTML."""
+    """A report, a data class: ``str()`` is plain text, and notebooks show the HTML."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able dictionary."""
-        raise NotImplementedError
+        return {name: _plain(value) for name, value in _fields(self).items()}
 
     def table(self) -> pa.Table:
         """Return it as a table with a column per fact."""
@@ -32,16 +32,30 @@ class Report:
         return self.html()
 
 
-def dict_of(item: Any) -> dict[str, Any]:
-    """Return the fields of a data class as a JSON-able dictionary."""
-    found = {f.name: getattr(item, f.name) for f in fields(item)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+def _fields(item: Any) -> dict[str, Any]:
+    return {f.name: getattr(item, f.name) for f in fields(item)}
 
 
-def table_of(items: Iterable[Any], kind: type, types: dict[str, pa.DataType], default: pa.DataType) -> pa.Table:
-    """Return the fields of data classes of one ``kind`` as columns, each of its type or else of the ``default``."""
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return {n: _plain(v) for n, v in _fields(value).items()} if is_dataclass(value) else value
+
+
+def table_of(items: Iterable[Any], kind: type) -> pa.Table:
+    """Return the fields of data classes of one ``kind`` as columns, whose types follow from their annotations."""
     import pyarrow as pa
 
+    types = {
+        "str": pa.string(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "bool": pa.bool_(),
+        "tuple[str, ...]": pa.list_(pa.string()),
+    }
     rows = list(items)
-    columns = {f.name: [getattr(row, f.name) for row in rows] for f in fields(kind)}
-    return pa.table({name: pa.array(values, types.get(name, default)) for name, values in columns.items()})
+    columns = {
+        f.name: ([getattr(row, f.name) for row in rows], types[str(f.type).removesuffix(" | None")])
+        for f in fields(kind)
+    }
+    return pa.table({name: pa.array(*column) for name, column in columns.items()})

@@ -16,9 +16,9 @@ def calls(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
     ``values`` are the arguments by kind, one of each call at least is of a kind in ``asked``. Of these kinds each
     has a value for each place; of others each value is taken.
     """
-    for name in sorted(functions.names()):
-        for pattern, _, _ in functions.RULES[name]:
-            for kinds in _kinds(pattern.fullmatch, "".join(values), asked):
+    for name in sorted(functions.RULES):
+        for rule in functions.RULES[name]:
+            for kinds in _kinds(rule.pattern.fullmatch, "".join(values), asked):
                 # One value of what is asked for: the first of its kind at the first place, the second at the second.
                 taken = [values[k][at : at + 1] if k in asked else values[k] for at, k in enumerate(kinds)]
                 for args in itertools.product(*taken):
@@ -27,11 +27,10 @@ def calls(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
 
 def aggregated(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
     """Yield a call of each aggregate that has a rule, as ``calls`` does."""
-    known = [(name, pattern.fullmatch) for name, pattern, _ in aggregates._RULES]
-    known += [(name, lambda kinds: kinds in tuple("dihumf")) for name in aggregates._STATISTICS]
-    for name, matches in known:
+    for name, pattern, _ in aggregates._RULES:
         if name != "count_star":
-            yield from (f"{name}({arg})" for kinds in _kinds(matches, "".join(values), asked) for arg in values[kinds])
+            found = _kinds(pattern.fullmatch, "".join(values), asked)
+            yield from (f"{name}({arg})" for kinds in found for arg in values[kinds])
 
 
 def windowed(values: Mapping[str, Sequence[str]], asked: str) -> Iterator[str]:
@@ -52,4 +51,4 @@ def _kinds(matches: Callable[[str], object], known: str, asked: str) -> Iterator
 
 def comparisons() -> list[str]:
     """Return the operators that compare two values."""
-    return [op for op in expressions._BY_NAME if op != "!="]
+    return list(expressions._COMPARISONS.values())

@@ -14,7 +14,6 @@ import golden
 import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from engines.spark.spark_rows import comparable, on_duckdb, on_spark
-from kartosql.engines.spark import file_queries
 from kartosql.engines.spark.scan import ScanFrames
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
@@ -169,7 +168,7 @@ def test_a_store_in_memory_is_out_of_reach(spark: Any) -> None:
 def test_more_ways_than_are_read_natively_are_read_by_arrow(
     spark: Any, local: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_queries, "MAX_GROUPS", 1)
+    monkeypatch.setattr("kartosql.engines.spark.scan.MAX_GROUPS", 1)
     files = {"p=1": {"x": [1], "y": pa.nulls(1)}, "p=2": {"x": pa.nulls(1), "y": ["b"]}, "p=3": {"x": [3], "y": ["c"]}}
     put(local, "t", {"p": pa.int64(), "x": pa.int64(), "y": pa.string()}, files, partition_keys=["p"])
     assert len(same(spark, kartosql.connect(local.root), "SELECT * FROM t")) == 3
@@ -287,7 +286,7 @@ def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: A
 def test_workers_need_pyarrow_and_nothing_of_ours() -> None:
     from pyspark import cloudpickle
 
-    from kartosql.engines.spark.file_queries import decoder
+    from kartosql.engines.spark.scan import decoder
 
     content = parquet({"x": pa.array([1, 2], pa.uint8()), "y": ["a", "b"]})
     sent = cloudpickle.dumps(decoder({"x": pa.uint64(), "y": pa.string()}, ["p"]))

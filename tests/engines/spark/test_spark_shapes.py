@@ -30,26 +30,26 @@ def put(store: Store, key: str, rows: pa.Table) -> tuple[str, int]:
 
 
 def test_a_file_written_anew_is_read_anew_with_the_table_that_names_it(store):
-    shapes, before = FileShapes(store), Table()
+    shapes, before = FileShapes(), Table()
     old = put(store, "t/a.parquet", pa.table({"x": [1, 2]}))
-    (number,) = shapes.of(before, [old])
+    (number,) = shapes.of(store, before, [old])
     new = put(store, "t/a.parquet", pa.table({"y": [1, 2]}))
     assert new == old  # neither its key nor its size tells
-    assert shapes.of(before, [new]) == [number]
-    (other,) = shapes.of(Table(), [new])
+    assert shapes.of(store, before, [new]) == [number]
+    (other,) = shapes.of(store, Table(), [new])
     assert [*shapes.shape(number)] == ["x"]
     assert [*shapes.shape(other)] == ["y"]
 
 
 def test_each_footer_is_read_once_and_each_schema_told_once(store):
-    shapes, table = FileShapes(store), Table()
+    shapes, table = FileShapes(), Table()
     files = [put(store, f"t/{n}.parquet", pa.table({"x": [n]})) for n in range(5)]
     files.append(put(store, "t/z.parquet", pa.table({"z": [1]})))
-    numbers = shapes.of(table, files)
+    numbers = shapes.of(store, table, files)
     assert len({*numbers[:5]}) == 1
     assert numbers[5] != numbers[0]
     reads = store.counter.reads
-    assert shapes.of(table, [*files, *files]) == numbers * 2
+    assert shapes.of(store, table, [*files, *files]) == numbers * 2
     assert store.counter.reads == reads
 
 
@@ -57,5 +57,5 @@ def test_each_footer_is_read_once_and_each_schema_told_once(store):
 def test_what_is_no_parquet_file_is_corrupt(store, data):
     store.put("t/a.parquet", data)
     with pytest.raises(FormatError, match="t/a") as e:
-        FileShapes(store).of(Table(), [("t/a.parquet", len(data))])
+        FileShapes().of(store, Table(), [("t/a.parquet", len(data))])
     assert e.value.code == "corrupt-file"

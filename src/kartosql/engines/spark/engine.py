@@ -53,13 +53,6 @@ SETTINGS: Mapping[str, str] = {
 _shapes: weakref.WeakKeyDictionary[Files, FileShapes] = weakref.WeakKeyDictionary()
 
 
-def shapes_of(store: Files) -> FileShapes:
-    """Return what is remembered of the files of a store."""
-    if store not in _shapes:
-        _shapes[store] = FileShapes(store)
-    return _shapes[store]
-
-
 class Nothing:
     """Stands for what a run read where the engine does not count it."""
 
@@ -157,7 +150,7 @@ class SparkStatement:
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
         store = self._files.store
-        frames = ScanFrames(self._spark, store, shapes_of(store))
+        frames = ScanFrames(self._spark, store, _shapes.setdefault(store, FileShapes()))
         for found in scan.occurrences:
             frames.frame(found).createOrReplaceTempView(_view(found.occurrence.id))
         for occurrence in query.occurrences:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -47,23 +48,21 @@ class Reading:
 class FileShapes:
     """Remembers the schemas of files."""
 
-    def __init__(self, store: Files) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._cache = FooterCache()
         self._shapes: dict[int, Shape] = {}
         self._tail = TAIL
 
-    def of(self, table: object, files: Sequence[tuple[str, int]]) -> list[int]:
+    def of(self, store: Files, table: object, files: Sequence[tuple[str, int]]) -> list[int]:
         """Return the number of the shape of each file of a table, given key and size; raises ``corrupt-file``."""
         with self._cache.lock:
             schemas = self._cache.facts(table).schemas
             missing = [f for f in dict.fromkeys(files) if f not in schemas]
             self._cache.make_room(len(missing))
             missing = [f for f in dict.fromkeys(files) if f not in schemas]
-            if self._store.is_local:
-                footers: Iterable[bytes] = map(self._footer, missing)  # one by one, so that one is held at a time
-            else:
-                footers = self._store.map(self._footer, missing)
+            read = partial(self._footer, store)
+            # Local ones one by one, so that one is held at a time.
+            footers: Iterable[bytes] = map(read, missing) if store.is_local else store.map(read, missing)
             for file, footer in zip(missing, footers, strict=True):
                 schemas[file] = self._number(file[0], footer)
             return [schemas[f] for f in files]
@@ -79,10 +78,10 @@ class FileShapes:
             self._shapes[number] = next((known for known in self._shapes.values() if known == shape), shape)
         return number
 
-    def _footer(self, file: tuple[str, int]) -> bytes:
+    def _footer(self, store: Files, file: tuple[str, int]) -> bytes:
         key, size = file
         try:
-            found = read_footer(self._store, key, size, self._tail)
+            found = read_footer(store, key, size, self._tail)
         except OSError:
             raise corrupt_file(f"{key}: it cannot be read") from None
         if found is None:

@@ -49,23 +49,22 @@ class FileColumn:
 
 def relation(
     spark: SparkSession,
-    format_: str,
     root: str,
     paths: Sequence[str],
     sizes: Sequence[int],
-    stored: Mapping[str, str],
+    stored: Mapping[str, str] | None,
     columns: Sequence[FileColumn],
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Return the rows of files as a DataFrame: the columns ``stored`` in them (name to Spark type), then ``columns``.
 
-    ``format_`` is ``parquet`` or ``binary``; the latter gives one row per file, with its bytes as
-    ``content``. ``paths`` are URLs of Hadoop, not encoded.
+    Without ``stored`` there is one row per file, with its bytes as ``content``. ``paths`` are URLs of Hadoop, not
+    encoded.
     """
     from pyspark.sql import DataFrame
 
     partition = _struct({c.name: spark_type(c.type) for c in columns})
-    data = _struct(stored) if format_ == "parquet" else None
+    data = None if stored is None else _struct(stored)
     given = {**OPTIONS, **(options or {})}
     texts = [text.encode() for pair in given.items() for text in pair]
     encoded = b"".join([_texts(texts), _texts([p.encode() for p in paths]), _longs(sizes), *map(_encoded, columns)])
@@ -158,7 +157,7 @@ def _warm(spark: SparkSession) -> None:
 def _tried(spark: SparkSession) -> None:
     """Do what a scan does, over no file."""
     session = isolated(spark)
-    frame = relation(session, "parquet", "file:///", [], [], {"x": "INT"}, [FileColumn("p", pa.string(), [])])
+    frame = relation(session, "file:///", [], [], {"x": "INT"}, [FileColumn("p", pa.string(), [])])
     frame.createOrReplaceTempView("rows")
     session.sql("SELECT p0.x AS x FROM (SELECT x, p FROM rows) p0 WHERE p0.p = 'a'")
     session.catalog.tableExists("rows")

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.engines.spark.file_queries import FileQueries, check_comparable
-from kartosql.engines.spark.file_shapes import FileShapes
-from kartosql.engines.spark.listing import moved
+from kartosql.engines.base import corrupt_file, schema_mismatch
+from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, RowRequest
+from kartosql.engines.spark.file_shapes import FileShapes, Reading, is_void, reading
+from kartosql.engines.spark.listing import FileColumn, moved, relation
 from kartosql.engines.spark.session import isolated, refuse_connect
-from kartosql.engines.spark.types import is_supported, stored_type
+from kartosql.engines.spark.stores import Places
+from kartosql.engines.spark.types import is_supported, quote, spark_type, stored_type, text_literal
 from kartosql.errors import FormatError, NotPortable
+from kartosql.formats.partition_table import Variant
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.store import Files
-from kartosql.tables.table import Changelog, Table
+from kartosql.tables.table import Changelog, FileTable, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 # Only what reading depends on; the plan of a scan keeps the session that made it.
 READING = {
@@ -50,7 +57,7 @@ class ScanFrames:
         refuse_connect(spark)
         self._spark = spark
         self._reading = isolated(spark, READING)
-        self._files = FileQueries(self._reading, store, shapes or FileShapes(store))
+        self._files = FileQueries(self._reading, store, shapes or FileShapes())
         self._leave_out = leave_out
         self.left_out: set[str] = set()
 
@@ -64,47 +71,38 @@ class ScanFrames:
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch`` for files that cannot be
         read, ``not-portable`` for types that Spark does not have, ``store-unreachable``.
         """
-        return moved(self._reading.sql(self._body(scan)), self._spark)
-
-    def _body(self, scan: OccurrenceScan) -> str:
-        """Return the query over exactly the files of a scan, as ``engines.duckdb.relations`` has it."""
-        source, used = scan.occurrence.source, scan.occurrence.columns
-        available = {c for p in scan.parts for c in p.part.columns}
-        columns = [c for c in source.columns if c in available and self._is_wanted(source, c, used)]
-        return self._files.empty(source, columns) if scan.is_empty else self._files.over_files(scan, columns, {})
-
-    def _is_wanted(self, source: Table, column: str, used: frozenset[str] | None) -> bool:
-        if used is not None and column not in used:
-            return False
-        try:
-            _check_type(source, column)
-        except (FormatError, NotPortable):
-            if not self._leave_out:
-                raise
-            self.left_out.add(column)
-            return False
-        return True
+        columns = _columns(scan, self.left_out if self._leave_out else None)
+        source, files = scan.occurrence.source, self._files
+        query = files.empty(source, columns) if scan.is_empty else files.over_files(scan, columns, {})
+        return moved(self._reading.sql(query), self._spark)
 
 
 def check_types(scan: OccurrenceScan) -> None:
     """Raise what the DataFrame of a table occurrence would raise for the types of its columns."""
-    source, used = scan.occurrence.source, scan.occurrence.columns
-    available = {c for p in scan.parts for c in p.part.columns}
-    for column in source.columns:
-        if column in available and (used is None or column in used):
-            _check_type(source, column)
+    _columns(scan)
     for part in scan.parts:
         if isinstance(part.part.rows, Changelog) and not scan.is_empty:
             for column in () if part.part.rows.key else part.part.rows.compared:
                 check_comparable(part.part.table.types[column])
 
 
-def _check_type(source: Table, column: str) -> None:
-    try:
-        stored_type(source.columns[column])
-    except (FormatError, NotPortable) as e:
-        e.message = f"{source.name}.{column}: {e.message}"
-        raise
+def _columns(scan: OccurrenceScan, left_out: set[str] | None = None) -> list[str]:
+    """Return the columns that are read; those of types that Spark does not have are an error, or ``left_out``."""
+    source, used = scan.occurrence.source, scan.occurrence.columns
+    available = {c for p in scan.parts for c in p.part.columns}
+    found = []
+    for column in source.columns:
+        if column not in available or (used is not None and column not in used):
+            continue
+        try:
+            stored_type(source.columns[column])
+            found.append(column)
+        except (FormatError, NotPortable) as e:
+            if left_out is None:
+                e.message = f"{source.name}.{column}: {e.message}"
+                raise
+            left_out.add(column)
+    return found
 
 
 def stored_columns(source: Table) -> pa.Table:
@@ -121,3 +119,298 @@ def _stored(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
         raise NotPortable(
             f"{column!r} holds values that Spark does not have: {e}", hint="Use engine='duckdb'."
         ) from None
+
+
+Batches = Iterator[Any]
+
+
+def decoder(columns: Mapping[str, pa.DataType], constants: Sequence[str]) -> Callable[[Batches], Batches]:
+    """Return a function for ``mapInArrow``: from files, one per row, to the rows in them.
+
+    It takes ``path`` and ``content`` of each file, and ``constants``, columns that all rows of a
+    file share. It returns the columns as c0, c1, ..., then the constants, then ``ROW``. All that
+    it needs is in it, so workers need pyarrow and nothing else.
+    """
+    names, shared = list(columns), list(constants)
+    # Arrow's nanoseconds end in 2262, and old timestamps of 12 bytes do not.
+    coerce = None if any(pa.types.is_timestamp(t) and t.unit == "ns" for t in columns.values()) else "us"
+    declared = pa.schema([pa.field(f"c{i}", t) for i, t in enumerate(columns.values())]).serialize().to_pybytes()
+    stored = pa.schema([pa.field(f"c{i}", stored_type(t)) for i, t in enumerate(columns.values())])
+    stored_bytes, row_name = stored.serialize().to_pybytes(), ROW
+
+    def decode(batches: Batches) -> Batches:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = pa.ipc.read_schema(pa.BufferReader(declared)).types
+        targets = pa.ipc.read_schema(pa.BufferReader(stored_bytes)).types
+        for batch in batches:
+            for at in range(batch.num_rows):
+                path = batch.column("path")[at].as_py()
+                try:
+                    content = pa.py_buffer(batch.column("content")[at].as_buffer())
+                    table = pq.read_table(
+                        pa.BufferReader(content),
+                        columns=names,
+                        partitioning=None,
+                        coerce_int96_timestamp_unit=coerce,
+                    )
+                    found = [table.column(n).combine_chunks() for n in names]
+                    arrays = [v.cast(t) for v, t in zip(found, types, strict=True)]
+                except (pa.ArrowException, OSError, KeyError, ValueError) as e:
+                    raise RuntimeError(f"kartosql:corrupt-file:{path}: {str(e).splitlines()[0]}") from None
+                try:
+                    arrays = [v.cast(t) for v, t in zip(arrays, targets, strict=True)]
+                except pa.ArrowException:
+                    raise RuntimeError("kartosql:nanoseconds") from None
+                count = table.num_rows
+                repeated = pa.array([at], pa.int64()).take(pa.array([0] * count, pa.int64()))
+                arrays += [batch.column(n).take(repeated) for n in shared]
+                arrays.append(pa.array(range(count), pa.int64()))
+                arrays = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
+                yield pa.RecordBatch.from_arrays(arrays, [*(f"c{i}" for i in range(len(names))), *shared, row_name])
+
+    return decode
+
+
+_VALID = "__kartosql_valid_"
+MAX_GROUPS = 8  # differently written files of one table that are read each in their own way
+_numbers = count()
+
+
+class FileQueries(RelationBuilder[pa.DataType]):
+    """Makes queries over files of tables, for a session in which they are read.
+
+    ``shapes`` remembers schemas of files over several statements.
+    """
+
+    def __init__(self, session: SparkSession, store: Files, shapes: FileShapes) -> None:
+        self._session = session
+        self._store = store
+        self._shapes = shapes
+        self._access = FileAccess(store)
+        self._places = Places(store)
+
+    # -- the SQL of Spark ------------------------------------------------------------------------
+
+    def quoted(self, name: str) -> str:
+        """Return a name as an identifier."""
+        return quote(name)
+
+    def null(self, type_: pa.DataType) -> str:
+        """Return NULL as a value of a type."""
+        return f"CAST(NULL AS {spark_type(type_)})"
+
+    def as_group(self, name: str, type_: pa.DataType) -> str:
+        """Return a column that rows are counted by; raises ``not-portable`` for values that Spark cannot compare."""
+        check_comparable(type_)
+        return name
+
+    def raised(self, message: str, value: str) -> str:
+        """Return an integer that fails when it is computed, with a message and a value behind it."""
+        return f"CAST(raise_error(concat({text_literal(message)}, CAST({value} AS STRING))) AS INT)"
+
+    def repeated(self, query: str, shown: Sequence[str]) -> str:
+        """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
+        repeated = f"LATERAL VIEW explode(sequence(1, greatest({OP}, 1))) AS __kartosql_n"
+        return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM ({query}) {repeated} WHERE {OP} > 0"
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
+        """Yield queries that together give the rows of files; see RelationBuilder."""
+        for variant in table.variants(files):
+            yield from self._variant(table, variant, wanted)
+
+    def _variant(self, table: FileTable, variant: Variant, wanted: RowRequest) -> Iterator[str]:
+        own = table.types if variant.types is None else variant.types
+        stored_in = [c for c in wanted.names if c not in table.partition_keys]
+        # Columns that files with columns of their own lack are NULL, and so are those without a type.
+        missing = [c for c in stored_in if variant.types is not None and pa.types.is_null(own.get(c, pa.null()))]
+        declared = {c: wanted.types.get(c, own[c]) for c in stored_in if c not in missing}
+        for group, readings in self._groups(table, variant.files, declared):
+            shared, nullable = with_validity(self._file_columns(table, group, wanted))
+            view = self._view(table, group, declared, readings, shared, ordered=wanted.ordered)
+            if readings is None:
+                values = {c: f"c{i}" for i, c in enumerate(declared)}
+            else:
+                values = {c: self.null(declared[c]) if r is None else r.of(c) for c, r in readings.items()}
+            if variant.types is not None:
+                values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
+                values |= {c: self.null(table.types[c]) for c in missing}
+            values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
+            items = [f"{values[c]} AS {quote(name)}" for c, name in wanted.names.items()]
+            items += [quote(name) for name in wanted.codes]
+            items += [FILE, ROW] if wanted.ordered else []
+            yield f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {view}"
+
+    def _file_columns(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> list[FileColumn]:
+        partitions = table.partitions
+        folders = [partitions.part_of_file[f] for f in files]
+        found = [
+            FileColumn(key, partitions.types[at], [partitions.columns[at][folder] for folder in folders])
+            for at, key in enumerate(table.partition_keys)
+            if key in wanted.names
+        ]
+        found += [FileColumn(name, pa.int64(), [numbers[f] for f in files]) for name, numbers in wanted.codes.items()]
+        return [*found, FileColumn(FILE, pa.int64(), files)] if wanted.ordered else found
+
+    def _view(
+        self,
+        table: FileTable,
+        files: Sequence[int],
+        declared: Mapping[str, pa.DataType],
+        readings: Mapping[str, Reading | None] | None,
+        shared: Sequence[FileColumn],
+        *,
+        ordered: bool,
+    ) -> str:
+        """Return a view over files: Spark's own reader reads them, or workers decode them with Arrow."""
+        keys = [table.files[f] for f in files]
+        sizes = [self._access.sizes[k] or 0 for k in keys]
+        places = [self._places.of(k) for k in keys]
+        location, paths = places[0][0], [place.path(key) for place, key in places]
+        stored = None if readings is None else {c: r.type for c, r in readings.items() if r is not None}
+        frame = relation(self._session, location.root, paths, sizes, stored, shared, location.options)
+        if readings is None:
+            types = [f"c{i} {spark_type(t)}" for i, t in enumerate(declared.values())]
+            types += [f"{quote(c.name)} {spark_type(c.type)}" for c in shared]
+            function = decoder(declared, [c.name for c in shared])
+            frame = frame.mapInArrow(function, ", ".join([*types, f"{ROW} BIGINT"]))
+        elif ordered:
+            frame = frame.selectExpr("*", f"_metadata.row_index AS {ROW}")
+        name = f"kartosql_rows_{next(_numbers)}"
+        frame.createOrReplaceTempView(name)
+        return name
+
+    def _shapes_of(self, table: FileTable, files: Sequence[int]) -> list[int]:
+        keys = [table.files[f] for f in files]
+        self._access.stat(keys)
+        self._store.admit(keys)
+        sizes = [self._access.sizes[k] or 0 for k in keys]
+        for key, size in zip(keys, sizes, strict=True):
+            if size == 0:
+                raise corrupt_file(f"{key}: it is empty")  # Spark would leave it out
+        return self._shapes.of(self._store, table, list(zip(keys, sizes, strict=True)))
+
+    def _groups(
+        self, table: FileTable, files: Sequence[int], declared: Mapping[str, pa.DataType]
+    ) -> list[tuple[list[int], dict[str, Reading | None] | None]]:
+        """Return files that are read in the same way, and how.
+
+        That is: a reading per column, None for one that is NULL in all of them; or None as a
+        whole where only Arrow reads them right.
+        """
+        shapes = self._shapes_of(table, files)
+        lower = [c.lower() for c in table.schema.names]
+        if any(lower.count(c.lower()) > 1 for c in declared):
+            return [(list(files), None)]  # Spark finds columns by name again when it runs, whatever their case
+        by_shape: dict[int, list[int]] = {}
+        for file, number in zip(files, shapes, strict=True):
+            by_shape.setdefault(number, []).append(file)
+        found: dict[object, tuple[list[int], dict[str, Reading | None] | None]] = {}
+        for number, listed in sorted(by_shape.items(), key=lambda item: -len(item[1])):
+            way = self._way(number, table.files[listed[0]], declared)
+            name = None if way is None else tuple(way.items())
+            if name not in found and len(found) >= MAX_GROUPS:
+                name, way = None, None
+            found.setdefault(name, ([], way))[0].extend(listed)
+        return list(found.values())
+
+    def _way(self, number: int, key: str, declared: Mapping[str, pa.DataType]) -> dict[str, Reading | None] | None:
+        shape = self._shapes.shape(number)
+        found: dict[str, Reading | None] = {}
+        arrow = False
+        for name, type_ in declared.items():
+            column = shape.get(name)
+            if column is None:
+                raise schema_mismatch(f"{key}: the column {name!r} is missing")
+            if is_void(column):
+                found[name] = None
+                continue
+            try:
+                found[name] = reading(column, type_)
+            except ValueError:
+                raise schema_mismatch(
+                    f"{key}: the column {name!r} is {column.arrow}, but {type_} in the schema of its table"
+                ) from None
+            arrow |= found[name] is None
+        return None if arrow else found
+
+    def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the type that files give to columns; those that hold only NULL are left out.
+
+        Raises ``schema-mismatch`` where files disagree.
+        """
+        found: dict[str, pa.DataType] = {}
+        for number in set(self._shapes_of(table, files)):
+            shape = self._shapes.shape(number)
+            for name in columns:
+                column = shape.get(name)
+                if column is None or is_void(column):
+                    continue
+                type_ = stored_type(column.arrow)
+                if not found.setdefault(name, type_).equals(type_):
+                    raise schema_mismatch(
+                        f"{table.files[files[0]]} and others: the column {name!r} is {found[name]} and {type_} "
+                        "in different files"
+                    )
+        return found
+
+
+def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
+    """Return the expression for a value of type ``given`` as one of a type to which it widens."""
+    if stored_type(given).equals(stored_type(wanted)):
+        return value
+    t = pa.types
+    if t.is_struct(given) and t.is_struct(wanted):
+        known = {f.name: f.type for f in given}
+        members = []
+        for field in wanted:
+            member = f"CAST(NULL AS {spark_type(field.type)})"
+            if field.name in known:
+                member = converted(f"{value}.{quote(field.name)}", known[field.name], field.type, depth)
+            members += [text_literal(field.name), member]
+        return f"IF({value} IS NULL, NULL, named_struct({', '.join(members)}))"
+    if t.is_list(given) and t.is_list(wanted):
+        item = converted(f"i{depth}", given.value_type, wanted.value_type, depth + 1)
+        return f"transform({value}, i{depth} -> {item})"
+    if t.is_map(given) and t.is_map(wanted):
+        item = converted(f"i{depth}", given.item_type, wanted.item_type, depth + 1)
+        return f"transform_values({value}, (k{depth}, i{depth}) -> {item})"
+    return f"CAST({value} AS {spark_type(wanted)})"
+
+
+def with_validity(columns: Sequence[FileColumn]) -> tuple[list[FileColumn], dict[str, str]]:
+    """Return columns without NULL, and the expressions for those that had some."""
+    found: list[FileColumn] = []
+    values: dict[str, str] = {}
+    for at, column in enumerate(columns):
+        if None not in column.values:
+            found.append(column)
+            continue
+        given: Any = next((v for v in column.values if v is not None), None)
+        if given is None:
+            values[column.name] = f"CAST(NULL AS {spark_type(column.type)})"
+            continue
+        name = f"{_VALID}{at}"
+        found.append(FileColumn(column.name, column.type, [given if v is None else v for v in column.values]))
+        found.append(FileColumn(name, pa.int64(), [int(v is not None) for v in column.values]))
+        values[column.name] = f"IF({quote(name)} = 1, {quote(column.name)}, NULL)"
+    return found, values
+
+
+def check_comparable(type_: pa.DataType) -> None:
+    """Raise ``not-portable`` for values of records that Spark cannot compare."""
+    if _holds_map(type_):
+        raise NotPortable(
+            "Records with maps cancel each other, which Spark cannot compare.", hint="Use engine='duckdb' or 'auto'."
+        )
+
+
+def _holds_map(type_: pa.DataType) -> bool:
+    if pa.types.is_map(type_):
+        return True
+    if pa.types.is_struct(type_):
+        return any(_holds_map(f.type) for f in type_)
+    return bool(pa.types.is_list(type_)) and _holds_map(type_.value_type)

@@ -35,16 +35,12 @@ def maker(spark: SparkSession) -> Any:
     """
     context: Any = spark._sc
     with _java_lock:
-        found = getattr(context, "_kartosql_maker", None)
-        if found is None:
-            found = context._kartosql_maker = _compiled(spark)
-    return found
+        if not hasattr(context, "_kartosql_maker"):
+            context._kartosql_maker = _compiled(context, spark._jvm, spark._jsparkSession)
+    return context._kartosql_maker
 
 
-def _compiled(spark: SparkSession) -> Any:
-    context: Any = spark._sc
-    jvm: Any = spark._jvm
-    java: Any = spark._jsparkSession
+def _compiled(context: Any, jvm: Any, java: Any) -> Any:
     source = resources.files("kartosql.engines.spark").joinpath("ListedFiles.java").read_text("utf-8")
     try:
         compiler = getattr(jvm, "org.codehaus.janino.SimpleCompiler")()
@@ -62,11 +58,15 @@ def _compiled(spark: SparkSession) -> Any:
 
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (.*?)(?: SQLSTATE: \w+)?(?:\n|$)")
-_REFUSED = re.compile(r"\[USER_RAISED_EXCEPTION\] " + re.escape(REFUSED) + r"([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
-_OVERFLOW = re.compile(
-    r"^(?:[\w.: ]*ArithmeticException: )?(?:long|integer) overflow", re.MULTILINE
-)  # of Java, without a condition
-_TOO_LARGE = re.compile(r"cannot be represented as Decimal\(38, \d+\)|[Oo]verflow in sum of decimals")
+_RAISED = r"\[USER_RAISED_EXCEPTION\] " + re.escape(REFUSED) + r"([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)"
+_OVERFLOW = r"^(?:[\w.: ]*ArithmeticException: )?(?:long|integer) overflow"  # of Java, without a condition
+_TOO_LARGE = r"cannot be represented as Decimal\(38, \d+\)|[Oo]verflow in sum of decimals"
+_REFUSALS = (
+    (re.compile(_RAISED), "Spark would not treat {} as DuckDB does."),
+    (re.compile("kartosql:nanoseconds"), "The data hold nanoseconds, which Spark does not have."),
+    (re.compile(_OVERFLOW, re.MULTILINE), "Spark would not treat so far a date as DuckDB does."),
+    (re.compile(_TOO_LARGE), "Spark has no numbers of more than 38 digits."),
+)
 _CORRUPT = re.compile(r"kartosql:corrupt-file:([^\n]*)")
 # Conditions that tell of a value, not of the statement or of Spark.
 _VALUES = (
@@ -93,17 +93,10 @@ def translate(error: BaseException, *, interrupted: bool, timed_out: bool) -> Ka
     text = str(error)
     if interrupted or ("cancelled" in text and "SPARK_JOB_CANCELLED" in text):
         return ExecutionError("The statement was interrupted.", code="interrupted")
-    refused = _REFUSED.search(text)
-    if refused:
-        return NotPortable(f"Spark would not treat {refused[1].strip()} as DuckDB does.", hint=_HINT)
-    if "kartosql:nanoseconds" in text:
-        return NotPortable("The data hold nanoseconds, which Spark does not have.", hint=_HINT)
-    if _OVERFLOW.search(text):
-        return NotPortable("Spark would not treat so far a date as DuckDB does.", hint=_HINT)
-    if _TOO_LARGE.search(text):
-        return NotPortable("Spark has no numbers of more than 38 digits.", hint=_HINT)
-    corrupt = _CORRUPT.search(text)
-    if corrupt:
+    for pattern, message in _REFUSALS:
+        if refused := pattern.search(text):
+            return NotPortable(message.format(*map(str.strip, refused.groups())), hint=_HINT)
+    if corrupt := _CORRUPT.search(text):
         return corrupt_file(corrupt[1].strip())
     return _by_condition(text, type(error).__name__)
 
@@ -115,8 +108,7 @@ def _by_condition(text: str, kind: str) -> KartosqlError:
             return ExecutionError(message, code="invalid-value")
     for condition, message in found:
         if condition.startswith("FAILED_READ_FILE"):
-            missing = "FILE_NOT_EXIST" in condition or "FileNotFoundException" in text
-            if missing:
+            if "FILE_NOT_EXIST" in condition or "FileNotFoundException" in text:
                 return StoreError(message, code="missing-file", hint="A data file was removed while it was read.")
             return corrupt_file(message)
     if "OutOfMemoryError" in text:

@@ -7,22 +7,156 @@ has nothing left to decide. What has no rule here is refused with ``not-portable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kartosql.engines.spark.portable.aggregates import Aggregates, Windows
-from kartosql.engines.spark.portable.casts import cast
-from kartosql.engines.spark.portable.constants import Constants, Fold, Node
-from kartosql.engines.spark.portable.duckdb_types import BIGINT, Type, identifier, read_type
-from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, SparkColumn
-from kartosql.engines.spark.portable.joins import JoinBuilder, JoinWriter, Marked, SparkRelation
+from kartosql.engines.spark.portable.aggregates import Aggregates
+from kartosql.engines.spark.portable.casts import cast, raises
+from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Fold, Node, constants_of
+from kartosql.engines.spark.types import BIGINT, BOOLEAN, SparkExpression, Type, identifier, read_type
 from kartosql.errors import NotPortable, Span
 
 View = tuple[str, str]  # schema and name of a table in DuckDB
 _GROUPABLE = COMPARABLE + "lS"
 _MAX_LIMIT = 2**31 - 1
 _MAX_SETS = 64
+
+
+_WORDS = {
+    "INNER": "JOIN",
+    "LEFT": "LEFT JOIN",
+    "RIGHT": "RIGHT JOIN",
+    "FULL": "FULL JOIN",
+    "OUTER": "FULL JOIN",
+    "SEMI": "LEFT SEMI JOIN",
+    "ANTI": "LEFT ANTI JOIN",
+}
+SAME, OTHER, EQUAL = "COMPARE_NOT_DISTINCT_FROM", "COMPARE_DISTINCT_FROM", "COMPARE_EQUAL"
+_SEVERAL = "More than one row returned by a subquery used as an expression"
+
+
+@dataclass(frozen=True)
+class SparkRelation:
+    """A FROM clause, and what else a SELECT over it has to have; ``columns`` are in scope there.
+
+    Names of columns are unique in the whole statement, so that none needs a qualifier.
+    """
+
+    source: str | None  # None for one row without columns
+    columns: tuple[SparkExpression, ...]
+    where: tuple[str, ...] = ()
+    order: str = ""
+    limit: str = ""
+    simple: bool = True  # whether the source is a single item
+
+    def select(self, items: Sequence[str], *, distinct: bool = False) -> str:
+        """Return the SELECT of some expressions."""
+        text = f"SELECT {'DISTINCT ' if distinct else ''}{', '.join(items) or 'true'}"
+        if self.source is not None:
+            text += f" FROM {self.source}"
+        elif self.where:
+            text += " FROM (SELECT true)"
+        if self.where:
+            text += f" WHERE {' AND '.join(self.where)}"
+        if self.order:
+            text += f" ORDER BY {self.order}"
+        return text + self.limit
+
+    def filtered(self, conditions: Sequence[str]) -> SparkRelation:
+        """Return the rows that satisfy conditions; not for relations with a limit."""
+        return replace(self, where=(*self.where, *conditions))
+
+    def of(self, positions: Sequence[int]) -> SparkRelation:
+        """Return some of the columns, in a given order."""
+        return replace(self, columns=tuple(self.columns[i] for i in positions))
+
+
+class JoinBuilder:
+    """Makes relations out of others, with names that are used nowhere else."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self.expressions: list[tuple[str, str]] = []  # common table expressions: name and query, in order
+
+    def fresh(self, letter: str = "k") -> str:
+        """Return a name that is used nowhere else."""
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    def project(
+        self,
+        relation: SparkRelation,
+        items: Sequence[SparkExpression],
+        *,
+        distinct: bool = False,
+        group: Sequence[SparkExpression] = (),
+    ) -> SparkRelation:
+        """Return the relation of some expressions over another one, ``group`` by those that begin them."""
+        columns = [SparkExpression(self.fresh(), i.type) for i in items]
+        query = relation.select([f"{i.sql} AS {c.sql}" for i, c in zip(items, columns, strict=True)], distinct=distinct)
+        return self.query(query + (f" GROUP BY {', '.join(g.sql for g in group)}" if group else ""), columns)
+
+    def query(self, query: str, columns: Sequence[SparkExpression]) -> SparkRelation:
+        """Return the relation that a query is."""
+        return SparkRelation(f"({query}) AS {self.fresh('t')}", tuple(columns))
+
+    def settled(self, relation: SparkRelation) -> SparkRelation:
+        """Return the relation as a source with nothing around it; an order without limit is dropped."""
+        if not relation.where and not relation.limit and relation.source is not None:
+            return replace(relation, order="")
+        if not relation.limit:
+            relation = replace(relation, order="")
+        return self.project(relation, relation.columns)
+
+    def item(self, relation: SparkRelation) -> SparkRelation:
+        """Return the relation as a single item of FROM."""
+        settled = self.settled(relation)
+        return settled if settled.simple else self.project(settled, settled.columns)
+
+    def unlimited(self, relation: SparkRelation) -> SparkRelation:
+        """Return the relation as one that may be filtered and ordered."""
+        return self.settled(relation) if relation.limit else relation
+
+    def shared(self, relation: SparkRelation) -> str:
+        """Make a relation a common table expression and return its name; its columns are c0, c1, ..."""
+        name = self.fresh("w")
+        items = [f"{c.sql} AS c{i}" for i, c in enumerate(relation.columns)]
+        self.expressions.append((name, relation.select(items)))
+        return name
+
+    def reference(self, name: str, columns: Sequence[SparkExpression]) -> SparkRelation:
+        """Return one reference to a common table expression."""
+        items = [SparkExpression(f"c{i}", c.type) for i, c in enumerate(columns)]
+        return self.project(SparkRelation(name, tuple(items)), items)
+
+
+@dataclass(frozen=True)
+class JoinCondition:
+    """A condition of a join: a comparison of a value of either side, or an expression over both."""
+
+    sql: str
+    comparison: str
+    left: SparkExpression | None = None
+    right: SparkExpression | None = None
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Rows with a mark that says whether a subquery holds something like them; not yet written out.
+
+    The mark is the last column. Where it only filters, a semi join takes its place.
+    """
+
+    left: SparkRelation
+    right: SparkRelation
+    conditions: tuple[JoinCondition, ...]
+    columns: tuple[SparkExpression, ...]  # of the left side that are kept
+
+    @property
+    def is_total(self) -> bool:
+        """Whether the mark is never NULL."""
+        return all(c.comparison in (SAME, OTHER) for c in self.conditions)
 
 
 @dataclass(frozen=True)
@@ -48,8 +182,7 @@ def translate(
     ``fold`` evaluates constant expressions in DuckDB, with the clock of the statement. Raises
     ``not-portable`` for all that Spark would answer differently.
     """
-    constants = Constants(fold, is_volatile)
-    constants.find(plan)
+    constants = constants_of(plan, fold, is_volatile)
     translator = Translator(views, Expressions(constants, zone, span_of))
     try:
         return translator.statement(plan)
@@ -64,10 +197,8 @@ class Translator:
         self._views = views
         self._expressions = expressions
         self._builder = JoinBuilder()
-        self._joins = JoinWriter(expressions, self._builder)
         self._aggregates = Aggregates(expressions)
-        self._windows = Windows(expressions, self._aggregates)
-        self._shared: dict[int, tuple[str, tuple[SparkColumn, ...]]] = {}
+        self._shared: dict[int, tuple[str, tuple[SparkExpression, ...]]] = {}
 
     def statement(self, plan: Node) -> Translation:
         """Return the whole statement."""
@@ -81,7 +212,7 @@ class Translator:
     def relation(self, node: Node) -> SparkRelation:
         """Return the relation of an operator; raises ``not-portable``."""
         found = self._operator(node)
-        return self._joins.written(found) if isinstance(found, Marked) else found
+        return self._written(found) if isinstance(found, Marked) else found
 
     def _operator(self, node: Node) -> SparkRelation | Marked:
         make = _OPERATORS.get(node["type"])
@@ -110,36 +241,32 @@ class Translator:
             if set(index) - {"index"}:
                 raise NotPortable("Spark cannot read such a part of a column.")
             if at >= len(node["names"]):
-                columns.append(SparkColumn("CAST(NULL AS BIGINT)", BIGINT))  # the row's number, which count(*) asks for
+                # The row's number, which count(*) asks for.
+                columns.append(SparkExpression("CAST(NULL AS BIGINT)", BIGINT))
                 continue
             alias = self._builder.fresh()
             items.append(f"{identifier(node['names'][at])} AS {alias}")
-            columns.append(SparkColumn(alias, read_type(node["returned_types"][at])))
+            columns.append(SparkExpression(alias, read_type(node["returned_types"][at])))
         return self._builder.query(f"SELECT {', '.join(items) or 'true'} FROM {identifier(view)}", columns)
 
     def _range(self, node: Node, name: str) -> SparkRelation:
-        values = [p.get("value") for p in node.get("parameters", ())]
-        if not 1 <= len(values) <= 3 or any(
-            p["type"]["id"] != "BIGINT" or p.get("is_null") for p in node["parameters"]
-        ):
-            raise NotPortable(f"Spark has no {name} over such values as DuckDB has it.")
-        numbers = [int(v or 0) for v in values]
-        if len(numbers) == 1:
-            numbers = [0, *numbers]
-        first, last, step = [*numbers, 1][:3]
+        given = node.get("parameters", ())
+        known = 1 <= len(given) <= 3 and all(p["type"]["id"] == "BIGINT" and not p.get("is_null") for p in given)
+        numbers = [int(p.get("value") or 0) for p in given] if known else [0, 0, 0]
+        first, last, step = {1: [0, *numbers, 1], 2: [*numbers, 1]}.get(len(numbers), numbers)
         if step == 0 or max(map(abs, (first, last, step))) > 2**60:
             raise NotPortable(f"Spark has no {name} over such values as DuckDB has it.")
         if name == "generate_series":
             last += 1 if step > 0 else -1
         alias = self._builder.fresh()
         query = f"SELECT id AS {alias} FROM range({first}, {last}, {step}, 1)"
-        return self._builder.query(query, [SparkColumn(alias, BIGINT)])
+        return self._builder.query(query, [SparkExpression(alias, BIGINT)])
 
     def _dummy(self, node: Node) -> SparkRelation:
-        return SparkRelation(None, (SparkColumn("CAST(NULL AS INT)", Type("INTEGER")),))
+        return SparkRelation(None, (SparkExpression("CAST(NULL AS INT)", Type("INTEGER")),))
 
     def _empty(self, node: Node) -> SparkRelation:
-        columns = [SparkColumn(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
+        columns = [SparkExpression(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
         return self._builder.project(SparkRelation(None, (), where=("false",)), columns)
 
     def _values(self, node: Node) -> SparkRelation:
@@ -151,7 +278,7 @@ class Translator:
             rows.append("(" + ", ".join(f"CAST({s} AS {t.spark()})" for s, t in zip(shown, types, strict=True)) + ")")
         names = [self._builder.fresh() for _ in types]
         query = f"SELECT * FROM VALUES {', '.join(rows)} AS {self._builder.fresh('t')}({', '.join(names)})"
-        return self._builder.query(query, [SparkColumn(n, t) for n, t in zip(names, types, strict=True)])
+        return self._builder.query(query, [SparkExpression(n, t) for n, t in zip(names, types, strict=True)])
 
     def _unnest(self, node: Node) -> SparkRelation:
         below = node["children"][0]
@@ -163,7 +290,7 @@ class Translator:
         if values.type.kind != "l":
             raise NotPortable(f"Spark does not unnest {values.type.sql()} as DuckDB does.")
         alias = self._builder.fresh()
-        element = SparkColumn(alias, values.type.element)
+        element = SparkExpression(alias, values.type.element)
         if child is None:
             return self._builder.query(f"SELECT explode({values.sql}) AS {alias}", [*columns, element])
         view = f"LATERAL VIEW explode({values.sql}) {self._builder.fresh('t')} AS {alias}"
@@ -185,18 +312,13 @@ class Translator:
             if positions[-1] == len(child.columns) and max(positions[:-1], default=0) < len(child.columns):
                 return replace(child, columns=tuple(child.columns[p] for p in positions[:-1]))
         if isinstance(child, Marked):
-            child = self._joins.written(child)
-        items = []
-        for expression in expressions:
-            found = self._expressions.render(expression, child.columns)
-            items.append(SparkColumn(found.sql, found.type))
-        return self._builder.project(child, items)
+            child = self._written(child)
+        return self._builder.project(child, [self._expressions.render(e, child.columns) for e in expressions])
 
     def _filter(self, node: Node) -> SparkRelation:
         below, conditions = self._operator(node["children"][0]), list(node["expressions"])
         found = self._by_mark(below, conditions) if isinstance(below, Marked) else self._builder.unlimited(below)
-        shown = [self._expressions.sql(c, found.columns) for c in conditions]
-        found = found.filtered(shown)
+        found = found.filtered([self._expressions.sql(c, found.columns) for c in conditions])
         return found.of(node["projection_map"]) if node.get("projection_map") else found
 
     def _by_mark(self, marked: Marked, conditions: list[Node]) -> SparkRelation:
@@ -206,11 +328,11 @@ class Translator:
             negated = condition.get("type") == "OPERATOR_NOT"
             inner = condition["children"][0] if negated else condition
             if inner["expression_class"] == "BOUND_REF" and inner.get("index", 0) == at:
-                found = self._joins.only(marked, found=not negated)
+                found = self._only(marked, found=not negated)
                 if found is not None:
                     conditions.remove(condition)
                     return found
-        return self._joins.written(marked)
+        return self._written(marked)
 
     def _order(self, node: Node) -> SparkRelation:
         child = self._builder.unlimited(self._child(node))
@@ -234,21 +356,19 @@ class Translator:
         return replace(child, limit=text)
 
     def _distinct(self, node: Node) -> SparkRelation:
-        child = self._child(node)
+        child = self._builder.settled(self._child(node))
         if any(c.type.kind not in _GROUPABLE for c in child.columns):
             raise NotPortable("Spark does not compare such values as DuckDB does.")
         if node.get("distinct_type") != "DISTINCT_ON":
             targets = [t.get("index", 0) for t in node["distinct_targets"] if t["expression_class"] == "BOUND_REF"]
             if sorted(set(targets)) != list(range(len(child.columns))):
                 raise NotPortable("Spark has no such DISTINCT as DuckDB has it.")
-            return self._once(self._builder.settled(child))
-        orders = (node.get("order_by") or {}).get("orders") or ()
-        child = self._builder.settled(child)
-        order = self._aggregates.order_of(orders, child.columns)
+            return self._once(child)
+        order = self._aggregates.order_of((node.get("order_by") or {}).get("orders") or (), child.columns)
         if not order:
             raise NotPortable("Spark does not answer DISTINCT ON without ORDER BY as DuckDB does.")
         keys = ", ".join(self._expressions.sql(t, child.columns) for t in node["distinct_targets"])
-        number = SparkColumn(f"row_number() OVER (PARTITION BY {keys} ORDER BY {order})", BIGINT)
+        number = SparkExpression(f"row_number() OVER (PARTITION BY {keys} ORDER BY {order})", BIGINT)
         found = self._builder.project(child, [*child.columns, number])
         last = found.columns[-1].sql
         return replace(found.filtered([f"{last} = 1"]), columns=found.columns[:-1])
@@ -262,7 +382,7 @@ class Translator:
 
     def _window(self, node: Node) -> SparkRelation:
         child = self._builder.settled(self._child(node))
-        items = [self._windows.render(e, child.columns) for e in node["expressions"]]
+        items = [self._aggregates.window(e, child.columns) for e in node["expressions"]]
         return self._builder.project(child, [*child.columns, *items])
 
     # -- groups ----------------------------------------------------------------------------------------
@@ -272,22 +392,18 @@ class Translator:
         groups = [self._expressions.render(g, child.columns) for g in node.get("groups", ())]
         if any(g.type.kind not in _GROUPABLE for g in groups):
             raise NotPortable("Spark does not group by such values as DuckDB does.")
-        sets = [list(s) for s in node.get("grouping_sets") or ()]
-        if not sets:
-            sets = [list(range(len(groups)))]
+        sets = [list(s) for s in node.get("grouping_sets") or ()] or [list(range(len(groups)))]
         # Keys are columns of their own: constants among them would be places, and Spark clears those of grouping sets.
-        keys = [SparkColumn(g.sql, g.type) for g in groups]
-        below = self._builder.project(child, [*child.columns, *keys]) if keys else child
-        keys = list(below.columns[len(child.columns) :])
-        inputs = below.columns[: len(child.columns)]
+        below = self._builder.project(child, [*child.columns, *groups]) if groups else child
+        inputs, keys = below.columns[: len(child.columns)], list(below.columns[len(child.columns) :])
         items = [self._aggregates.render(e, inputs, one_row=one_row) for e in node.get("expressions", ())]
         return self._grouped(below, keys, items, sets, [list(f) for f in node.get("grouping_functions") or ()])
 
     def _grouped(
         self,
         below: SparkRelation,
-        keys: list[SparkColumn],
-        items: list[SparkColumn],
+        keys: list[SparkExpression],
+        items: list[SparkExpression],
         sets: list[list[int]],
         masks: list[list[int]],
     ) -> SparkRelation:
@@ -315,21 +431,34 @@ class Translator:
             # Over no rows Spark leaves out the set without keys, which has one row; so it is one aggregate of all rows.
             nothing = [f"first(CAST(NULL AS {k.type.spark()}))" for k in keys]
             parts += [query(nothing, lambda k: "1", "")] * (len(sets) - len(plain))
-        columns = [SparkColumn(n, t) for n, t in zip(names, types, strict=True)]
-        return self._builder.query(
-            parts[0] if len(parts) == 1 else " UNION ALL ".join(f"({p})" for p in parts), columns
-        )
+        columns = [SparkExpression(n, t) for n, t in zip(names, types, strict=True)]
+        union = parts[0] if len(parts) == 1 else " UNION ALL ".join(f"({p})" for p in parts)
+        return self._builder.query(union, columns)
 
     # -- several relations -------------------------------------------------------------------------------
 
     def _join(self, node: Node) -> SparkRelation | Marked:
-        left, right = self._child(node, 0), self._child(node, 1)
-        if node.get("join_type") == "MARK":
-            return self._joins.mark(node, left, right)
-        return self._joins.join(node, left, right)
+        kind = node.get("join_type", "INNER")
+        left, right = self._builder.settled(self._child(node, 0)), self._builder.item(self._child(node, 1))
+        if kind == "MARK":
+            return Marked(left, right, tuple(self._conditions(node, left, right)), _picked(node, "left", left))
+        if kind == "SINGLE":
+            return self._single(node, left, right)
+        word = _WORDS.get(kind)
+        if word is None:
+            raise NotPortable(f"Spark has no {kind} JOIN as DuckDB has it.")
+        on = " AND ".join(c.sql for c in self._conditions(node, left, right))
+        if not on and kind == "INNER":
+            word = "CROSS JOIN"
+        source = f"{left.source} {word} {right.source}" + (f" ON {on or 'true'}" if word != "CROSS JOIN" else "")
+        columns = _picked(node, "left", left)
+        if kind not in ("SEMI", "ANTI"):
+            columns += _picked(node, "right", right)
+        return SparkRelation(source, columns, simple=False)
 
     def _cross(self, node: Node) -> SparkRelation:
-        return self._joins.cross(self._child(node, 0), self._child(node, 1))
+        left, right = self._builder.settled(self._child(node, 0)), self._builder.item(self._child(node, 1))
+        return SparkRelation(f"{left.source} CROSS JOIN {right.source}", (*left.columns, *right.columns), simple=False)
 
     def _set(self, node: Node) -> SparkRelation:
         word = node["type"].removeprefix("LOGICAL_")
@@ -342,7 +471,7 @@ class Translator:
             raise NotPortable("Spark does not compare such values as DuckDB does.")
         names = [self._builder.fresh() for _ in types]
         queries = [s.select([f"{c.sql} AS {n}" for c, n in zip(s.columns, names, strict=True)]) for s in sides]
-        columns = [SparkColumn(n, t) for n, t in zip(names, types, strict=True)]
+        columns = [SparkExpression(n, t) for n, t in zip(names, types, strict=True)]
         if word == "UNION" and any(t.kind in "fd" for t in types):
             return self._once(self._builder.query(" UNION ALL ".join(f"({q})" for q in queries), columns))
         return self._builder.query(f" {word} ".join(f"({q})" for q in queries), columns)
@@ -359,11 +488,106 @@ class Translator:
         found = self._shared.get(node.get("cte_index", 0))
         if found is None:
             raise NotPortable("Spark has no recursive queries as DuckDB has them.")
-        name, columns = found
-        return self._builder.reference(name, columns)
+        return self._builder.reference(*found)
+
+    # -- joins -------------------------------------------------------------------------------------------
+
+    def _conditions(self, node: Node, left: SparkRelation, right: SparkRelation) -> list[JoinCondition]:
+        """Return the conditions of a join over the columns of both sides."""
+        both = (*left.columns, *right.columns)
+        if "condition" in node:
+            return [JoinCondition(self._expressions.sql(node["condition"], both), "INVALID")]
+        found = []
+        for condition in node.get("conditions", ()):
+            comparison = condition.get("comparison", "INVALID")
+            if comparison == "INVALID":
+                found.append(JoinCondition(self._expressions.sql(condition["left"], both), comparison))
+                continue
+            a = self._expressions.render(condition["left"], left.columns)
+            b = self._expressions.render(condition["right"], right.columns)
+            found.append(JoinCondition(self._expressions.compare(comparison, a, b), comparison, a, b))
+        return found
+
+    # -- marks -----------------------------------------------------------------------------------
+
+    def _only(self, marked: Marked, *, found: bool) -> SparkRelation | None:
+        """Return the rows whose mark is true, or false with ``found=False``; None if that is no plain join."""
+        if not found and not marked.is_total:
+            return None
+        word = "LEFT SEMI JOIN" if found else "LEFT ANTI JOIN"
+        on = " AND ".join(c.sql for c in marked.conditions) or "true"
+        mark = SparkExpression("true" if found else "false", BOOLEAN)
+        source = f"{marked.left.source} {word} {marked.right.source} ON {on}"
+        return SparkRelation(source, (*marked.columns, mark), simple=False)
+
+    def _written(self, marked: Marked) -> SparkRelation:
+        """Return the rows with their mark, which is NULL where SQL's IN is."""
+        same = [c for c in marked.conditions if c.comparison == SAME]
+        others = [c for c in marked.conditions if c.comparison != SAME]
+        if len(others) > 1 or any(c.comparison != EQUAL for c in others):
+            raise NotPortable("Spark does not answer such a comparison with a subquery as DuckDB does.")
+        right = [c.right for c in (*same, *others) if c.right is not None]
+        shared = self._builder.shared(self._builder.project(marked.right, right))
+        held = self._builder.reference(shared, right)
+        if others:
+            held = held.filtered([f"{held.columns[-1].sql} IS NOT NULL"])
+        held = self._builder.project(held, [*held.columns, SparkExpression("true", BOOLEAN)], distinct=True)
+        on = [f"{c.left.sql} <=> {k.sql}" for c, k in zip(same, held.columns, strict=False) if c.left is not None]
+        if not others:
+            source = f"{marked.left.source} LEFT JOIN {held.source} ON {' AND '.join(on) or 'true'}"
+            mark = f"({held.columns[-1].sql} IS NOT NULL)"
+            return SparkRelation(source, (*marked.columns, SparkExpression(mark, BOOLEAN)), simple=False)
+        value = others[0].left
+        assert value is not None
+        on.append(f"{value.sql} = {held.columns[len(same)].sql}")
+        # Per key how many values the subquery holds, and how many of them are not NULL.
+        all_held = self._builder.reference(shared, right)
+        *groups, counted = all_held.columns
+        numbers = [SparkExpression(sql, BIGINT) for sql in ("count(*)", f"count({counted.sql})")]
+        counts = self._builder.project(all_held, [*groups, *numbers], group=groups)
+        keys = [f"{c.left.sql} <=> {k.sql}" for c, k in zip(same, counts.columns, strict=False) if c.left is not None]
+        rows, known = (c.sql for c in counts.columns[-2:])
+        source = (
+            f"{marked.left.source} LEFT JOIN {held.source} ON {' AND '.join(on)} "
+            f"LEFT JOIN {counts.source} ON {' AND '.join(keys) or 'true'}"
+        )
+        mark = (
+            f"CASE WHEN {held.columns[-1].sql} THEN true WHEN coalesce({rows}, 0) = 0 THEN false "
+            f"WHEN {value.sql} IS NULL OR {known} < {rows} THEN NULL ELSE false END"
+        )
+        return SparkRelation(source, (*marked.columns, SparkExpression(f"({mark})", BOOLEAN)), simple=False)
+
+    # -- scalar subqueries -------------------------------------------------------------------------
+
+    def _single(self, node: Node, left: SparkRelation, right: SparkRelation) -> SparkRelation:
+        """Return rows with the one row of a subquery that belongs to them; several are an error."""
+        conditions = self._conditions(node, left, right)
+        keys = [c.right for c in conditions if c.right is not None and c.comparison in (SAME, EQUAL)]
+        if len(keys) < len(conditions):
+            raise NotPortable("Spark does not answer such a subquery as DuckDB does.")
+        wanted = _picked(node, "right", right)
+        firsts = [SparkExpression(f"first({w.sql})", w.type) for w in wanted]
+        items = [*keys, *firsts, SparkExpression("count(*)", BIGINT)]
+        found = self._builder.project(right, items, group=keys)
+        on = []
+        for condition, key in zip(conditions, found.columns, strict=False):
+            assert condition.left is not None
+            on.append(f"{condition.left.sql} {'<=>' if condition.comparison == SAME else '='} {key.sql}")
+        several = f"{found.columns[-1].sql} > 1"
+        values = [
+            SparkExpression(f"(CASE WHEN {several} THEN {raises(_SEVERAL)} ELSE {value.sql} END)", value.type)
+            for value in found.columns[len(keys) : -1]
+        ]
+        source = f"{left.source} LEFT JOIN {found.source} ON {' AND '.join(on) or 'true'}"
+        return SparkRelation(source, (*_picked(node, "left", left), *values), simple=False)
 
 
-def _of_group(key: SparkColumn) -> str:
+def _picked(node: Node, side: str, relation: SparkRelation) -> tuple[SparkExpression, ...]:
+    positions = node.get(f"{side}_projection_map")
+    return relation.columns if not positions else tuple(relation.columns[p] for p in positions)
+
+
+def _of_group(key: SparkExpression) -> str:
     """Return the key of a group; that of floats is one that the group holds, as Spark's own has no negative zero."""
     return f"min({key.sql})" if key.type.kind in "fd" else key.sql
 

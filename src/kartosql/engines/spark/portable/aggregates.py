@@ -6,141 +6,48 @@ import re
 from collections.abc import Sequence
 
 from kartosql.engines.spark.portable.casts import refuses
-from kartosql.engines.spark.portable.constants import Node
-from kartosql.engines.spark.portable.duckdb_types import read_type
-from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, SparkColumn
-from kartosql.engines.spark.portable.rules import Arg
-from kartosql.engines.spark.types import text_literal
+from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Node
+from kartosql.engines.spark.types import SparkExpression, read_type, text_literal
 from kartosql.errors import NotPortable
 
-_ORDERED = f"[{COMPARABLE}]"
 _SMALL = ("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
 
 
-def _widened(arg: Arg) -> str:
+def _widened(arg: SparkExpression) -> str:
     """Return an integer as a type in which its sums do not overflow."""
     if arg.type.name in _SMALL:
         return f"CAST({arg.sql} AS BIGINT)"
     return f"CAST({arg.sql} AS DECIMAL(19,0))" if arg.type.name == "BIGINT" else arg.sql
 
 
-# Per name and kinds: the template over {0}; {w} is it widened, {f} stands for FILTER or OVER, {d} for DISTINCT.
-_TEMPLATES: tuple[tuple[str, str, str], ...] = (
-    ("count_star", "", "count(*){f}"),
-    ("count", "", "count(*){f}"),
-    ("count", ".", "count({d}{0}){f}"),
-    ("sum sum_no_overflow", "[iu]", "sum({d}{w}){f}"),
-    ("sum sum_no_overflow", "[hmd]", "sum({d}{0}){f}"),
-    ("sum", "f", "sum({d}CAST({0} AS DOUBLE)){f}"),
-    ("sum", "b", "sum({d}CAST({0} AS BIGINT)){f}"),
-    ("avg mean", "[iuh]", "(CAST(sum({d}{w}){f} AS DOUBLE) / nullif(CAST(count({d}{0}){f} AS DOUBLE), 0))"),
-    ("avg mean", "[fd]", "avg({d}CAST({0} AS DOUBLE)){f}"),
-    ("avg mean", "m", "(CAST(sum({d}{0}){f} AS DOUBLE) / nullif(CAST(count({d}{0}){f} AS DOUBLE), 0))"),
-    ("min", _ORDERED, "min({0}){f}"),
-    ("max", _ORDERED, "max({0}){f}"),
-    ("bool_and", "b", "bool_and({0}){f}"),
-    ("bool_or", "b", "bool_or({0}){f}"),
-    ("count_if countif", "b", "sum({d}CAST({0} AS BIGINT)){f}"),
-    ("bit_and", "i", "bit_and({0}){f}"),
-    ("bit_or", "i", "bit_or({0}){f}"),
-    ("bit_xor", "i", "bit_xor({d}{0}){f}"),
-)
-_STATISTICS = {
-    "stddev_samp": "stddev_samp",
-    "stddev": "stddev_samp",
-    "stddev_pop": "stddev_pop",
-    "var_samp": "var_samp",
-    "variance": "var_samp",
-    "var_pop": "var_pop",
-}
-_RULES = [(name, re.compile(kinds), text) for names, kinds, text in _TEMPLATES for name in names.split(" ")]
-_ANY_ROW = frozenset({"first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat"})
-
-
-class Aggregates:
-    """Writes the aggregates of one plan."""
-
-    def __init__(self, expressions: Expressions) -> None:
-        self._expressions = expressions
-
-    def render(self, node: Node, columns: Sequence[SparkColumn], *, one_row: bool = False) -> SparkColumn:
-        """Return an aggregate over the columns of its input; raises ``not-portable``.
-
-        With ``one_row`` the statement fails anyway if a group has several rows, so that any row will do.
-        """
-        name = node["qname"]["path"][-1]
-        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
-        filter_ = node.get("filter")
-        where = f" FILTER (WHERE {self._expressions.sql(filter_, columns)})" if filter_ else ""
-        distinct = "DISTINCT " if node.get("aggregate_type") == "DISTINCT" else ""
-        if name == "first" and one_row and not where:
-            return SparkColumn(f"first({args[0].sql})", args[0].type)
-        orders = (node.get("order_bys") or {}).get("orders") or ()
-        found = None
-        if name in ("string_agg", "group_concat", "listagg") and orders:
-            found = self._joined(node, args, orders, columns, where, distinct)
-        elif name in _STATISTICS and not distinct and args[0].type.kind in "dihumf":
-            found = _statistic(name, args[0].sql, where)
-        elif name not in _ANY_ROW:
-            found = self._by_rule(name, args, where, distinct)
-        if found is None:
-            reason = " without an order of its rows" if name in _ANY_ROW and not orders else ""
-            types = ", ".join(a.type.sql() for a in args)
-            raise NotPortable(f"Spark does not answer {name}({types}){reason} as DuckDB does.")
-        type_ = read_type(node.get("return_type"))
-        return SparkColumn(f"CAST({found} AS {type_.spark()})", type_)
-
-    def over_window(self, node: Node, columns: Sequence[SparkColumn]) -> str | None:
-        """Return an aggregate in which NUL stands where OVER belongs, None if it is none that a window may have."""
-        name = node["qname"]["path"][-1]
-        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
-        if name in _STATISTICS and args[0].type.kind in "dihumf":
-            return _statistic(name, args[0].sql, "\0")
-        return None if name in _ANY_ROW else self._by_rule(name, args, "\0", "")
-
-    def _by_rule(self, name: str, args: Sequence[Arg], where: str, distinct: str) -> str | None:
-        kinds = "".join(a.type.kind for a in args)
-        for known, pattern, text in _RULES:
-            if known == name and pattern.fullmatch(kinds):
-                values = [a.sql for a in args]
-                return text.format(*values, f=where, d=distinct, w=_widened(args[0]) if args else "")
-        return None
-
-    def _joined(
-        self,
-        node: Node,
-        args: Sequence[Arg],
-        orders: Sequence[Node],
-        columns: Sequence[SparkColumn],
-        where: str,
-        distinct: str,
-    ) -> str | None:
-        separator = (node.get("function_data") or {}).get("separator", ",")
-        if args[0].type.kind != "s" or (distinct and len(orders) != 1):
-            return None
-        return (
-            f"listagg({distinct}{args[0].sql}, {text_literal(separator)}) "
-            f"WITHIN GROUP (ORDER BY {self.order_of(orders, columns)}){where}"
-        )
-
-    def order_of(self, orders: Sequence[Node], columns: Sequence[SparkColumn]) -> str:
-        """Return the items of an ORDER BY; empty if they are all constants."""
-        items = []
-        for order in orders:
-            key = self._expressions.render(order["expression"], columns)
-            if key.type.kind not in COMPARABLE:
-                raise NotPortable(f"Spark does not order values of the type {key.type.sql()} as DuckDB does.")
-            if not key.is_constant:
-                word = "DESC" if order["type"] == "DESCENDING" else "ASC"
-                items.append(f"{key.sql} {word} {order['null_order']}")
-        return ", ".join(items)
-
-
-def _statistic(name: str, sql: str, where: str) -> str:
+def _statistic(name: str) -> str:
     """Return a statistic; refused where it grows beyond all bounds, as what comes of that hangs on how it is made."""
-    found = f"{_STATISTICS[name]}(CAST({sql} AS DOUBLE)){where}"
+    found = f"{name}(CAST({{0}} AS DOUBLE)){{f}}"
     beyond = f"isnan({found}) OR abs({found}) = CAST('Infinity' AS DOUBLE)"
     return f"CASE WHEN {beyond} THEN {refuses('a statistic of numbers that are so large, or none')} ELSE {found} END"
+
+
+# Per name and kinds: the template over {0}; {w} is it widened, {f} stands for FILTER or OVER, {d} for DISTINCT.
+_TEMPLATES: tuple[tuple[str, str, str], ...] = (
+    ("count_star count", "", "count(*){f}"),
+    ("count", ".", "count({d}{0}){f}"),
+    ("sum sum_no_overflow", "[iuhmd]", "sum({d}{w}){f}"),
+    ("sum", "f", "sum({d}CAST({0} AS DOUBLE)){f}"),
+    ("sum count_if countif", "b", "sum({d}CAST({0} AS BIGINT)){f}"),
+    ("avg mean", "[iuhm]", "(CAST(sum({d}{w}){f} AS DOUBLE) / nullif(CAST(count({d}{0}){f} AS DOUBLE), 0))"),
+    ("avg mean", "[fd]", "avg({d}CAST({0} AS DOUBLE)){f}"),
+    ("min max", f"[{COMPARABLE}]", "{name}({0}){f}"),
+    ("bool_and bool_or", "b", "{name}({0}){f}"),
+    ("bit_and bit_or", "i", "{name}({0}){f}"),
+    ("bit_xor", "i", "bit_xor({d}{0}){f}"),
+    ("stddev_samp stddev", "[dihumf]", _statistic("stddev_samp")),
+    ("stddev_pop", "[dihumf]", _statistic("stddev_pop")),
+    ("var_samp variance", "[dihumf]", _statistic("var_samp")),
+    ("var_pop", "[dihumf]", _statistic("var_pop")),
+)
+_RULES = [(name, re.compile(kinds), text) for names, kinds, text in _TEMPLATES for name in names.split(" ")]
+_ANY_ROW = frozenset({"first", "last", "any_value", "arbitrary", "list", "array_agg", "string_agg", "group_concat"})
+_JOINED = ("string_agg", "group_concat", "listagg")
 
 
 _RANKS = {
@@ -169,45 +76,83 @@ _BOUNDS = {
 _DEFAULT = ("UNBOUNDED_PRECEDING", "CURRENT_ROW_RANGE")
 
 
-class Windows:
-    """Writes the window functions of one plan."""
+class Aggregates:
+    """Writes the aggregates and window functions of one plan."""
 
-    def __init__(self, expressions: Expressions, aggregates: Aggregates) -> None:
+    def __init__(self, expressions: Expressions) -> None:
         self._expressions = expressions
-        self._aggregates = aggregates
 
-    def render(self, node: Node, columns: Sequence[SparkColumn]) -> SparkColumn:
+    def render(self, node: Node, columns: Sequence[SparkExpression], *, one_row: bool = False) -> SparkExpression:
+        """Return an aggregate over the columns of its input; raises ``not-portable``.
+
+        With ``one_row`` the statement fails anyway if a group has several rows, so that any row will do.
+        """
+        name = node["qname"]["path"][-1]
+        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
+        filter_ = node.get("filter")
+        where = f" FILTER (WHERE {self._expressions.sql(filter_, columns)})" if filter_ else ""
+        distinct = "DISTINCT " if node.get("aggregate_type") == "DISTINCT" else ""
+        if name == "first" and one_row and not where:
+            return SparkExpression(f"first({args[0].sql})", args[0].type)
+        orders = (node.get("order_bys") or {}).get("orders") or ()
+        found = _by_rule(name, args, where, distinct)
+        if name in _JOINED and orders and args[0].type.kind == "s" and not (distinct and len(orders) != 1):
+            separator = text_literal((node.get("function_data") or {}).get("separator", ","))
+            order = self.order_of(orders, columns)
+            found = f"listagg({distinct}{args[0].sql}, {separator}) WITHIN GROUP (ORDER BY {order}){where}"
+        if found is None:
+            reason = " without an order of its rows" if name in _ANY_ROW and not orders else ""
+            types = ", ".join(a.type.sql() for a in args)
+            raise NotPortable(f"Spark does not answer {name}({types}){reason} as DuckDB does.")
+        type_ = read_type(node.get("return_type"))
+        return SparkExpression(f"CAST({found} AS {type_.spark()})", type_)
+
+    def order_of(self, orders: Sequence[Node], columns: Sequence[SparkExpression]) -> str:
+        """Return the items of an ORDER BY; empty if they are all constants."""
+        items = []
+        for order in orders:
+            key = self._expressions.render(order["expression"], columns)
+            if key.type.kind not in COMPARABLE:
+                raise NotPortable(f"Spark does not order values of the type {key.type.sql()} as DuckDB does.")
+            if not key.is_constant:
+                word = "DESC" if order["type"] == "DESCENDING" else "ASC"
+                items.append(f"{key.sql} {word} {order['null_order']}")
+        return ", ".join(items)
+
+    # -- windows ---------------------------------------------------------------------------------
+
+    def window(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         """Return a window function over the columns of its input; raises ``not-portable``."""
         kind = node["type"]
         name = node["qname"]["path"][-1] if kind == "WINDOW_AGGREGATE" else kind.removeprefix("WINDOW_").lower()
         if node.get("exclude_clause", "NO_OTHER") != "NO_OTHER" or node.get("distinct") or node.get("arg_orders"):
             raise NotPortable(f"Spark has no EXCLUDE, DISTINCT or ORDER BY inside of the window function {name}.")
-        order = self._aggregates.order_of(node.get("orders", ()), columns)
+        order = self.order_of(node.get("orders", ()), columns)
         if not order and node.get("orders"):
             raise NotPortable(f"Spark does not answer {name} over rows that are ordered by a constant as DuckDB does.")
         type_ = read_type(node.get("return_type"))
         over = self._over(node, name, order, columns)
         if kind == "WINDOW_AGGREGATE":
-            found = self._aggregate(node, name, columns, over)
+            found = self._over_window(node, name, columns, over)
         elif kind in _RANKS or kind == "WINDOW_NTILE":
             found = self._rank(node, name, columns, over, ordered=bool(order))
         elif kind in _VALUES:
             found = self._value(node, name, columns, over, ordered=bool(order))
         else:
             raise NotPortable(f"Spark has no window function {name} as DuckDB has it.")
-        return SparkColumn(f"CAST({found} AS {type_.spark()})", type_)
+        return SparkExpression(f"CAST({found} AS {type_.spark()})", type_)
 
-    def _aggregate(self, node: Node, name: str, columns: Sequence[SparkColumn], over: str) -> str:
-        """Return an aggregate over a window; a FILTER becomes a CASE, which Spark has none for there."""
+    def _over_window(self, node: Node, name: str, columns: Sequence[SparkExpression], over: str) -> str:
+        """Return an aggregate over a window."""
         if node.get("filters"):
             raise NotPortable(f"Spark has no FILTER of the window function {name}.")
-        plain = {k: v for k, v in node.items() if k in ("qname", "children", "return_type", "function_data")}
-        found = self._aggregates.over_window(plain, columns)
+        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
+        found = _by_rule(name, args, "\0", "")  # where OVER belongs
         if found is None:
             raise NotPortable(f"Spark does not answer {name} over a window as DuckDB does.")
         return found.replace("\0", f" {over}")
 
-    def _rank(self, node: Node, name: str, columns: Sequence[SparkColumn], over: str, *, ordered: bool) -> str:
+    def _rank(self, node: Node, name: str, columns: Sequence[SparkExpression], over: str, *, ordered: bool) -> str:
         if node["type"] == "WINDOW_NTILE":
             count = self._expressions.render(node["children"][0], columns)
             if not count.is_constant or not isinstance(count.value, int) or not 0 < count.value < 2**31 or not ordered:
@@ -222,7 +167,7 @@ class Windows:
             over = over.removesuffix(")") + " ORDER BY 0)"
         return f"{_RANKS[node['type']]} {over}"
 
-    def _value(self, node: Node, name: str, columns: Sequence[SparkColumn], over: str, *, ordered: bool) -> str:
+    def _value(self, node: Node, name: str, columns: Sequence[SparkExpression], over: str, *, ordered: bool) -> str:
         if not ordered:
             raise NotPortable(f"Spark does not answer {name} without ORDER BY as DuckDB does.")
         args = [self._expressions.render(c, columns) for c in node["children"]]
@@ -234,7 +179,7 @@ class Windows:
         nulls = " IGNORE NULLS" if node.get("ignore_nulls") else ""
         return f"{_VALUES[node['type']]}({', '.join(shown)}){nulls} {over}"
 
-    def _over(self, node: Node, name: str, order: str, columns: Sequence[SparkColumn]) -> str:
+    def _over(self, node: Node, name: str, order: str, columns: Sequence[SparkExpression]) -> str:
         """Return the OVER clause."""
         parts = []
         keys = [self._expressions.render(p, columns) for p in node.get("partitions", ())]
@@ -259,7 +204,7 @@ class Windows:
             parts.append(f"{'ROWS' if rows or not order else 'RANGE'} BETWEEN {low} AND {high}")
         return f"OVER ({' '.join(parts)})"
 
-    def _bound(self, node: Node, end: str, columns: Sequence[SparkColumn], name: str) -> str:
+    def _bound(self, node: Node, end: str, columns: Sequence[SparkExpression], name: str) -> str:
         kind = node[end]
         if not kind.startswith("EXPR_"):
             return _BOUNDS[kind]
@@ -267,7 +212,18 @@ class Windows:
         return f"{_number(expression, name, least=0)} {_BOUNDS[kind]}"
 
 
-def _number(arg: Arg, name: str, *, least: int) -> str:
+def _by_rule(name: str, args: Sequence[SparkExpression], where: str, distinct: str) -> str | None:
+    kinds = "".join(a.type.kind for a in args)
+    for known, pattern, text in _RULES:
+        if known == name and pattern.fullmatch(kinds):
+            if distinct and kinds and name.startswith(("stddev", "var")):
+                return None
+            widened = _widened(args[0]) if args else ""
+            return text.format(*(a.sql for a in args), f=where, d=distinct, w=widened, name=name)
+    return None
+
+
+def _number(arg: SparkExpression, name: str, *, least: int) -> str:
     """Return a constant integer; raises ``not-portable``."""
     if not arg.is_constant or not isinstance(arg.value, int) or not least <= arg.value < 2**31:
         raise NotPortable(f"Spark does not answer {name} with such an offset as DuckDB does.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kartosql.engines.spark.portable.duckdb_types import UNSIGNED, Type
-from kartosql.engines.spark.types import text_literal
+from kartosql.engines.spark.types import UNSIGNED, Type, text_literal
 from kartosql.errors import NotPortable
 
 # What raise_error says for a value that Spark would treat differently; the engine makes it NotPortable.

@@ -1,61 +1,60 @@
-"""Bound expressions of DuckDB as expressions of Spark."""
+"""Bound expressions of DuckDB as expressions of Spark.
+
+DuckDB evaluates those that hang on no row, so that Spark only sees their values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kartosql.engines.duckdb.types import literal as duckdb_literal
+from kartosql.engines.duckdb.types import quote
 from kartosql.engines.spark.portable.casts import cast, raises
-from kartosql.engines.spark.portable.constants import Constants, Node
-from kartosql.engines.spark.portable.duckdb_types import BOOLEAN, Type, read_type
 from kartosql.engines.spark.portable.functions import render
-from kartosql.engines.spark.portable.literals import literal
-from kartosql.engines.spark.portable.rules import Arg
+from kartosql.engines.spark.types import BOOLEAN, INTEGERS, UNSIGNED, SparkExpression, Type, literal, read_type
 from kartosql.errors import NotPortable, Span
+from kartosql.formats.arrays import decimal_of
 
-_COMPARISONS = {
-    "COMPARE_EQUAL": "{} = {}",
-    "COMPARE_NOTEQUAL": "{} <> {}",
-    "COMPARE_LESSTHAN": "{} < {}",
-    "COMPARE_GREATERTHAN": "{} > {}",
-    "COMPARE_LESSTHANOREQUALTO": "{} <= {}",
-    "COMPARE_GREATERTHANOREQUALTO": "{} >= {}",
-    "COMPARE_DISTINCT_FROM": "NOT ({} <=> {})",
-    "COMPARE_NOT_DISTINCT_FROM": "{} <=> {}",
-}
-_BY_NAME = {
-    "=": "COMPARE_EQUAL",
-    "<>": "COMPARE_NOTEQUAL",
-    "!=": "COMPARE_NOTEQUAL",
-    "<": "COMPARE_LESSTHAN",
-    ">": "COMPARE_GREATERTHAN",
-    "<=": "COMPARE_LESSTHANOREQUALTO",
-    ">=": "COMPARE_GREATERTHANOREQUALTO",
-    "IS DISTINCT FROM": "COMPARE_DISTINCT_FROM",
-    "IS NOT DISTINCT FROM": "COMPARE_NOT_DISTINCT_FROM",
-}
+Node = dict[str, Any]
+# Evaluates DuckDB expressions; what fails has an exception in place of its value.
+Fold = Callable[[Sequence[str]], list[Any]]
+
 # Kinds that both engines order alike, and find equal alike.
 COMPARABLE = "iuhfdmsbDTZNx0"
-
-
-@dataclass(frozen=True)
-class SparkColumn:
-    """A column of a relation: the Spark expression that stands for it where it is in scope, and its type."""
-
-    sql: str
-    type: Type
+_CONSTANT_CLASSES = frozenset(
+    {"BOUND_CONSTANT", "BOUND_FUNCTION", "BOUND_OPERATOR", "BOUND_CONJUNCTION", "BOUND_CASE", "BOUND_BETWEEN"}
+)
+# What joins call comparisons, and functions.
+_COMPARISONS = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_NOTEQUAL": "<>",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+    "COMPARE_DISTINCT_FROM": "IS DISTINCT FROM",
+    "COMPARE_NOT_DISTINCT_FROM": "IS NOT DISTINCT FROM",
+}
+_BY_NAME = frozenset({*_COMPARISONS.values(), "!="})
+_LISTS = {"COMPARE_IN": "IN", "COMPARE_NOT_IN": "NOT IN"}
+_OPERATORS = {
+    "OPERATOR_NOT": "(NOT {})",
+    "OPERATOR_IS_NULL": "({} IS NULL)",
+    "OPERATOR_IS_NOT_NULL": "({} IS NOT NULL)",
+}
 
 
 class Expressions:
-    """Writes the expressions of one plan; ``span_of`` finds the place of a node in the user's text."""
+    """Writes the expressions of one plan with its ``constants``; ``span_of`` finds a node in the user's text."""
 
-    def __init__(self, constants: Constants, zone: str, span_of: Callable[[Node], Span | None]) -> None:
+    def __init__(self, constants: dict[int, Any], zone: str, span_of: Callable[[Node], Span | None]) -> None:
         self._constants = constants
         self._zone = zone
         self._span_of = span_of
 
-    def render(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
+    def render(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         """Return an expression over the columns of its input; raises ``not-portable``."""
         try:
             return self._render(node, columns)
@@ -64,23 +63,27 @@ class Expressions:
                 e.span = self._span_of(node)
             raise
 
-    def sql(self, node: Node, columns: Sequence[SparkColumn]) -> str:
+    def sql(self, node: Node, columns: Sequence[SparkExpression]) -> str:
         """Return the text of an expression."""
         return self.render(node, columns).sql
 
-    def _render(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
+    def _render(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         kind = node["expression_class"]
-        if self._constants.has(node):
+        if id(node) in self._constants:
             type_ = read_type(node["value"]["type"] if kind == "BOUND_CONSTANT" else node.get("return_type"))
-            value = self._constants.value(node)
+            value = self._constants[id(node)]
+            if isinstance(value, NotPortable):
+                raise value
+            if isinstance(value, Exception):
+                raise NotPortable(f"Spark fails elsewhere than DuckDB on a constant that has no value: {value}")
             # Intervals are no values to Spark; the functions that move times take them apart.
-            return Arg("" if type_.kind == "y" else literal(value, type_), type_, value)
+            return SparkExpression("" if type_.kind == "y" else literal(value, type_), type_, value)
         if kind == "BOUND_REF":
             column = columns[node.get("index", 0)]
-            return Arg(column.sql, column.type)
+            return SparkExpression(column.sql, column.type)
         if kind == "BOUND_CONJUNCTION":
             word = " AND " if node["type"] == "CONJUNCTION_AND" else " OR "
-            return Arg("(" + word.join(self.sql(c, columns) for c in node["children"]) + ")", BOOLEAN)
+            return SparkExpression("(" + word.join(self.sql(c, columns) for c in node["children"]) + ")", BOOLEAN)
         if kind == "BOUND_CASE":
             return self._case(node, columns)
         if kind == "BOUND_OPERATOR":
@@ -89,65 +92,218 @@ class Expressions:
             return self._function(node, columns)
         raise NotPortable(f"Spark has nothing like {_shown(kind)} as DuckDB has it.")
 
-    def _case(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
+    def _case(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         type_ = read_type(node["return_type"])
         checks = " ".join(
             f"WHEN {self.sql(c['when_expr'], columns)} THEN {self._of_type(c['then_expr'], type_, columns)}"
             for c in node["case_checks"]
         )
-        return Arg(f"(CASE {checks} ELSE {self._of_type(node['else_expr'], type_, columns)} END)", type_)
+        return SparkExpression(f"(CASE {checks} ELSE {self._of_type(node['else_expr'], type_, columns)} END)", type_)
 
-    def _of_type(self, node: Node, type_: Type, columns: Sequence[SparkColumn]) -> str:
+    def _of_type(self, node: Node, type_: Type, columns: Sequence[SparkExpression]) -> str:
         found = self.render(node, columns)
         return found.sql if found.type == type_ else cast(found.sql, found.type, type_, zone=self._zone)
 
-    def _operator(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
+    def _operator(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         type_, args = node["type"], [self.render(c, columns) for c in node["children"]]
-        if type_ == "OPERATOR_NOT":
-            return Arg(f"(NOT {args[0].sql})", BOOLEAN)
-        if type_ == "OPERATOR_IS_NULL":
-            return Arg(f"({args[0].sql} IS NULL)", BOOLEAN)
-        if type_ == "OPERATOR_IS_NOT_NULL":
-            return Arg(f"({args[0].sql} IS NOT NULL)", BOOLEAN)
+        if type_ in _OPERATORS:
+            return SparkExpression(_OPERATORS[type_].format(args[0].sql), BOOLEAN)
         if type_ == "OPERATOR_COALESCE":
             result = read_type(node["return_type"])
-            return Arg(f"coalesce({', '.join(self._of_type(c, result, columns) for c in node['children'])})", result)
-        if type_ in ("COMPARE_IN", "COMPARE_NOT_IN"):
-            word = "IN" if type_ == "COMPARE_IN" else "NOT IN"
+            values = ", ".join(self._of_type(c, result, columns) for c in node["children"])
+            return SparkExpression(f"coalesce({values})", result)
+        if type_ in _LISTS:
             if len({a.type for a in args}) != 1 or args[0].type.kind not in COMPARABLE:
                 raise NotPortable(f"Spark does not compare values of the type {args[0].type.sql()} as DuckDB does.")
-            return Arg(f"({args[0].sql} {word} ({', '.join(a.sql for a in args[1:])}))", BOOLEAN)
+            return SparkExpression(f"({args[0].sql} {_LISTS[type_]} ({', '.join(a.sql for a in args[1:])}))", BOOLEAN)
         raise NotPortable(f"Spark has nothing like {_shown(type_)} as DuckDB has it.")
 
-    def compare(self, comparison: str, left: Arg, right: Arg) -> str:
+    def compare(self, comparison: str, left: SparkExpression, right: SparkExpression) -> str:
         """Return a comparison of two values of one type; raises ``not-portable``."""
-        template = _COMPARISONS.get(comparison)
-        if template is None:
+        operator = _COMPARISONS.get(comparison, comparison)
+        if operator not in _BY_NAME:
             raise NotPortable(f"Spark has nothing like {_shown(comparison)} as DuckDB has it.")
         if left.type != right.type or left.type.kind not in COMPARABLE:
             raise NotPortable(f"Spark does not compare values of the type {left.type.sql()} as DuckDB does.")
-        return "(" + template.format(left.sql, right.sql) + ")"
+        return f"({left.sql} {operator} {right.sql})"
 
-    def _function(self, node: Node, columns: Sequence[SparkColumn]) -> Arg:
+    def _function(self, node: Node, columns: Sequence[SparkExpression]) -> SparkExpression:
         name = node["qname"]["path"][-1]
         type_ = read_type(node["return_type"])
         if name == "error":
             message = self.render(node["children"][0], columns)
-            return Arg(raises(str(message.value).split("\n")[0]), type_)
+            return SparkExpression(raises(str(message.value).split("\n")[0]), type_)
         args = [self.render(c, columns) for c in node["children"]]
         if node["type"] == "OPERATOR_CAST":
             tries = bool((node.get("function_data") or {}).get("try_cast"))
-            return Arg("(" + cast(args[0].sql, args[0].type, type_, tries=tries, zone=self._zone) + ")", type_)
+            return SparkExpression(
+                "(" + cast(args[0].sql, args[0].type, type_, tries=tries, zone=self._zone) + ")", type_
+            )
         if name in _BY_NAME and len(args) == 2:
-            return Arg(self.compare(_BY_NAME[name], args[0], args[1]), BOOLEAN)
+            return SparkExpression(self.compare(name, *args), BOOLEAN)
         for given, declared in zip(args, node.get("arguments", ()), strict=False):
             # What DuckDB binds without a cast that it writes down has to be of the declared type already.
             if declared.get("id") not in (None, "ANY", given.type.name) and given.type.name != "NULL":
                 raise NotPortable(
                     f"Spark does not answer {name} over values of the type {given.type.sql()} as DuckDB does."
                 )
-        return Arg("(" + render(name, args, type_, self._zone) + ")", type_)
+        return SparkExpression("(" + render(name, args, type_, self._zone) + ")", type_)
 
 
 def _shown(name: Any) -> str:
     return str(name).removeprefix("BOUND_").removeprefix("OPERATOR_").removeprefix("COMPARE_").replace("_", " ")
+
+
+# -- constants -----------------------------------------------------------------------------------
+
+
+def constants_of(plan: Node, fold: Fold, is_volatile: Callable[[str], bool]) -> dict[int, Any]:
+    """Return the values of all constant parts of a plan by the id of their nodes, an exception where there is none.
+
+    They are evaluated in one go if none fails. ``is_volatile`` says whether a function gives another value each time
+    that it is called.
+    """
+    found: dict[int, Any] = {}
+    pending: list[tuple[Node, str]] = []
+    for node in _maximal(plan, is_volatile):
+        simple = _simple(node)
+        if simple is not None:
+            found[id(node)] = simple[0]
+            continue
+        try:
+            pending.append((node, sql_of(node)))
+        except NotPortable as e:
+            found[id(node)] = e
+    for (node, _), value in zip(pending, fold([text for _, text in pending]) if pending else (), strict=True):
+        found[id(node)] = value
+    return found
+
+
+def _is_constant(node: Node, is_volatile: Callable[[str], bool]) -> bool:
+    if node["expression_class"] not in _CONSTANT_CLASSES:
+        return False
+    if node["expression_class"] == "BOUND_FUNCTION":
+        name = node["qname"]["path"][-1]
+        if name == "error" or is_volatile(name):
+            return False
+    return all(_is_constant(c, is_volatile) for c in _children(node))
+
+
+def _maximal(plan: Any, is_volatile: Callable[[str], bool]) -> Iterator[Node]:
+    """Yield the largest constant expressions of a plan."""
+    pending = [plan]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            if "expression_class" in value and _is_constant(value, is_volatile):
+                yield value
+            else:
+                pending += value.values()
+
+
+def _children(node: Node) -> list[Node]:
+    children = [c for c in node.get("children", ()) if isinstance(c, dict)]
+    for check in node.get("case_checks", ()):
+        children += [check["when_expr"], check["then_expr"]]
+    children += [node[k] for k in ("else_expr", "input", "lower", "upper") if isinstance(node.get(k), dict)]
+    return children
+
+
+def _simple(node: Node) -> tuple[Any] | None:
+    """Return the value of what needs no engine, alone in a tuple."""
+    if node["expression_class"] == "BOUND_CONSTANT":
+        value = node["value"]
+        if value.get("is_null"):
+            return (None,)
+        name, raw = value["type"]["id"], value.get("value")
+        if name in INTEGERS or name in UNSIGNED:
+            return (int(raw or 0),)
+        if name in ("VARCHAR", "BOOLEAN", "DOUBLE"):
+            return None if raw is None else (raw,)
+        return None
+    if node.get("type") == "OPERATOR_CAST" and len(node["children"]) == 1:
+        child = node["children"][0]
+        inner = _simple(child) if child["expression_class"] == "BOUND_CONSTANT" else None
+        if inner is None:
+            return None
+        target, source = node["return_type"]["id"], child["value"]["type"]["id"]
+        if inner[0] is None or source == target:
+            return inner
+        if source in INTEGERS and target in INTEGERS and abs(inner[0]) < 2 ** (INTEGERS[target] - 1):
+            return inner
+        if source in INTEGERS and (target == "HUGEINT" or (target == "DOUBLE" and abs(inner[0]) < 2**53)):
+            return inner
+    return None
+
+
+def sql_of(node: Node) -> str:
+    """Return a constant expression as DuckDB's text; raises ``not-portable``."""
+    kind = node["expression_class"]
+    if kind == "BOUND_CONSTANT":
+        return _constant(node["value"])
+    if kind == "BOUND_CASE":
+        checks = " ".join(f"WHEN {sql_of(c['when_expr'])} THEN {sql_of(c['then_expr'])}" for c in node["case_checks"])
+        return f"(CASE {checks} ELSE {sql_of(node['else_expr'])} END)"
+    children = [sql_of(c) for c in _children(node)]
+    if kind == "BOUND_CONJUNCTION":
+        return "(" + (" AND " if node["type"] == "CONJUNCTION_AND" else " OR ").join(children) + ")"
+    if kind == "BOUND_OPERATOR":
+        type_ = node["type"]
+        if type_ in _OPERATORS:
+            return _OPERATORS[type_].format(children[0])
+        if type_ == "OPERATOR_COALESCE":
+            return f"coalesce({', '.join(children)})"
+        if type_ in _LISTS:
+            return f"({children[0]} {_LISTS[type_]} ({', '.join(children[1:])}))"
+        raise NotPortable(f"Spark cannot be given a constant made by {type_}.")
+    if kind == "BOUND_FUNCTION":
+        return _function(node, children)
+    raise NotPortable("Spark cannot be given a constant of an unknown form.")
+
+
+def _function(node: Node, children: list[str]) -> str:
+    name = node["qname"]["path"][-1]
+    if node.get("type") == "OPERATOR_CAST":
+        word = "TRY_CAST" if (node.get("function_data") or {}).get("try_cast") else "CAST"
+        return f"{word}({children[0]} AS {read_type(node['return_type']).sql()})"
+    if name in _BY_NAME and len(children) == 2:
+        return f"({children[0]} {name} {children[1]})"
+    if name in ("struct_pack", "row"):
+        parts = read_type(node["return_type"]).parts
+        children = [f"{quote(n)} := {c}" for (n, _), c in zip(parts, children, strict=True)]
+        name = "struct_pack"
+    return f"{quote(name)}({', '.join(children)})"
+
+
+def _constant(value: Node) -> str:
+    type_ = read_type(value["type"])
+    if value.get("is_null"):
+        return "NULL" if type_.name == "NULL" else f"CAST(NULL AS {type_.sql()})"
+    raw = value.get("value")
+    if type_.name == "DATE" and isinstance(raw, int):
+        return f"(DATE '1970-01-01' + CAST({raw} AS INTEGER))"
+    if type_.name == "TIMESTAMP" and isinstance(raw, int):
+        return f"make_timestamp(CAST({raw} AS BIGINT))"
+    if type_.name == "LIST" and isinstance(raw, dict):
+        items = [_constant({"type": value["type"]["type_info"]["child_type"], **c}) for c in raw.get("children", ())]
+        return f"CAST([{', '.join(items)}] AS {type_.sql()})"
+    return f"CAST({duckdb_literal(_text(raw, type_))} AS {type_.sql()})"
+
+
+def _text(raw: Any, type_: Type) -> str:
+    """Return a constant of a plan as text that DuckDB can cast to its type."""
+    if type_.name == "HUGEINT" or type_.name == "DECIMAL":
+        number = (raw["upper"] << 64) + raw["lower"] if isinstance(raw, dict) else int(raw or 0)
+        return f"{decimal_of(number, type_.scale):f}" if type_.name == "DECIMAL" else str(number)
+    if type_.name == "INTERVAL":
+        units = ((raw or {}).get(unit, 0) for unit in ("months", "days", "micros"))
+        return " ".join(f"{n} {u}" for n, u in zip(units, ("months", "days", "microseconds"), strict=True))
+    if type_.name in ("VARCHAR", "BLOB") and isinstance(raw, str):
+        return raw
+    if type_.name in ("DOUBLE", "FLOAT", *INTEGERS, *UNSIGNED) and isinstance(raw, (int, float)):
+        return repr(raw)
+    if type_.name == "BOOLEAN":
+        return json.dumps(bool(raw))
+    raise NotPortable(f"Spark cannot be given a constant of the type {type_.sql()}.")
