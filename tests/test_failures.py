@@ -22,7 +22,7 @@ from kartosql.connection import Connection
 from kartosql.engines.duckdb import engine_session, instance, remote
 from kartosql.errors import KartosqlError, LimitError, StoreError
 from kartosql.failures import failure_of, translated_errors
-from kartosql.store.local import LocalFiles
+from kartosql.store.store import LocalFiles
 
 MANY = bool(os.environ.get("KARTOSQL_FAILURES"))  # every call and many limits, which takes minutes
 CODES = {

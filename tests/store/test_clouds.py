@@ -160,7 +160,7 @@ def cloud(request, monkeypatch):
     module.MatchConditions = MatchConditions
     monkeypatch.setitem(sys.modules, "azure.core", module)
     files = request.param()
-    monkeypatch.setattr(store_module, "_filesystem", lambda url, options: (files, "a-container/x"))
+    monkeypatch.setattr(store_module, "filesystem_of", lambda url, options, without_driver: (files, "a-container/x"))
     return Store("cloud://a-container/x")
 
 
@@ -241,7 +241,7 @@ class OnlyFiles(FakeFiles):
 
 def test_other_filesystems_are_only_for_a_single_writer(monkeypatch):
     files = OnlyFiles()
-    monkeypatch.setattr(store_module, "_filesystem", lambda url, options: (files, "a-container/x"))
+    monkeypatch.setattr(store_module, "filesystem_of", lambda url, options, without_driver: (files, "a-container/x"))
     store = Store("ftp://a-container/x")
     for write in (store.require_conditional_put, lambda: store.put_if(DOC, b"1", None)):
         with pytest.raises(StoreError) as e:

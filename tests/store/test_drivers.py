@@ -8,7 +8,7 @@ import pytest
 
 from kartosql.errors import StoreError
 from kartosql.store import Store
-from kartosql.store.store import no_answer, not_opened
+from kartosql.store.urls import no_answer, not_opened
 
 
 class NoCredentialsError(Exception):

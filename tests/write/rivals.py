@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import builders
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown
+from kartosql.store.keys import OutcomeUnknown
 from kartosql.write.change import Change
 from kartosql.write.retry import RetryPolicy
 

@@ -22,7 +22,7 @@ from kartosql.errors import (
 )
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
 from kartosql.write.recovery import read_head

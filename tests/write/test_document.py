@@ -7,7 +7,7 @@ import pytest
 import builders
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
-from kartosql.store.conditional import PreconditionFailed
+from kartosql.store.keys import PreconditionFailed
 from kartosql.write.document import check_writable, encode, read_raw, remove, swap, tombstone, touched, with_marks
 
 JSON, MSGPACK = "d.by-dataset-metadata.json", "d.by-dataset-metadata.msgpack.zstd"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.store.conditional import Version
+from kartosql.store.keys import Version
 from kartosql.write.commit import CommitAttempt, Fate
 from kartosql.write.document import RECENT, Head, succeed
 

@@ -14,7 +14,7 @@ import builders
 from kartosql.errors import CommitUnknown, ConcurrentCommit, KartosqlWarning, StoreError, UsageError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown
+from kartosql.store.keys import OutcomeUnknown
 from kartosql.write.change import Change
 from kartosql.write.commit import commit, commit_all
 from kartosql.write.recovery import finish, read_head

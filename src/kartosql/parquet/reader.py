@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -13,12 +14,10 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.parquet.footer import GEO, Footer, column_sizes, footer_of, length_of, notes_of, schema_bytes
 from kartosql.parquet.thrift import DAMAGE
 from kartosql.store import Files, Store
-from kartosql.store.local import LocalFiles
 
 TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
 MAX_FOOTER = 64 << 20  # of files about which nothing has to be known
 AT_ONCE = 256  # footers that are read before their sizes are looked at
-_LOCAL = LocalFiles()
 
 
 def read_footer(files: Files, key: str, size: int, tail: int = TAIL, most: int | None = None) -> bytes | None:
@@ -34,7 +33,17 @@ def read_footer(files: Files, key: str, size: int, tail: int = TAIL, most: int |
 
 def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None) -> bytes | None:
     """Return what ``read_footer`` returns for a local file, given its path."""
-    return _footer(lambda length: _LOCAL.tail(path, size, length), size, tail, most)
+
+    def read(length: int) -> bytes:
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            start = max(0, size - length)
+            os.lseek(number, start, os.SEEK_SET)
+            return os.read(number, size - start)
+        finally:
+            os.close(number)
+
+    return _footer(read, size, tail, most)
 
 
 def _footer(read: Callable[[int], bytes], size: int, tail: int, most: int | None) -> bytes | None:

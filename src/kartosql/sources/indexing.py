@@ -21,7 +21,7 @@ from kartosql.sources.folder_table import FolderTable
 from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
-from kartosql.store.scope import is_local_url
+from kartosql.store.urls import is_local_url
 from kartosql.write.skipping import members, merged, report
 
 # A file that is written twice within one tick of the clock of its store has the same time both times.

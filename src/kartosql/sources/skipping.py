@@ -16,7 +16,7 @@ from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Pr
 from kartosql.sources.source import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
-from kartosql.store.scope import is_local_url, path_of
+from kartosql.store.urls import is_local_url, path_of
 
 BASE, EXPLICIT = "EXPLICIT_BASE_PATH_LOCATION", "EXPLICIT_LOCATION"
 # Texts that other readers of CSV may take for something else, by their escapes, quotes and spaces.

@@ -11,7 +11,7 @@ from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import UsageError, quoted
 from kartosql.settings import Settings
 from kartosql.store import Mounts, Store
-from kartosql.store.scope import is_below, is_local_url
+from kartosql.store.urls import is_below, is_local_url
 from kartosql.tables.names import Attached, Name
 from kartosql.text.secrets import HIDDEN
 

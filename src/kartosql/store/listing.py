@@ -10,8 +10,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from kartosql.errors import FormatError, StoreError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError
 from kartosql.store.store import Store
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
@@ -81,15 +80,11 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
     pending = [""]
     while pending:
         below = pending.pop()
-        try:
-            entries = os.scandir(f"{root}/{below}")
-        except PermissionError as e:
-            raise StoreError(f"No permission to list {below!r} in {store.url!r}.", code="access-denied") from e
-        except FileNotFoundError:
-            continue  # it went away meanwhile
-        except OSError as e:
-            reraise(store.redacted(e), f"Cannot list {below!r} in {store.url!r}")
-            raise
+        with store.failures(below, "list"):
+            try:
+                entries = os.scandir(f"{root}/{below}")
+            except FileNotFoundError:
+                continue  # it went away meanwhile
         with entries:
             for entry in entries:
                 name = entry.name
@@ -119,19 +114,7 @@ def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
 
 
 def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
-    try:
-        store.fs.invalidate_cache()
-        found: Mapping[str, Any] = store.fs.find(store.root, detail=True)
-    except FileNotFoundError:
-        return
-    except PermissionError as e:
-        raise StoreError(f"No permission to list {store.url!r}.", code="access-denied") from store.redacted(e)
-    except Exception as e:  # noqa: BLE001 - drivers raise anything
-        reraise(store.redacted(e), f"Cannot list {store.url!r}")
-        raise StoreError(f"Cannot list {store.url!r}: {store.redacted(e)}") from store.redacted(e)
-    cut = len(store.root) + 1
-    for path, info in found.items():
-        name = path[cut:]
+    for name, info in store.infos_below().items():
         if not name or info.get("type", "file") != "file":
             continue
         parts = name.split("/")

@@ -2,7 +2,8 @@
 
 A commit writes a temporary file into the side folder ``<uuid>/.commit/`` and then gives it
 its name in one step: a link where nothing may stand, else a rename while the inode that it
-replaces is locked and holds the expected content.
+replaces is locked and holds the expected content. Writers who would only take work from each
+other take turns, if they can: processes by the lock of a folder, threads by one in memory.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import datetime as dt
 import errno
 import io
 import os
+import random
 import stat
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,9 +24,16 @@ from typing import IO, Any, cast
 
 from kartosql.errors import StoreError
 from kartosql.store import syscalls
-from kartosql.store.advisory_locks import lock_before
-from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Version, settling, version_of
-from kartosql.store.keys import SIDE_FOLDER, side_folder
+from kartosql.store.keys import (
+    SIDE_FOLDER,
+    Detail,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Version,
+    settling,
+    side_folder,
+    version_of,
+)
 
 LOCK_SECONDS = 60.0
 BUFFER_BYTES = 1 << 20
@@ -206,7 +216,7 @@ class LocalWriter:
             except FileNotFoundError:
                 raise PreconditionFailed(key) from None
             try:
-                if not lock_before(fd, until):
+                if not _lock_before(fd, until):
                     raise _lock_error(key)
                 try:
                     if _stands_at(fd, path):
@@ -365,3 +375,74 @@ def _lock_error(key: str) -> StoreError:
         code="store-locked",
         hint="A writer may be stopped or hang; end it, then try again. Nothing was changed.",
     )
+
+
+TURN_SECONDS = 5.0
+_LOCKS = [threading.Lock() for _ in range(64)]
+_held = threading.local()
+
+
+def _release_all() -> None:
+    """Release what threads of the parent held when this process was forked."""
+    _LOCKS[:] = [threading.Lock() for _ in _LOCKS]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_all)
+
+
+@contextlib.contextmanager
+def turn(place: str, *, is_folder: bool) -> Iterator[None]:
+    """Wait until no other writer has the turn of a local folder, or of a name in this process, for some seconds.
+
+    Nothing relies on it: commits are safe without. A thread that has a turn does not wait for itself.
+    """
+    if getattr(_held, "any", False):
+        yield
+        return
+    with _of_folder(place) if is_folder else _in_process(place):
+        _held.any = True
+        try:
+            yield
+        finally:
+            _held.any = False
+
+
+@contextlib.contextmanager
+def _in_process(name: str) -> Iterator[None]:
+    lock = _LOCKS[hash(name) % len(_LOCKS)]
+    is_held = lock.acquire(timeout=TURN_SECONDS)
+    try:
+        yield
+    finally:
+        if is_held:
+            lock.release()
+
+
+@contextlib.contextmanager
+def _of_folder(path: str) -> Iterator[None]:
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except OSError:
+        yield  # there is no such folder yet, or folders cannot be opened
+        return
+    is_held = False
+    try:
+        # Some network filesystems lock no folders.
+        with contextlib.suppress(OSError, AttributeError):
+            is_held = _lock_before(fd, time.monotonic() + TURN_SECONDS)
+        yield
+    finally:
+        if is_held:
+            with contextlib.suppress(OSError):
+                syscalls.unlock(fd)
+        os.close(fd)
+
+
+def _lock_before(fd: int, until: float) -> bool:
+    """Lock an open file; False if others hold its lock until that time of the monotonic clock has passed."""
+    while not syscalls.try_lock(fd):
+        if time.monotonic() > until:
+            return False
+        time.sleep(random.uniform(0.0005, 0.003))
+    return True

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import email.utils
+import importlib
 import os
 import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, cast
+from urllib.parse import quote
 
-from kartosql.store.conditional import (
+from kartosql.errors import StoreError
+from kartosql.store.keys import (
     Detail,
     OutcomeUnknown,
     PreconditionFailed,
@@ -49,6 +53,12 @@ class RemoteWriter:
     def path(self, key: str) -> str:
         """Return the path of ``key`` in the filesystem."""
         return f"{self.root}/{key}"
+
+    def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a coroutine of the driver returns."""
+        from fsspec.asyn import sync
+
+        return sync(self.fs.loop, call, *arguments)
 
     # -- whole objects ---------------------------------------------------------------------
 
@@ -250,3 +260,304 @@ def _refuses(writer: RemoteWriter, key: str, unchanged: bytes, write: Callable[[
         return writer.read_versioned(key)[0] == unchanged
     except FileNotFoundError:
         return False
+
+
+DELETES_PER_CALL = 1000
+# Raised before anything is sent, whatever the number of attempts.
+_NOT_SENT = ("NoCredentialsError", "PartialCredentialsError", "NoRegionError", "ParamValidationError")
+
+
+class S3Writer(RemoteWriter):
+    """The writing side of a store on S3; versions are etags."""
+
+    def read_versioned(self, key: str) -> tuple[bytes, Version]:
+        """Return an object and its etag, from one answer."""
+        data, etag = self._run(self._get, key)
+        return data, Version(etag)
+
+    def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
+        """Write under If-Match, or If-None-Match for an object that must not be there."""
+        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.token}
+        try:
+            answer = self._call("put_object", key, Body=data, **condition)
+        except FileNotFoundError:
+            raise PreconditionFailed(key) from None
+        self.fs.invalidate_cache(self.path(key))
+        return Version(answer["ETag"])
+
+    def delete_if(self, key: str, expected: Version) -> None:
+        """Remove under If-Match; silent when there is no object."""
+        try:
+            self._call("delete_object", key, IfMatch=expected.token)
+        except FileNotFoundError:
+            return
+        except PreconditionFailed:
+            # Some servers say so of an object that is not there.
+            try:
+                is_gone = self._version(key) is None
+            except Exception as e:
+                raise OutcomeUnknown(f"{key}: {e}") from e
+            if not is_gone:
+                raise
+        finally:
+            self.fs.invalidate_cache(self.path(key))
+
+    def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
+        """Remove objects, a thousand per request; those that are not there silently."""
+        call_all(self._delete_some, [keys[i : i + DELETES_PER_CALL] for i in range(0, len(keys), DELETES_PER_CALL)])
+        self.fs.invalidate_cache()
+
+    def _delete_some(self, keys: Sequence[str]) -> None:
+        paths = [self.fs.split_path(self.path(key))[:2] for key in keys]
+        objects = {"Objects": [{"Key": name} for _, name in paths], "Quiet": True}
+        answer = self.fs.call_s3("delete_objects", Bucket=paths[0][0], Delete=objects)
+        for error in answer.get("Errors") or ():
+            if error.get("Code") != "NoSuchKey":
+                kind = PermissionError if error.get("Code") == "AccessDenied" else OSError
+                raise kind(f"{error.get('Key')}: {error.get('Code')}: {error.get('Message')}")
+
+    def now(self) -> dt.datetime:
+        """Return the time of the server, from the head of an answer."""
+        bucket, prefix = self.fs.split_path(self.path("x"))[:2]
+        answer = self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        date: str = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+        return email.utils.parsedate_to_datetime(date)
+
+    async def _get(self, key: str) -> tuple[bytes, str]:
+        bucket, name = self.fs.split_path(self.path(key))[:2]
+        for attempt in range(5):
+            answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=name)
+            try:
+                return await answer["Body"].read(), answer["ETag"]
+            except Exception:
+                if attempt == 4:
+                    raise
+            finally:
+                answer["Body"].close()
+        raise AssertionError
+
+    def _call(self, method: str, key: str, **condition_and_body: Any) -> Any:
+        try:
+            return self._run(self._once, method, key, condition_and_body)
+        except Exception as e:
+            raise self._meaning(e, key) from e
+
+    async def _once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
+        # Not through fs.call_s3: it repeats requests and does not say that it did.
+        bucket, name = self.fs.split_path(self.path(key))[:2]
+        await self.fs.set_session()
+        call = getattr(await self.fs.get_s3(bucket), method)
+        return await call(**self.fs._get_s3_method_kwargs(call, Bucket=bucket, Key=name, **arguments))
+
+    def _meaning(self, error: Exception, key: str) -> Exception:
+        """Return what the failure of a conditional write means; unknown unless it is certain."""
+        if type(error).__name__ in _NOT_SENT:
+            return StoreError(f"Cannot write {key!r}: {error}")
+        response = getattr(error, "response", None)
+        if not isinstance(response, dict):
+            return OutcomeUnknown(f"{key}: {error}")
+        about = response.get("ResponseMetadata", {})
+        status = about.get("HTTPStatusCode", 0)
+        if status in (409, 412):
+            return PreconditionFailed(key)
+        if status == 501:
+            return Unsupported(key)
+        if about.get("RetryAttempts", 0) or not 400 <= status < 500 or status in (408, 429):
+            # An earlier attempt may have been carried out although the last one was refused.
+            return OutcomeUnknown(f"{key}: {error}")
+        if status == 404 and response.get("Error", {}).get("Code") != "NoSuchBucket":
+            return FileNotFoundError(f"{key}: {error}")
+        code = "access-denied" if status in (401, 403) else None
+        return StoreError(f"Cannot write {key!r}: {error}", code=code)
+
+
+class AzureWriter(RemoteWriter):
+    """The writing side of a store on Azure; versions are etags."""
+
+    def read_versioned(self, key: str) -> tuple[bytes, Version]:
+        """Return a blob and its etag, from one download."""
+        try:
+            data, etag = self._run(self._get, key)
+        except Exception as e:
+            if getattr(e, "status_code", None) == 404:
+                raise FileNotFoundError(key) from e
+            raise
+        return data, Version(etag)
+
+    def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
+        """Upload under the etag, or as a new blob."""
+        try:
+            answer = self._call("upload_blob", key, expected, data=data, overwrite=expected is not None)
+        except FileNotFoundError:
+            raise PreconditionFailed(key) from None
+        return Version(answer["etag"])
+
+    def delete_if(self, key: str, expected: Version) -> None:
+        """Remove under the etag; silent when there is no blob."""
+        try:
+            self._call("delete_blob", key, expected)
+        except FileNotFoundError:
+            return
+
+    def _call(self, method: str, key: str, expected: Version | None, **arguments: Any) -> Any:
+        if expected is not None:
+            conditions = importlib.import_module("azure.core").MatchConditions
+            arguments |= {"etag": expected.token, "match_condition": conditions.IfNotModified}
+        try:
+            answer = self._run(self._once, method, key, arguments)
+        except Exception as e:
+            raise _meaning(e, key) from e
+        self.fs.invalidate_cache()
+        return answer
+
+    def _client(self, key: str) -> Any:
+        container, blob = self.fs.split_path(self.path(key))[:2]
+        return self.fs.service_client.get_blob_client(container=container, blob=blob)
+
+    async def _once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
+        async with self._client(key) as client:
+            return await getattr(client, method)(**arguments)
+
+    async def _get(self, key: str) -> tuple[bytes, str]:
+        async with self._client(key) as client:
+            stream = await client.download_blob()
+            return await stream.readall(), stream.properties.etag
+
+
+def _meaning(error: Exception, key: str) -> Exception:
+    """Return what the failure of a conditional write means; unknown unless it is certain.
+
+    The client repeats requests that got no answer, so that a refusal of the last attempt
+    says nothing of the first, except that the condition did not hold any more.
+    """
+    status = getattr(error, "status_code", None)
+    if status in (409, 412):
+        return PreconditionFailed(key)
+    if status == 404 and getattr(error, "error_code", None) != "ContainerNotFound":
+        return FileNotFoundError(key)
+    context = getattr(getattr(error, "response", None), "context", {}) or {}
+    if status not in (400, 401, 403, 404) or context.get("history"):
+        return OutcomeUnknown(f"{key}: {error}")
+    return StoreError(f"Cannot write {key!r}: {error}", code="access-denied" if status in (401, 403) else None)
+
+
+class GcsWriter(RemoteWriter):
+    """The writing side of a store on Google Cloud Storage; versions are generations."""
+
+    def read_versioned(self, key: str) -> tuple[bytes, Version]:
+        """Return an object and its generation, from one answer."""
+        bucket, name = self._split(key)
+        headers, data = self.fs.call("GET", "b/{}/o/{}", bucket, name, alt="media")
+        return data, Version(str(headers["X-Goog-Generation"]))
+
+    def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
+        """Upload in one request under the generation; 0 stands for no object."""
+        bucket, name = self._split(key)
+        answer = self._call(
+            key,
+            "POST",
+            f"{self.fs._location}/upload/storage/v1/b/{quote(bucket, safe='')}/o",
+            uploadType="media",
+            name=name,
+            ifGenerationMatch="0" if expected is None else expected.token,
+            headers={"Content-Type": "application/octet-stream"},
+            data=data,
+            json_out=True,
+        )
+        return Version(str(answer["generation"]))
+
+    def delete_if(self, key: str, expected: Version) -> None:
+        """Remove under the generation; silent when there is no object."""
+        bucket, name = self._split(key)
+        try:
+            self._call(key, "DELETE", "b/{}/o/{}", bucket, name, ifGenerationMatch=expected.token)
+        except FileNotFoundError:
+            return
+
+    def _split(self, key: str) -> tuple[str, str]:
+        bucket, name = self.fs.split_path(self.path(key))[:2]
+        return bucket, name
+
+    def _call(self, key: str, *args: Any, **arguments: Any) -> Any:
+        """Send a conditional write; gcsfs repeats it when no answer comes, and does not say so."""
+        try:
+            answer = self.fs.call(*args, **arguments)
+        except FileExistsError:
+            raise PreconditionFailed(key) from None  # gcsfs' name for the status 412
+        except FileNotFoundError:
+            raise
+        except Exception as e:
+            raise OutcomeUnknown(f"{key}: {e}") from e
+        self.fs.invalidate_cache()
+        return answer
+
+
+class ArrowFiles:
+    """The part of an fsspec filesystem that tasks need, over one of pyarrow."""
+
+    protocol = ("arrow",)
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of an object, or of its range [start, end)."""
+        with self._fs.open_input_file(path) as file:
+            begin = start or 0
+            stop = file.size() if end is None else min(end, file.size())
+            data: bytes = file.read_at(max(0, stop - begin), begin)
+            return data
+
+    def size(self, path: str) -> int:
+        """Return the size of an object; raises FileNotFoundError."""
+        info = self._fs.get_file_info(path)
+        if not info.is_file:
+            raise FileNotFoundError(path)
+        return int(info.size)
+
+    def pipe_file(self, path: str, data: bytes) -> None:
+        """Write an object."""
+        with self._fs.open_output_stream(path) as file:
+            file.write(data)
+
+    def open(self, path: str, mode: str) -> Any:
+        """Open an object for writing."""
+        assert mode == "wb", mode
+        return self._fs.open_output_stream(path)
+
+    def rm_file(self, path: str) -> None:
+        """Leave the object where it is: pyarrow would put one for the folder; the driver deletes what failed."""
+
+
+# Options of s3fs that pyarrow has as well, or that change nothing about what is written.
+_KNOWN = {"key", "username", "secret", "password", "token", "anon", "endpoint_url", "client_kwargs"}
+_IDLE = {"config_kwargs", "use_ssl", "use_listings_cache", "skip_instance_cache", "default_block_size"}
+_CLIENT = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "endpoint_url", "region_name"}
+
+
+def arrow_files(url: str, options: Mapping[str, Any]) -> tuple[ArrowFiles, str] | None:
+    """Return the filesystem of a URL by the options of its fsspec driver, and the path in it; None for unknown ones."""
+    protocol, _, root = url.partition("://")
+    client: Mapping[str, Any] = options.get("client_kwargs") or {}
+    if protocol not in ("s3", "s3a") or not set(options) <= _KNOWN | _IDLE or not set(client) <= _CLIENT:
+        return None
+    from pyarrow.fs import S3FileSystem
+
+    endpoint = str(options.get("endpoint_url") or client.get("endpoint_url") or "")
+    scheme, _, host = endpoint.rpartition("://")
+    found = {
+        "access_key": options.get("key") or options.get("username") or client.get("aws_access_key_id"),
+        "secret_key": options.get("secret") or options.get("password") or client.get("aws_secret_access_key"),
+        "session_token": options.get("token") or client.get("aws_session_token"),
+        "anonymous": options.get("anon"),
+        "region": client.get("region_name"),
+        "endpoint_override": host,
+        "scheme": scheme,
+    }
+    return ArrowFiles(S3FileSystem(**{name: value for name, value in found.items() if value})), root
+
+
+def writer_of(protocols: tuple[str, ...]) -> type[RemoteWriter]:
+    """Return the writing side for filesystems of some protocols."""
+    kinds = {"memory": MemoryWriter, "s3": S3Writer, "abfs": AzureWriter, "gs": GcsWriter}
+    return next((kind for protocol, kind in kinds.items() if protocol in protocols), RemoteWriter)

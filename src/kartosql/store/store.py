@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
-import inspect
 import os
 import stat
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakMethod, WeakValueDictionary
 
 from kartosql.errors import FormatError, KartosqlError, StoreError, UsageError, quoted
 from kartosql.failures import FULL, reraise
 from kartosql.stopping import checked, shielded
-from kartosql.store import advisory_locks
-from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed, Unsupported, Version, version_of
-from kartosql.store.keys import check_key, side_folder
-from kartosql.store.local import LocalFiles
+from kartosql.store.keys import (
+    Detail,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Unsupported,
+    Version,
+    check_key,
+    side_folder,
+    version_of,
+)
+from kartosql.store.urls import filesystem_of, no_answer, protocols_of, whole_object
 from kartosql.text.secrets import harmless, redacted
 
 if TYPE_CHECKING:
@@ -30,65 +38,7 @@ if TYPE_CHECKING:
     from kartosql.store.local_commit import LocalWriter
     from kartosql.store.remote import RemoteWriter
 
-_EXTRAS = {
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "azure"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-}
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "TokenRetrievalError")
-_CREDENTIALS = {
-    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the storage options key and "
-    "secret; for public buckets the storage option anon=true.",
-}
-
-
-def protocol_of(url: str) -> str:
-    """Return the protocol of a URL, the outermost of several."""
-    return url.partition("://")[0].partition("::")[0].lower()
-
-
-def not_opened(url: str, error: Exception) -> StoreError:
-    """Return the error about a store of which the driver cannot be used."""
-    protocol = protocol_of(url)
-    extra = _EXTRAS.get(protocol)
-    if isinstance(error, ImportError):
-        return StoreError(
-            f"Cannot open the store {url!r}: the driver of {protocol}:// is not installed.",
-            code="missing-extra",
-            hint=f"pip install 'kartosql[{extra}]'" if extra else _first_line(error),
-        )
-    if isinstance(error, ValueError) and "rotocol not known" in str(error):
-        return StoreError(f"Cannot open the store {url!r}: there is no driver of {protocol}://.", hint=_known(protocol))
-    return StoreError(f"Cannot open the store {url!r}: {_first_line(error)}")
-
-
-def no_answer(url: str, action: str, error: BaseException, told: BaseException) -> StoreError:
-    """Return the error about a call of a driver that failed, with how credentials are given if it is them it misses.
-
-    ``told`` is what may be shown of ``error``.
-    """
-    seen: BaseException | None = error
-    while seen is not None:
-        if type(seen).__name__ in _NO_CREDENTIALS:
-            hint = _CREDENTIALS.get(_EXTRAS.get(protocol_of(url), ""))
-            return StoreError(f"{action}: {told}", code="access-denied", hint=hint)
-        seen = seen.__cause__ or seen.__context__
-    return StoreError(f"{action}: {told}")
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of what a driver says; some go on for pages."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def _known(protocol: str) -> str:
-    from fsspec import available_protocols
-
-    close = difflib.get_close_matches(protocol, ["s3", "abfs", "gs", "file", *available_protocols()], 1)
-    listed = "Protocols are s3://, abfs://, gs://, http:// and others of fsspec; local folders are written as paths."
-    return f"Did you mean {close[0]}://? {listed}" if close else listed
-
-
+MARK = "@"  # begins the keys of what is attached; no dataset's uuid may hold it
 SINGLE_WRITER_HINT = (
     "If nobody else writes to this store at the same time, set single_writer=True; "
     "two writers would then lose data of each other."
@@ -96,8 +46,6 @@ SINGLE_WRITER_HINT = (
 _BROKEN = (*FULL, errno.EIO, errno.EROFS)
 MAX_WORKERS = 32
 MAX_METADATA_BYTES = 1 << 30
-# Their drivers remember listings for ever, and believe them when they are asked for a file or its size.
-_REMEMBERING = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
 
 
 class Entry(NamedTuple):
@@ -137,19 +85,51 @@ class StoreCounter:
         with self._lock:
             setattr(self, kind, getattr(self, kind) + 1)
             self.bytes_read += nbytes
-            if kind == "reads" and _is_data(key):
-                self.data_bytes += nbytes
             if kind == "reads":
                 self.keys.append(key)
+                if "/indices/" not in key and ".by-dataset-metadata." not in key and key[-16:] != "_common_metadata":
+                    self.data_bytes += nbytes
 
     def to_dict(self) -> dict[str, int]:
         """Return the counts as a dictionary."""
-        names = ("lists", "reads", "sizes", "writes", "bytes_read")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("lists", "reads", "sizes", "writes", "bytes_read")}
 
 
-def _is_data(key: str) -> bool:
-    return not ("/indices/" in key or ".by-dataset-metadata." in key or key.endswith("_common_metadata"))
+class LocalFiles:
+    """Files of the local disk behind the method names of an fsspec filesystem, which takes longer to import."""
+
+    protocol = ("file", "local")
+
+    def ls(self, path: str, detail: bool = True) -> list[dict[str, Any]]:
+        """Return the entries of a folder, without their sizes: each of them would take a call of its own."""
+        with os.scandir(path) as entries:
+            return [{"name": e.path, "size": None, "type": "directory" if e.is_dir() else "file"} for e in entries]
+
+    def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
+        """Return every file below a folder; links to folders are not followed, and no folder is left out silently."""
+        found = {}
+        for folder, _, names in os.walk(path, onerror=_unless_gone):
+            for name in names:
+                full = f"{folder.rstrip('/')}/{name}"
+                if not os.path.islink(full):
+                    found[full] = {"size": os.stat(full).st_size}
+        return found
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of a file, or of a range of it."""
+        with open(path, "rb") as f:
+            if start:
+                f.seek(start)
+            return f.read() if end is None else f.read(max(0, end - (start or 0)))
+
+    def invalidate_cache(self) -> None:
+        """Do nothing: nothing is cached."""
+
+
+def _unless_gone(error: OSError) -> None:
+    """Raise what went wrong with a folder, unless somebody removed it."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 class Store:
@@ -164,7 +144,6 @@ class Store:
     """
 
     single_writer = False
-    _writer_made: LocalWriter | RemoteWriter | None = None
     _conditional: bool | None = None  # None as long as nobody asked
     _conditional_delete = True
 
@@ -190,10 +169,11 @@ class Store:
         self._url = url
         # They may hold secrets, so nothing prints them.
         self._options = dict(storage_options or {})
-        self.fs, root = (_plain_filesystem if without_driver else _filesystem)(url, dict(self._options))
+        found, root = filesystem_of(url, self._options, without_driver=without_driver)
+        self.is_local = found is None
+        self.fs = LocalFiles() if found is None else found
         self.root: str = root.rstrip("/")
-        self.is_local = isinstance(self.fs, LocalFiles)
-        self._whole = _whole_object(self.fs)
+        self._whole = whole_object(self.fs)
         self.counter = StoreCounter()
         self._real_root = ""
         self._probe_lock = threading.Lock()
@@ -289,61 +269,44 @@ class Store:
 
     def list_root(self) -> list[Entry]:
         """Return files and folders directly below the root, with one listing call."""
-        return self._list("")
-
-    def _list(self, prefix: str) -> list[Entry]:
         self.counter.add("lists")
-        path = self.path(prefix) if prefix else (self.root or "/")
-        try:
-            # No listing cache: a statement must see what other processes committed before it.
-            rows = self.fs.ls(path, detail=True, refresh=True) if self._refreshable else self.fs.ls(path, detail=True)
-        except FileNotFoundError:
-            return []  # object stores have no empty folders
-        except PermissionError as e:
-            raise StoreError(f"No permission to list {self.url!r}.", code="access-denied") from self.redacted(e)
-        except Exception as e:  # noqa: BLE001 - drivers raise anything
-            if self._is_torn(e):
-                return self._list(prefix)
-            reraise(self.redacted(e), f"Cannot list {self.url!r}")
-            raise no_answer(self._url, f"Cannot list {self.url!r}", e, self.redacted(e)) from self.redacted(e)
+        # No listing cache: a statement must see what other processes committed before it.
+        is_remembered = hasattr(self.fs, "dircache") and not self.is_local and "memory" not in self.fs.protocol
+        options = {"refresh": True} if is_remembered else {}
         entries = []
-        for row in rows:
-            name = row["name"].rstrip("/").rsplit("/", 1)[-1]
+        for row in self._listed("", lambda: self.fs.ls(self.root or "/", detail=True, **options)) or ():
             is_dir = row["type"] == "directory"
             etag = row.get("ETag")
             etag = etag.strip('"') if isinstance(etag, str) and not is_dir else None
+            name = row["name"].rstrip("/").rsplit("/", 1)[-1]
             entries.append(Entry(name, None if is_dir else row.get("size"), is_dir, etag))
-        return sorted(entries, key=lambda e: e.name)
-
-    @property
-    def _refreshable(self) -> bool:
-        return hasattr(self.fs, "dircache") and not self.is_local and "memory" not in self.fs.protocol
-
-    def _is_torn(self, error: Exception) -> bool:
-        """Return whether a listing in memory failed because others write or delete objects meanwhile."""
-        torn = isinstance(error, (KeyError, RuntimeError)) and not isinstance(error, RecursionError)
-        return torn and not self.is_local and "memory" in self.fs.protocol
+        return sorted(entries, key=attrgetter("name"))
 
     def list_below(self, prefix: str) -> dict[str, int | None]:
         """Return every key below ``prefix`` with its size, sorted by key."""
         check_key(prefix, source=self.url)
         self.counter.add("lists")
-        try:
-            self.fs.invalidate_cache()
-            found: dict[str, Any] = self.fs.find(self.path(prefix), detail=True)
-        except FileNotFoundError:
-            return {}
-        except PermissionError as e:
-            why = self.redacted(e)
-            raise StoreError(f"No permission to list {prefix!r} in {self.url!r}.", code="access-denied") from why
-        except Exception as e:  # noqa: BLE001 - drivers raise anything
-            if self._is_torn(e):
-                return self.list_below(prefix)
-            reraise(self.redacted(e), f"Cannot list {prefix!r} in {self.url!r}")
-            why = self.redacted(e)
-            raise no_answer(self._url, f"Cannot list {prefix!r} in {self.url!r}", e, why) from why
-        cut = len(self.root) + 1
-        return {path[cut:]: info.get("size") for path, info in sorted(found.items())}
+        return {key: info.get("size") for key, info in sorted(self.infos_below(prefix).items())}
+
+    def infos_below(self, prefix: str = "") -> dict[str, dict[str, Any]]:
+        """Return every key below ``prefix`` with what the filesystem tells of it."""
+        self.fs.invalidate_cache()
+        path = self.path(prefix) if prefix else self.root
+        found = self._listed(prefix, lambda: self.fs.find(path, detail=True)) or {}
+        return {path[len(self.root) + 1 :]: info for path, info in found.items()}
+
+    def _listed(self, prefix: str, call: Callable[[], Any]) -> Any:
+        """Return what a call lists, None where there is nothing: object stores have no empty folders."""
+        with self.failures(prefix, "list"):
+            while True:
+                try:
+                    return call()
+                except FileNotFoundError:
+                    return None
+                except (KeyError, RuntimeError) as e:
+                    # Listings in memory fail where others write or delete objects meanwhile.
+                    if self.is_local or "memory" not in self.fs.protocol or isinstance(e, RecursionError):
+                        raise
 
     def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of ``key``, or of its range [start, end).
@@ -352,7 +315,7 @@ class Store:
         """
         if self.is_local:
             self.local_path(key)
-        with self._errors(key):
+        with self.failures(key, "read"):
             how = self._whole if start is None and end is None else {}
             data: bytes = self.fs.cat_file(self.path(key), start=start, end=end, **how)
         self.counter.add("reads", key, len(data))
@@ -385,7 +348,7 @@ class Store:
 
     def size(self, key: str) -> int | None:
         """Return the size of ``key`` in bytes; KeyError when there is none."""
-        with self._errors(key):
+        with self.failures(key, "read"):
             if self.is_local:
                 return self._lstat(key).st_size
             self.counter.add("sizes", key)
@@ -409,20 +372,20 @@ class Store:
     def info(self, key: str) -> dict[str, Any]:
         """Return what a remote store tells about a file; KeyError when there is none."""
         self.counter.add("sizes", key)
-        with self._errors(key):
+        with self.failures(key, "read"):
             found: dict[str, Any] = self.fs.info(self.path(key))
         return found
 
     def is_file(self) -> bool:
         """Return whether the URL of the store is that of a file."""
-        with self._errors(self.url):
+        with self.failures(self.url, "read"):
             return bool(self.fs.isfile(self.root))
 
     def stamp(self, key: str) -> Stamp | None:
         """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""
         if not self.is_local:
             return None
-        with self._errors(key):
+        with self.failures(key, "read"):
             found = self._lstat(key)
         return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
@@ -435,21 +398,6 @@ class Store:
         if not stat.S_ISREG(found.st_mode):
             raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
         return found
-
-    @contextlib.contextmanager
-    def _errors(self, key: str) -> Iterator[None]:
-        try:
-            yield
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            raise KeyError(key) from None
-        except PermissionError as e:
-            raise StoreError(f"No permission for {key!r} in {self.url!r}.", code="access-denied") from self.redacted(e)
-        except (FormatError, StoreError, KeyError):
-            raise
-        except Exception as e:  # noqa: BLE001 - drivers raise anything
-            reraise(self.redacted(e), f"Cannot read {key!r} in {self.url!r}")
-            why = self.redacted(e)
-            raise no_answer(self._url, f"Cannot read {key!r} in {self.url!r}", e, why) from why
 
     # -- whole objects -------------------------------------------------------------------
 
@@ -485,7 +433,7 @@ class Store:
 
     def sync(self, keys: Iterable[str]) -> None:
         """Make objects durable that were written by ``output(..., sync_folders=False)``."""
-        with self._failures("the folders"):
+        with self.failures("the folders"):
             self._writer.sync(keys)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -494,7 +442,7 @@ class Store:
             check_key(key, source="delete")
             self.counter.add("writes", key)
         if keys:
-            with self._failures(keys[0], "delete"), shielded():
+            with self.failures(keys[0], "delete"), shielded():
                 self._writer.delete(keys, self.map)
 
     # -- compare and swap ----------------------------------------------------------------
@@ -505,7 +453,7 @@ class Store:
             data = self.read_metadata(key)
             return data, version_of(data)
         check_key(key, source="read")
-        with self._failures(key, "read"):
+        with self.failures(key, "read"):
             data, version = self._writer.read_versioned(key)
         self.counter.add("reads", key, len(data))
         return data, version
@@ -549,7 +497,10 @@ class Store:
         """
         with self._probe_lock:
             if self._conditional is None:
-                self._conditional, self._conditional_delete = self._probe(folder)
+                key = f"{folder or '.'}{'/' if folder else ''}kartosql-probe-{uuid.uuid4().hex}"
+                with self.failures(key):
+                    probed = self._writer.probe(check_key(key, source="write"))
+                self._conditional, self._conditional_delete = probed
             if not self._conditional and not self.single_writer:
                 raise self._unconditional()
             self._writer.checks_by_reading = not self._conditional
@@ -559,18 +510,14 @@ class Store:
         """Whether a write that was not answered cannot happen any more once another version stands there."""
         return not self._writer.checks_by_reading
 
-    def _probe(self, folder: str) -> tuple[bool, bool]:
-        key = f"{folder or '.'}{'/' if folder else ''}kartosql-probe-{uuid.uuid4().hex}"
-        with self._failures(key):
-            return self._writer.probe(check_key(key, source="write"))
-
     def turn(self, folder: str) -> contextlib.AbstractContextManager[None]:
         """Wait until no other writer on this machine has its turn in ``folder``, for some seconds at most.
 
         It saves writers from doing work that another one makes useless; nothing relies on it.
         """
-        path = f"{self._real_root}/{folder}" if self.is_local else f"{self.url}/{folder}"
-        return advisory_locks.take(path, advisory_locks.of_folder if self.is_local else advisory_locks.in_process)
+        from kartosql.store.local_commit import turn
+
+        return turn(f"{self._real_root if self.is_local else self.url}/{folder}", is_folder=self.is_local)
 
     # -- current state --------------------------------------------------------------------
 
@@ -578,56 +525,61 @@ class Store:
         """Return size and time of every object whose key starts with ``prefix``, sorted by key."""
         check_key(f"{prefix}x", source=self.url)
         self.counter.add("lists")
-        with self._failures(prefix, "list"):
+        with self.failures(prefix, "list"):
             return self._writer.details(prefix)
 
     def now(self) -> dt.datetime:
         """Return the time by the clock of the store, which may not be that of this machine."""
-        with self._failures("the clock", "read"):
+        with self.failures("the clock", "read"):
             return self._writer.now()
 
     # -- how -----------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _writer(self) -> LocalWriter | RemoteWriter:
-        if self._writer_made is None:
-            self._writer_made = _writer_of(self)
-        return self._writer_made
+        """The writing side for the kind of filesystem; the parts of it are imported only then."""
+        if self.is_local:
+            from kartosql.store.local_commit import LocalWriter
+
+            return LocalWriter(self._real_root, self._local_path)
+        from kartosql.store.remote import writer_of
+
+        return writer_of(protocols_of(self.fs))(self.fs, self.root)
 
     @contextlib.contextmanager
     def _writing(self, key: str) -> Iterator[LocalWriter | RemoteWriter]:
         check_key(key, source="write")
         self.counter.add("writes", key)
-        with self._failures(key):
+        with self.failures(key):
             if self.is_local:
                 self.local_path(key)  # links are not written through
             yield self._writer
 
     @contextlib.contextmanager
-    def _failures(self, key: str, verb: str = "write") -> Iterator[None]:
-        """Turn what filesystems raise into our errors; ``verb`` says what could not be done."""
+    def failures(self, key: str, verb: str = "write") -> Iterator[None]:
+        """Turn what filesystems raise into our errors; ``verb`` says what could not be done: read, list, ..."""
         try:
             yield
-        except (KartosqlError, PreconditionFailed, OutcomeUnknown, KeyError):
+        except (KartosqlError, PreconditionFailed, OutcomeUnknown):
             raise
         except Unsupported:
             raise self._unconditional() from None
-        except FileNotFoundError as e:
-            if verb == "read":
+        except Exception as e:
+            if isinstance(e, KeyError) and verb != "list":
+                raise
+            if isinstance(e, FileNotFoundError | IsADirectoryError | NotADirectoryError) and verb == "read":
                 raise KeyError(key) from None
-            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.redacted(e)}") from self.redacted(e)
-        except PermissionError as e:
+            action = f"{verb} {f'{key!r} in ' if key else ''}{self.url!r}"
             why = self.redacted(e)
-            raise StoreError(f"No permission to {verb} {key!r} in {self.url!r}.", code="access-denied") from why
-        except Exception as e:  # noqa: BLE001 - drivers raise anything
-            if isinstance(e, OSError) and e.errno in FULL:
-                raise StoreError(
-                    f"No space left to {verb} {key!r} in {self.url!r}.",
-                    code="disk-full",
-                    hint="Free space, then try again. Nothing of this call is visible.",
-                ) from self.redacted(e)
-            reraise(self.redacted(e), f"Cannot {verb} {key!r} in {self.url!r}")
-            raise StoreError(f"Cannot {verb} {key!r} in {self.url!r}: {self.redacted(e)}") from self.redacted(e)
+            if isinstance(e, PermissionError):
+                raise StoreError(f"No permission to {action}.", code="access-denied") from why
+            if isinstance(e, OSError) and e.errno in FULL and verb not in ("read", "list"):
+                hint = "Free space, then try again. Nothing of this call is visible."
+                raise StoreError(f"No space left to {action}.", code="disk-full", hint=hint) from why
+            reraise(why, f"Cannot {action}")
+            if verb in ("read", "list"):
+                raise no_answer(self._url, f"Cannot {action}", e, why) from why
+            raise StoreError(f"Cannot {action}: {why}") from why
 
     def _unconditional(self) -> StoreError:
         return StoreError(
@@ -635,58 +587,6 @@ class Store:
             code="no-conditional-put",
             hint=SINGLE_WRITER_HINT,
         )
-
-
-def _is_encodable(url: str) -> bool:
-    try:
-        os.fsencode(url)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return the filesystem of a URL and the path in it."""
-    if "://" not in url and "::" not in url:
-        if options:
-            raise StoreError(f"A local path takes no storage options, but {sorted(options)[0]!r} was given.")
-        return LocalFiles(), os.path.abspath(os.path.expanduser(url))
-    if url.partition("://")[0] in _REMEMBERING and "::" not in url:
-        options["use_listings_cache"] = False
-    try:
-        from fsspec.core import url_to_fs
-
-        filesystem, root = url_to_fs(url, **options)
-    except Exception as e:  # noqa: BLE001 - drivers raise anything
-        why = harmless(e, options)
-        raise not_opened(url, why) from why
-    protocols = (filesystem.protocol,) if isinstance(filesystem.protocol, str) else filesystem.protocol
-    return (LocalFiles() if "file" in protocols else filesystem), root
-
-
-def _whole_object(filesystem: Any) -> dict[str, Any]:
-    """Return what lets ``cat_file`` ask for a whole object at once, where S3's driver would ask for its size first."""
-    call = getattr(filesystem, "_cat_file", None)
-    if (
-        "s3" not in getattr(filesystem, "protocol", ())
-        or call is None
-        or "max_concurrency" not in inspect.signature(call).parameters
-    ):
-        return {}
-    return {"max_concurrency": 1}
-
-
-def _plain_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return what ``_filesystem`` returns, or one of pyarrow where the driver is not installed."""
-    try:
-        return _filesystem(url, options)
-    except StoreError as e:
-        from kartosql.store.arrow_files import arrow_files
-
-        found = arrow_files(url, options) if isinstance(e.__cause__, ImportError) else None
-        if found is None:
-            raise
-        return found
 
 
 def _link_error(key: str) -> FormatError:
@@ -697,27 +597,107 @@ def _link_error(key: str) -> FormatError:
     )
 
 
-def _writer_of(store: Store) -> LocalWriter | RemoteWriter:
-    """Return the writing side for the kind of filesystem; the parts of it are imported only then."""
-    if store.is_local:
-        from kartosql.store.local_commit import LocalWriter
+def _is_encodable(url: str) -> bool:
+    try:
+        os.fsencode(url)
+    except UnicodeEncodeError:
+        return False
+    return True
 
-        return LocalWriter(store._real_root, store._local_path)
-    from kartosql.store.remote import MemoryWriter, RemoteWriter
 
-    protocols = (store.fs.protocol,) if isinstance(store.fs.protocol, str) else tuple(store.fs.protocol)
-    if "memory" in protocols:
-        return MemoryWriter(store.fs, store.root)
-    if "s3" in protocols:
-        from kartosql.store.s3 import S3Writer
+class Mounts:
+    """A store, and others that are mounted beside it: their keys begin with ``@<number>/``.
 
-        return S3Writer(store.fs, store.root)
-    if "abfs" in protocols:
-        from kartosql.store.azure import AzureWriter
+    A number is used once, so what is remembered of a key is never taken for another file's. A
+    store stays mounted as long as somebody holds it: an attachment, or a table of a statement.
+    """
 
-        return AzureWriter(store.fs, store.root)
-    if "gs" in protocols:
-        from kartosql.store.gcs import GcsWriter
+    def __init__(self, main: Store) -> None:
+        self.main = main
+        self.counter = main.counter
+        self._mounted: WeakValueDictionary[str, Store] = WeakValueDictionary()
+        self._admit: dict[str, WeakMethod[Callable[[Sequence[str]], None]]] = {}
+        self._count = 0
 
-        return GcsWriter(store.fs, store.root)
-    return RemoteWriter(store.fs, store.root)
+    def mount(self, store: Store, admit: Callable[[Sequence[str]], None] | None = None) -> str:
+        """Mount a store and return the beginning of its keys; ``admit`` is asked before files of it are opened."""
+        self._count += 1
+        prefix = f"{MARK}{self._count}"
+        store.counter = self.counter
+        self._mounted[prefix] = store
+        if admit is not None:
+            self._admit[prefix] = WeakMethod(admit, lambda _: self._admit.pop(prefix, None))
+        return f"{prefix}/"
+
+    def place(self, key: str) -> tuple[Store, str]:
+        """Return the store of a key, and the key in it; KeyError for one that is mounted no more."""
+        if not key.startswith(MARK):
+            return self.main, key
+        prefix, _, rest = key.partition("/")
+        return self._mounted[prefix], rest
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all files are on local disks."""
+        return self.main.is_local and all(s.is_local for s in list(self._mounted.values()))
+
+    def is_on_disk(self, key: str) -> bool:
+        """Return whether a file is on a local disk."""
+        return self.place(key)[0].is_local
+
+    def local_path(self, key: str) -> str:
+        """Return the absolute path of a local file; links that leave its folder are refused."""
+        store, rest = self.place(key)
+        return store.local_path(rest)
+
+    def display_name(self, key: str) -> str:
+        """Return the name of a file as messages and reports have it: its key, or the URL of what is attached."""
+        try:
+            store, rest = self.place(key)
+        except KeyError:
+            return key
+        return key if store is self.main else f"{store.url.rstrip('/')}/{rest}"
+
+    def dataset_sizes(self, uuid: str) -> dict[str, int | None]:
+        """Return the sizes of all files of a dataset by one listing; nothing for what is attached."""
+        return {} if uuid.startswith(MARK) else self.main.dataset_sizes(uuid)
+
+    def size(self, key: str) -> int | None:
+        """Return the size of a file in bytes; KeyError when there is none."""
+        store, rest = self.place(key)
+        return store.size(rest)
+
+    def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
+        """Return the size of each file in bytes; KeyError for one that is not there."""
+        groups: dict[str, list[str]] = {}
+        for key in keys:
+            groups.setdefault(key.partition("/")[0] if key.startswith(MARK) else "", []).append(key)
+        found: dict[str, int | None] = {}
+        for prefix, group in groups.items():
+            if not prefix:
+                found |= self.main.sizes(group)
+                continue
+            cut = len(prefix) + 1
+            sizes = self._mounted[prefix].sizes([key[cut:] for key in group])
+            found |= {key: sizes[key[cut:]] for key in group}
+        return found
+
+    def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of a file or of a range of it; KeyError when there is none."""
+        store, rest = self.place(key)
+        return store.read(rest, start=start, end=end)
+
+    def admit(self, keys: Sequence[str]) -> None:
+        """Raise what speaks against reading files that are about to be opened."""
+        for prefix, found in list(self._admit.items()):
+            begin, admit = f"{prefix}/", found()
+            own = [key[len(begin) :] for key in keys if key.startswith(begin)]
+            if own and admit is not None:
+                admit(own)
+
+    def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
+        """Apply a function to all items concurrently and return the results in order."""
+        return self.main.map(function, items)
+
+
+Files = Store | Mounts  # what engines ask for files

@@ -19,8 +19,7 @@ from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, Store
 from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
-from kartosql.store.keys import SIDE_FOLDER
+from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version
 from kartosql.write.change import CODECS, Change
 from kartosql.write.commit_log import record
 from kartosql.write.document import (

@@ -15,7 +15,7 @@ from kartosql.formats.kartothek import naming, resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument, many_objects, parse_document
 from kartosql.memo import memoized
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version
 
 RECENT = 64
 

@@ -16,8 +16,7 @@ from kartosql.errors import KartosqlError, StoreError, UsageError, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.store import Store
-from kartosql.store.conditional import Detail, OutcomeUnknown, PreconditionFailed
-from kartosql.store.keys import SIDE_FOLDER, key_problem
+from kartosql.store.keys import SIDE_FOLDER, Detail, OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write.commit_log import LOG
 from kartosql.write.document import Head, read_raw
 from kartosql.write.marks import MIN_GRACE, Marks, marks_key, put_marks, read_marks

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from kartosql.errors import CommitError, FormatError
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
-from kartosql.store.keys import side_folder
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, side_folder
 from kartosql.write.retry import attempts
 
 # No file is removed sooner after it was marked, whatever the settings say.

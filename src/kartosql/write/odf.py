@@ -23,7 +23,7 @@ from kartosql.formats.odf.hashes import new_dataset_id
 from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_hash_of
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.inputs import guarded
 from kartosql.write.schema import nanoseconds
 

@@ -19,8 +19,7 @@ from kartosql.formats.kartothek.places import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.memo import memoized
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
-from kartosql.store.keys import key_problem
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write import files, indexing
 from kartosql.write.change import Change
 from kartosql.write.commit import Committed, commit, commit_all, utc_now

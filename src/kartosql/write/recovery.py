@@ -17,7 +17,7 @@ from kartosql.formats.kartothek import naming, resolve
 from kartosql.formats.kartothek.metadata import parse_document
 from kartosql.formats.kartothek.resolve import Intent
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change
 from kartosql.write.document import Head, read_raw, remove, swap, touched, with_marks
 from kartosql.write.rebase import rebase

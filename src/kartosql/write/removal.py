@@ -17,7 +17,7 @@ from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.formats.kartothek.places import BASE
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write import commit_log
 from kartosql.write.change import Change
 from kartosql.write.operation import Operation, report

@@ -21,7 +21,7 @@ from kartosql.formats.kartothek.history import recorded
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.schema import merge_types, normalise, read_schema
 from kartosql.store import Store
-from kartosql.store.conditional import OutcomeUnknown, PreconditionFailed, Version
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version
 from kartosql.write.change import Change
 from kartosql.write.document import Head, new_id, read_raw, with_marks
 from kartosql.write.retry import attempts

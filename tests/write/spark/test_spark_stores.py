@@ -22,7 +22,7 @@ from sameness import leftovers, metadata
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
-from kartosql.store.arrow_files import arrow_files
+from kartosql.store.remote import arrow_files
 from kartosql.write.layout import Layout
 from kartosql.write.spark import job, ship
 from kartosql.write.spark.task import Address, WriteRows

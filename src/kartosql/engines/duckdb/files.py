@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kartosql.errors import missing_file
 from kartosql.store import Files
-from kartosql.store.mounts import MARK
+from kartosql.store.store import MARK
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import StoreFiles

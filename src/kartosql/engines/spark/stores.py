@@ -8,7 +8,7 @@ from typing import Any
 
 from kartosql.errors import StoreError
 from kartosql.store import Files, Store
-from kartosql.store.mounts import Mounts
+from kartosql.store.store import Mounts
 
 _S3 = {"s3", "s3a", "s3n"}
 _AZURE = {"abfs", "abfss", "az"}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kartosql.store.scope import is_below
+from kartosql.store.urls import is_below
 
 INSIDE = [
     ("s3://b/pre", "s3://b/pre"),

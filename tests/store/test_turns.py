@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kartosql.store import advisory_locks
+from kartosql.store import local_commit
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def place(store):
 
 
 def test_threads_take_turns(place, monkeypatch):
-    monkeypatch.setattr(advisory_locks, "TURN_SECONDS", 1e9)
+    monkeypatch.setattr(local_commit, "TURN_SECONDS", 1e9)
     inside, most, lock = [], [], threading.Lock()
 
     def work() -> None:
@@ -44,15 +44,15 @@ def test_threads_take_turns(place, monkeypatch):
 
 
 def test_whoever_has_the_turn_does_not_wait_for_himself(place, monkeypatch):
-    monkeypatch.setattr(advisory_locks, "TURN_SECONDS", 200)
+    monkeypatch.setattr(local_commit, "TURN_SECONDS", 200)
     started = time.monotonic()
     with place.turn("d"), place.turn("d"), place.turn("other"):
         pass
-    assert time.monotonic() - started < advisory_locks.TURN_SECONDS
+    assert time.monotonic() - started < local_commit.TURN_SECONDS
 
 
 def test_a_turn_that_does_not_end_stops_nobody(place, monkeypatch):
-    monkeypatch.setattr(advisory_locks, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(local_commit, "TURN_SECONDS", 0.05)
     done = threading.Event()
 
     def late() -> None:
@@ -73,7 +73,7 @@ def test_turns_end_after_an_error(place, monkeypatch):
 
     with pytest.raises(KeyError):
         fail()
-    monkeypatch.setattr(advisory_locks, "TURN_SECONDS", 1e9)
+    monkeypatch.setattr(local_commit, "TURN_SECONDS", 1e9)
     with place.turn("d"):
         pass
 
@@ -88,7 +88,7 @@ def test_turns_are_given_up_where_folders_cannot_be_locked(local, monkeypatch):
         raise OSError("not here")
 
     local.put("d/x", b"1")
-    monkeypatch.setattr(advisory_locks.syscalls, "try_lock", refuse)
+    monkeypatch.setattr(local_commit.syscalls, "try_lock", refuse)
     with local.turn("d"):
         pass
 
@@ -103,11 +103,11 @@ def test_processes_take_turns_and_a_dead_one_holds_none(local, monkeypatch):
     try:
         assert process.stdout.readline() == "mine\n"
         fd = os.open(f"{local.root}/d", os.O_RDONLY)
-        assert not advisory_locks.syscalls.try_lock(fd)
+        assert not local_commit.syscalls.try_lock(fd)
         os.close(fd)
     finally:
         process.kill()
         process.communicate()
-    monkeypatch.setattr(advisory_locks, "TURN_SECONDS", 1e9)
+    monkeypatch.setattr(local_commit, "TURN_SECONDS", 1e9)
     with local.turn("d"):
         pass

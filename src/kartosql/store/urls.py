@@ -1,0 +1,176 @@
+"""URLs of stores: which lie below another one, whatever way both are written, and the filesystems behind them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from kartosql.errors import StoreError
+from kartosql.text.secrets import harmless
+
+_LOCAL = ("file", "local")
+_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs"}
+_WEB = ("http", "https")
+# Their drivers remember listings for ever, and believe them when they are asked for a file or its size.
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "azure"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+}
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "TokenRetrievalError")
+_CREDENTIALS = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the storage options key and "
+    "secret; for public buckets the storage option anon=true.",
+}
+
+
+class _Place(NamedTuple):
+    """A URL as its scheme, and host or bucket with the folders below it."""
+
+    scheme: str
+    parts: tuple[str, ...]
+
+
+def is_local_url(url: str) -> bool:
+    """Return whether a URL or path is one of a local disk."""
+    scheme, mark, _ = url.partition("://")
+    return "::" not in url and (not mark or scheme.lower() in _LOCAL)
+
+
+def path_of(url: str) -> str:
+    """Return the absolute path of a local URL or path; links in it stay."""
+    return os.path.abspath(os.path.expanduser(url.partition("://")[2] if "://" in url else url))
+
+
+def is_below(url: str, root: str) -> bool:
+    """Return whether a URL or local path is ``root``, or lies below it; False where that is in doubt.
+
+    Local paths are compared without their links. Names of other stores are compared as they are
+    written, but for the case of schemes and web hosts; a URL of several stores (``zip://x::...``),
+    or with ``..``, ``.`` or a backslash in its path, even percent-encoded, lies below nothing.
+    """
+    inner, outer = _place(url), _place(root)
+    if inner is None or outer is None or inner.scheme != outer.scheme:
+        return False
+    return inner.parts[: len(outer.parts)] == outer.parts
+
+
+def _place(url: str) -> _Place | None:
+    if not url or "::" in url or any(char < " " or char == "\x7f" for char in url):
+        return None
+    if is_local_url(url):
+        path = os.path.realpath(path_of(url))
+        return _Place("file", tuple(filter(None, path.split(os.sep))))
+    scheme, _, rest = url.partition("://")
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    if "\\" in rest:
+        return None  # a slash to some readers of URLs
+    if scheme in _WEB:
+        host, slash, path = rest.partition("?")[0].partition("#")[0].partition("/")
+        rest = host.rpartition("@")[2].lower() + slash + unquote(path)
+    if _is_doubtful(rest):
+        return None
+    return _Place(scheme, tuple(rest.rstrip("/").split("/")) if rest.strip("/") else ())
+
+
+def _is_doubtful(path: str) -> bool:
+    """Return whether whoever reads a path may take it for another one."""
+    while True:
+        if "\\" in path or any(part in (".", "..") for part in path.split("/")):
+            return True
+        decoded = unquote(path)
+        if decoded == path:
+            return False
+        path = decoded
+
+
+# -- the filesystem of a URL -------------------------------------------------------------------
+
+
+def filesystem_of(url: str, options: Mapping[str, Any], *, without_driver: bool = False) -> tuple[Any, str]:
+    """Return the filesystem of a URL, None for local disks, and the path in it; raises ``store-failed``.
+
+    ``without_driver`` takes one of pyarrow where that of fsspec is not installed.
+    """
+    if "://" not in url and "::" not in url:
+        if options:
+            raise StoreError(f"A local path takes no storage options, but {sorted(options)[0]!r} was given.")
+        return None, os.path.abspath(os.path.expanduser(url))
+    if url.partition("://")[0] in _EXTRAS and "::" not in url:
+        options = {**options, "use_listings_cache": False}
+    try:
+        from fsspec.core import url_to_fs
+
+        filesystem, root = url_to_fs(url, **options)
+    except Exception as e:  # noqa: BLE001 - drivers raise anything
+        if without_driver and isinstance(e, ImportError):
+            from kartosql.store.remote import arrow_files
+
+            if (found := arrow_files(url, options)) is not None:
+                return found
+        why = harmless(e, dict(options))
+        raise not_opened(url, why) from why
+    return (None if "file" in protocols_of(filesystem) else filesystem), root
+
+
+def protocols_of(filesystem: Any) -> tuple[str, ...]:
+    """Return the names that a filesystem of fsspec gives itself."""
+    return (filesystem.protocol,) if isinstance(filesystem.protocol, str) else tuple(filesystem.protocol)
+
+
+def whole_object(filesystem: Any) -> dict[str, Any]:
+    """Return what lets ``cat_file`` ask for a whole object at once, where S3's driver would ask for its size first."""
+    call = getattr(filesystem, "_cat_file", None)
+    is_s3 = "s3" in getattr(filesystem, "protocol", ()) and call is not None
+    return {"max_concurrency": 1} if is_s3 and "max_concurrency" in inspect.signature(call).parameters else {}
+
+
+def not_opened(url: str, error: Exception) -> StoreError:
+    """Return the error about a store of which the driver cannot be used."""
+    protocol = _protocol_of(url)
+    extra = _EXTRAS.get(protocol)
+    if isinstance(error, ImportError):
+        return StoreError(
+            f"Cannot open the store {url!r}: the driver of {protocol}:// is not installed.",
+            code="missing-extra",
+            hint=f"pip install 'kartosql[{extra}]'" if extra else _first_line(error),
+        )
+    if isinstance(error, ValueError) and "rotocol not known" in str(error):
+        return StoreError(f"Cannot open the store {url!r}: there is no driver of {protocol}://.", hint=_known(protocol))
+    return StoreError(f"Cannot open the store {url!r}: {_first_line(error)}")
+
+
+def no_answer(url: str, action: str, error: BaseException, told: BaseException) -> StoreError:
+    """Return the error about a call of a driver that failed, with how credentials are given if it is them it misses.
+
+    ``told`` is what may be shown of ``error``.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if type(seen).__name__ in _NO_CREDENTIALS:
+            hint = _CREDENTIALS.get(_EXTRAS.get(_protocol_of(url), ""))
+            return StoreError(f"{action}: {told}", code="access-denied", hint=hint)
+        seen = seen.__cause__ or seen.__context__
+    return StoreError(f"{action}: {told}")
+
+
+def _protocol_of(url: str) -> str:
+    """Return the protocol of a URL, the outermost of several."""
+    return url.partition("://")[0].partition("::")[0].lower()
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of what a driver says; some go on for pages."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _known(protocol: str) -> str:
+    from fsspec import available_protocols
+
+    close = difflib.get_close_matches(protocol, ["s3", "abfs", "gs", "file", *available_protocols()], 1)
+    listed = "Protocols are s3://, abfs://, gs://, http:// and others of fsspec; local folders are written as paths."
+    return f"Did you mean {close[0]}://? {listed}" if close else listed
