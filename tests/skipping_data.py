@@ -20,13 +20,11 @@ import pyarrow.parquet as pq
 
 import golden
 from kartosql.formats.xskipper import bloom
-from kartosql.formats.xskipper.clauses import Session
-from kartosql.formats.xskipper.collect import DataFile
 from kartosql.formats.xskipper.naming import column_name
 from kartosql.formats.xskipper.refreshing import Sources, refresh
-from kartosql.formats.xskipper.scans import parquet_scan
-from kartosql.formats.xskipper.schema import ROW_METADATA
-from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.scans import DataFile, parquet_scan
+from kartosql.formats.xskipper.segment import ROW_METADATA
+from kartosql.formats.xskipper.store import MetadataStore, Session
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.indexes.skipping import column_types
 from kartosql.parquet.reader import open_footer

@@ -22,9 +22,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.formats.xskipper.collect import DataFile
 from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
-from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.parquet.reader import open_footer

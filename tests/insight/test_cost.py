@@ -96,12 +96,12 @@ def test_parameters_work(con):
 
 def test_a_file_with_encrypted_columns_is_told_as_damaged(tmp_path):
     pe = pytest.importorskip("pyarrow.parquet.encryption")
-    from kartosql.formats.xskipper import crypto
+    from kartosql.formats.xskipper import segment
 
     with kartosql.connect(tmp_path) as con:
         con.create_dataset("t", pa.table({"a": [1, 2], "b": [3, 4]}))
         (path,) = tmp_path.glob("t/table/*.parquet")
-        made, connection = crypto.factory({"f": b"1" * 16, "c": b"2" * 16})
+        made, connection = segment.encryption_factory({"f": b"1" * 16, "c": b"2" * 16})
         wanted = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["b"]}, plaintext_footer=True)
         pq.write_table(
             pa.table({"a": [1, 2], "b": [3, 4]}),

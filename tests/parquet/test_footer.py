@@ -36,9 +36,9 @@ def _file(table: pa.Table, **options: Any) -> bytes:
 def encrypted() -> bytes:
     """A file whose footer can be read, but not its column ``b``."""
     pe = pytest.importorskip("pyarrow.parquet.encryption")
-    from kartosql.formats.xskipper import crypto
+    from kartosql.formats.xskipper import segment
 
-    made, connection = crypto.factory({"f": b"1" * 16, "c": b"2" * 16})
+    made, connection = segment.encryption_factory({"f": b"1" * 16, "c": b"2" * 16})
     wanted = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["b"]}, plaintext_footer=True)
     secret = made.file_encryption_properties(connection, wanted)
     return _file(pa.table({"a": [1, 2], "b": [3, 4]}), encryption_properties=secret)

@@ -27,7 +27,7 @@ import kartosql.query
 import skipping_data
 from crashes import NAMES
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, SqlError, UsageError
-from kartosql.formats.xskipper.cells import OddCells
+from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.naming import folder_name
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune

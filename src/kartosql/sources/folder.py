@@ -28,8 +28,8 @@ from kartosql.tables.names import Attached, Name, no_versions
 from kartosql.tables.table import Table, file_table
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.collect import DataFile
     from kartosql.formats.xskipper.refreshing import Sources
+    from kartosql.formats.xskipper.scans import DataFile
     from kartosql.sources.indexing import FolderIndexes
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder.hive import spark_values
-from kartosql.formats.xskipper.collect import DataFile
-from kartosql.formats.xskipper.crypto import checked_keys
 from kartosql.formats.xskipper.refreshing import Refreshed, Sources, drop, refresh, specs_of
+from kartosql.formats.xskipper.scans import DataFile
+from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, Layout, Secrets, layout_for, resolved
 from kartosql.sources.folder_table import FolderTable

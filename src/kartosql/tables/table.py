@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kartosql.formats.kartothek.dataset import InvertedIndex
     from kartosql.formats.odf.chain import Chain
     from kartosql.formats.xskipper.domain import ColumnType
-    from kartosql.formats.xskipper.schema import Index
+    from kartosql.formats.xskipper.segment import Index
     from kartosql.formats.xskipper.store import Skipped
     from kartosql.predicate.tree import Path, Predicate
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import golden
-from kartosql.formats.xskipper import bloom, hashing
+from kartosql.formats.xskipper import bloom
 from kartosql.formats.xskipper.java import JavaStreamError
 from skipping_data import might_contain
 
@@ -146,12 +146,12 @@ def test_cells_of_the_original_are_written_byte_for_byte():
 @pytest.mark.parametrize("shape", [DEFAULT, bloom.shape_for(0.2, 3)])
 def test_filters_over_arrays_are_the_same(monkeypatch, shape, without_numpy):
     if without_numpy:
-        monkeypatch.setattr(hashing, "_numpy", lambda: None)
+        monkeypatch.setattr(bloom, "_numpy", lambda: None)
     rng = random.Random(1)
     numbers = [rng.randrange(-(1 << 63), 1 << 63) for _ in range(200)] + [0, -1, None]
     texts = ["".join(rng.choice("aé€\U0001f600") for _ in range(rng.randrange(20))) for _ in range(200)] + ["", None]
     for values, type_ in ((numbers, pa.int64()), (texts, pa.string()), ([], pa.string()), ([1, 2], pa.int8())):
-        builder = hashing.FilterBuilder(shape)
+        builder = bloom.FilterBuilder(shape)
         array = pa.array(values, type_)
         builder.add(array.slice(len(array) // 2))
         builder.add(array)
@@ -164,31 +164,31 @@ def test_filters_over_arrays_are_the_same(monkeypatch, shape, without_numpy):
 def test_filters_of_many_files_are_those_of_each(monkeypatch, shape, without_numpy, hashes, held):
     """With as many values at once as one file has, and with fewer."""
     if without_numpy:
-        monkeypatch.setattr(hashing, "_numpy", lambda: None)
-    monkeypatch.setattr(hashing, "_HASHES", hashes)
-    monkeypatch.setattr(hashing, "_BYTES", held)
+        monkeypatch.setattr(bloom, "_numpy", lambda: None)
+    monkeypatch.setattr(bloom, "_HASHES", hashes)
+    monkeypatch.setattr(bloom, "_BYTES", held)
     rng = random.Random(2)
     counts = [0, 3, 0, 700, 1, 255, 256, 257, 0]
     numbers = [[rng.randrange(-(1 << 63), 1 << 63) for _ in range(n)] for n in counts]
     texts = [["".join(rng.choice("aé€\U0001f600") for _ in range(rng.randrange(9))) for _ in range(n)] for n in counts]
     for files, type_ in ((numbers, pa.int64()), (texts, pa.string())):
-        arrays = [[hashing.prepared(pa.array(v[:5], type_)), hashing.prepared(pa.array(v[5:], type_))] for v in files]
-        made = hashing.filters_of(arrays, shape)
+        arrays = [[bloom.prepared(pa.array(v[:5], type_)), bloom.prepared(pa.array(v[5:], type_))] for v in files]
+        made = bloom.filters_of(arrays, shape)
         assert made.to_pylist() == [bloom.cell_of(shape, bloom.build(v, shape)) for v in files]
         assert made.type == pa.binary()
         made.validate(full=True)
-    assert hashing.filters_of([], shape).to_pylist() == []
+    assert bloom.filters_of([], shape).to_pylist() == []
 
 
 def test_numpy_is_used_where_the_command_line_left_it_out():
     code = """
 import sys
 sys.modules["numpy"] = None
-from kartosql.formats.xskipper import bloom, hashing
+from kartosql.formats.xskipper import bloom
 import pyarrow as pa
 shape = bloom.shape_for()
 for values in ([1, 2], ["a", "b"]):
-    made = hashing.filters_of([[hashing.prepared(pa.array(values))]], shape)
+    made = bloom.filters_of([[bloom.prepared(pa.array(values))]], shape)
     assert made.to_pylist() == [bloom.cell_of(shape, bloom.build(values, shape))]
 print(sys.modules["numpy"].__name__)
 """

@@ -13,9 +13,9 @@ import pytest
 
 from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper import bloom, segment
-from kartosql.formats.xskipper.collect import DataFile
 from kartosql.formats.xskipper.refreshing import Sources, refresh
-from kartosql.formats.xskipper.schema import ROW_METADATA
+from kartosql.formats.xskipper.scans import DataFile
+from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.parquet.footer import Footer
@@ -286,9 +286,9 @@ def test_changed_footers_of_data_are_read_or_refused(tmp_path, seed):
 
 def test_footers_with_encrypted_columns_tell_nothing_of_them(tmp_path):
     pe = pytest.importorskip("pyarrow.parquet.encryption")
-    from kartosql.formats.xskipper import crypto
+    from kartosql.formats.xskipper import segment
 
-    made, connection = crypto.factory({"f": b"1" * 16, "c": b"2" * 16})
+    made, connection = segment.encryption_factory({"f": b"1" * 16, "c": b"2" * 16})
     wanted = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["b"]}, plaintext_footer=True)
     secret = made.file_encryption_properties(connection, wanted)
     table = pa.table({"a": [1, 2], "b": [3, 4]})

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kartosql.formats.xskipper.cells import keys_of
 from kartosql.formats.xskipper.domain import (
     ANY,
     NEVER,
@@ -19,6 +18,7 @@ from kartosql.formats.xskipper.domain import (
     Outside,
     Range,
     as_tests,
+    keys_of,
     neighbour,
     order_key,
     spark_type,

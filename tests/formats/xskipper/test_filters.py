@@ -11,8 +11,8 @@ import pytest
 
 from kartosql.formats.xskipper import bloom, writer
 from kartosql.formats.xskipper.bloom import Budget
-from kartosql.formats.xskipper.collect import DataFile
 from kartosql.formats.xskipper.refreshing import Sources, refresh
+from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.store import Store

@@ -8,8 +8,7 @@ from decimal import Decimal
 import pytest
 
 from kartosql.formats.xskipper import java
-from kartosql.formats.xskipper.cells import OddCells
-from kartosql.formats.xskipper.domain import Among, ColumnType, Range, order_key
+from kartosql.formats.xskipper.domain import Among, ColumnType, OddCells, Range, order_key
 from kartosql.formats.xskipper.java import old_bounds, old_values
 
 UID = bytes(8)

@@ -17,10 +17,9 @@ import pytest
 
 import skipping_data
 from kartosql.errors import FormatError, StoreError, UsageError
-from kartosql.formats.xskipper import collect, refreshing, scans
-from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper import refreshing, scans
 from kartosql.formats.xskipper.refreshing import MAX_PARTS, Sources, drop, refresh, specs_of
-from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.writer import IndexSpec, Secrets, layout_for
 from kartosql.parquet.reader import open_footer
@@ -320,7 +319,7 @@ def test_neither_making_nor_using_metadata_imports_pandas(lake):
 import sys
 from functools import partial
 import pyarrow as pa
-from kartosql.formats.xskipper.collect import DataFile
+from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.refreshing import Sources, refresh
@@ -355,7 +354,7 @@ def test_large_files_and_filters_of_many_values_are_made_alike(lake, monkeypatch
     made = []
     for whole, held in ((1 << 20, 1 << 20), (0, 1 << 20), (1 << 20, 10_000), (0, 0)):
         monkeypatch.setattr(scans, "_WHOLE", whole)
-        monkeypatch.setattr(collect, "_HELD_BYTES", held)
+        monkeypatch.setattr(scans, "_HELD_BYTES", held)
         monkeypatch.setattr(scans, "_BATCH", 700)
         drop(lake.base, "meta")
         specs = [*SPECS, IndexSpec("bloomfilter", "i", ndv=3_000)]
@@ -366,7 +365,7 @@ def test_large_files_and_filters_of_many_values_are_made_alike(lake, monkeypatch
 
 def test_part_files_that_are_written_meanwhile_are_removed_if_one_fails(lake, monkeypatch):
     monkeypatch.setattr(refreshing, "PART_ROWS", 1)
-    monkeypatch.setattr(collect, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(scans, "_BATCH_BYTES", 1)
     assert lake.refresh().added == 3
     before = sorted((lake.root / "meta").glob("part-*"))
     assert len(before) >= 2

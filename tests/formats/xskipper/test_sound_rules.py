@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.formats.xskipper.clauses import Session
 from kartosql.formats.xskipper.domain import ColumnType
-from kartosql.formats.xskipper.schema import ROW_METADATA
-from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.formats.xskipper.segment import ROW_METADATA
+from kartosql.formats.xskipper.store import MetadataStore, Session
 from kartosql.predicate.from_sql import predicate_of
 
 Write = Callable[..., MetadataStore]

@@ -21,8 +21,7 @@ import kartosql.query
 import kartosql.write.skipping
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.places import BASE
-from kartosql.formats.xskipper.collect import DataFile, collect
-from kartosql.formats.xskipper.scans import parquet_scan
+from kartosql.formats.xskipper.scans import DataFile, collect, parquet_scan
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.plan.prune import prune
 from kartosql.store import Store

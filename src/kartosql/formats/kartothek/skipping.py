@@ -9,7 +9,7 @@ from kartosql.errors import StoreError
 from kartosql.formats.kartothek.naming import write_ids
 from kartosql.formats.kartothek.places import Place
 from kartosql.formats.xskipper.naming import path_of
-from kartosql.formats.xskipper.schema import Index
+from kartosql.formats.xskipper.segment import Index
 from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
 from kartosql.store import Store
 

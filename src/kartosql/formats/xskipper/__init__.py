@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.clauses import Session
-    from kartosql.formats.xskipper.collect import DataFile
-    from kartosql.formats.xskipper.refreshing import Refreshed, Sources, drop, refresh, specs_of
-    from kartosql.formats.xskipper.schema import Index
-    from kartosql.formats.xskipper.store import MetadataStore, Selection, Skipped, Step
-    from kartosql.formats.xskipper.writer import IndexSpec, Layout, Secrets, layout_for
+    from kartosql.formats.xskipper.refreshing import Refreshed as Refreshed
+    from kartosql.formats.xskipper.refreshing import Sources as Sources
+    from kartosql.formats.xskipper.refreshing import drop as drop
+    from kartosql.formats.xskipper.refreshing import refresh as refresh
+    from kartosql.formats.xskipper.refreshing import specs_of as specs_of
+    from kartosql.formats.xskipper.scans import DataFile as DataFile
+    from kartosql.formats.xskipper.segment import Index as Index
+    from kartosql.formats.xskipper.store import MetadataStore as MetadataStore
+    from kartosql.formats.xskipper.store import Selection as Selection
+    from kartosql.formats.xskipper.store import Session as Session
+    from kartosql.formats.xskipper.store import Skipped as Skipped
+    from kartosql.formats.xskipper.store import Step as Step
+    from kartosql.formats.xskipper.writer import IndexSpec as IndexSpec
+    from kartosql.formats.xskipper.writer import Layout as Layout
+    from kartosql.formats.xskipper.writer import Secrets as Secrets
+    from kartosql.formats.xskipper.writer import layout_for as layout_for
 
-__all__ = [
-    "DataFile",
-    "Index",
-    "IndexSpec",
-    "Layout",
-    "MetadataStore",
-    "Refreshed",
-    "Secrets",
-    "Selection",
-    "Session",
-    "Skipped",
-    "Sources",
-    "Step",
-    "drop",
-    "layout_for",
-    "refresh",
-    "specs_of",
-]
 # Loaded when they are asked for: most statements meet no such metadata.
 _MODULES = {
-    "clauses": ("Session",),
-    "collect": ("DataFile",),
     "refreshing": ("Refreshed", "Sources", "drop", "refresh", "specs_of"),
-    "schema": ("Index",),
-    "store": ("MetadataStore", "Selection", "Skipped", "Step"),
+    "scans": ("DataFile",),
+    "segment": ("Index",),
+    "store": ("MetadataStore", "Selection", "Session", "Skipped", "Step"),
     "writer": ("IndexSpec", "Layout", "Secrets", "layout_for"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        from importlib import import_module
-
-        value = getattr(import_module(f"kartosql.formats.xskipper.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'kartosql.formats.xskipper' has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from kartosql.failures import reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.xskipper.cells import Bounds, OddCells, Values, bounds_of, keys_of
-from kartosql.formats.xskipper.domain import MAX_DIGITS, ColumnType
+from kartosql.formats.xskipper.domain import MAX_DIGITS, Bounds, ColumnType, OddCells, Values, bounds_of, keys_of
 
 MAGIC = b"\xac\xed\x00\x05"
 MAX_DEPTH = 32

@@ -14,15 +14,13 @@ import pyarrow as pa
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import cell_of, words_of
-from kartosql.formats.xskipper.cells import OddCells
-from kartosql.formats.xskipper.collect import DataFile, ReadFooter, Scan, collect, partition_values
+from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.patterns import of_java
-from kartosql.formats.xskipper.schema import BLOOM, FPP, NDV, NEWEST, PATTERN, REGEX, Index
-from kartosql.formats.xskipper.segment import Segment
+from kartosql.formats.xskipper.scans import DataFile, ReadFooter, Scan, collect, partition_values
+from kartosql.formats.xskipper.segment import BLOOM, FPP, NDV, NEWEST, PATTERN, REGEX, Index, Segment
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import WRITTEN, IndexSpec, Layout, part_file, part_name, spark_name
+from kartosql.formats.xskipper.writer import WRITTEN, IndexSpec, Layout, of_java, part_file, part_name, spark_name
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
 

@@ -1,11 +1,13 @@
-"""Columns of Parquet files by Arrow alone, for indexes; an engine may hand over a scan of its own instead."""
+"""What indexes keep of the rows of each file, and columns of Parquet files by Arrow alone, for them."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +16,303 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError
 from kartosql.failures import reraise
-from kartosql.formats.xskipper.collect import Scan
-from kartosql.formats.xskipper.naming import parts_of
+from kartosql.formats.arrays import array_of
+from kartosql.formats.xskipper.bloom import FilterBuilder, Shape, cell_of, filters_of, prepared
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
+from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX
+from kartosql.formats.xskipper.writer import IndexSpec, Layout, extracted
+from kartosql.parquet.footer import Footer
 from kartosql.store import Store
+
+# Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
+# file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
+Scan = Callable[[Sequence[str], Sequence[str]], Iterable[tuple[int, pa.RecordBatch]]]
+ReadFooter = Callable[[str], Footer | None]
+
+_BATCH_BYTES = 16 << 20
+_HELD_BYTES = 8 << 20  # of the values of one filter
+_FIRST = 512
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of data: its path and time as metadata name it, the key under which it is read, and its partition.
+
+    The time, and the size if it is given, have to be taken before the file is read. ``partition`` are the typed
+    values of its partition columns.
+    """
+
+    path: str
+    modified_ms: int
+    key: str
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    size: int | None = None
+
+    @property
+    def id(self) -> str:
+        """The name of the indexed object."""
+        return object_id(self.path, self.modified_ms)
+
+
+class _Bounds:
+    """The least and greatest value of a file so far; NaN is greatest."""
+
+    def __init__(self) -> None:
+        self.low: Any = None
+        self.high: Any = None
+        self._nan = False
+
+    def add(self, values: pa.Array) -> None:
+        if pa.types.is_temporal(values.type):
+            # Python has no dates beyond the year 9999.
+            values = values.view(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
+        if pa.types.is_floating(values.type):
+            nan = pc.is_nan(values)
+            if pc.any(nan).as_py():
+                self._nan = True
+                values = values.filter(pc.invert(nan))
+        found = pc.min_max(values)
+        low, high = found["min"].as_py(), found["max"].as_py()
+        if low is not None:
+            self.low = low if self.low is None else min(self.low, low)
+            self.high = high if self.high is None else max(self.high, high)
+
+    def cell(self) -> Any:
+        if self._nan:
+            return {"min": math.nan if self.low is None else self.low, "max": math.nan}
+        return {"min": self.low, "max": self.high}
+
+
+class _Values:
+    """The distinct values of a file so far."""
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self._found = pa.nulls(0, type_)
+
+    def add(self, values: pa.Array) -> None:
+        values = pc.unique(values).drop_null()
+        self._found = pc.unique(pa.concat_arrays([self._found, values])) if len(self._found) else values
+
+    def cell(self) -> Any:
+        return self._found
+
+
+class _Filter:
+    """The values of a filter, which are hashed together with those of other files, unless they are many."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._held: list[pa.Array] = []
+        self._size = 0
+        self._builder: FilterBuilder | None = None
+
+    def add(self, values: pa.Array) -> None:
+        if self._builder is not None:
+            self._builder.add(values)
+            return
+        self._held.append(prepared(values))
+        self._size += self._held[-1].nbytes
+        if self._size > _HELD_BYTES:
+            self._builder = FilterBuilder(self._shape)
+            for array in self._held:
+                self._builder.add(array)
+            self._held = []
+
+    def cell(self) -> Any:
+        return self._held if self._builder is None else cell_of(self._shape, self._builder.words())
+
+
+class _Extracts(_Values):
+    """What patterns find in the distinct values of a file."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        super().__init__(pa.string())
+        self._patterns = patterns
+
+    def cell(self) -> Any:
+        found = [extracted(self._found, pattern) for pattern in self._patterns]
+        return pc.unique(pa.concat_arrays(found))
+
+
+def _collector(layout: Layout, at: int) -> Any:
+    spec, type_ = layout.indexes[at]
+    if spec.name == BLOOM:
+        return _Filter(spec.shape)
+    if spec.name == REGEX:
+        return _Extracts(spec.patterns)
+    return _Bounds() if spec.name == MINMAX else _Values(type_)
+
+
+def collect(
+    files: Sequence[DataFile], layout: Layout, scan: Scan, read_footer: ReadFooter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield metadata rows of files, in the columns of ``layout.arrow_schema``.
+
+    A file of which a column cannot be read, or not in the type of its index, gets no row: it
+    stays unindexed, which is always right. With ``read_footer``, and where all indexes are MinMax,
+    bounds that footers tell exactly are not read from rows.
+    """
+    if not files:
+        return
+    from_footers = [_footer_cells(f, layout, read_footer) for f in files]
+    # What some footer does not tell is read of all files: most often they are alike.
+    told = [i for i in range(len(layout.indexes)) if all(i in c for c in from_footers)]
+    rest = [i for i in range(len(layout.indexes)) if i not in told]
+    columns = list(dict.fromkeys(layout.indexes[i][0].column for i in rest))
+    if not columns:
+        yield from _rows(((n, c) for n, c in enumerate(from_footers)), files, layout)
+        return
+    scanned = _scanned(len(files), layout, rest, scan([f.key for f in files], columns))
+    joined = ((n, {**{i: from_footers[n][i] for i in told}, **cells}) for n, cells in scanned)
+    yield from _rows(joined, files, layout)
+
+
+def _footer_cells(file: DataFile, layout: Layout, read_footer: ReadFooter | None) -> dict[int, Any]:
+    """Return the cells that the footer of a file tells, by the number of their index."""
+    if read_footer is None or any(spec.name != MINMAX for spec, _ in layout.indexes):
+        return {}  # the files are scanned anyway, and a column more takes less time than a footer
+    footer = read_footer(file.key)
+    if footer is None:
+        return {}
+    found = {}
+    for at, (spec, type_) in enumerate(layout.indexes):
+        if (bounds := footer.bounds(spec.column, type_)) is not None:
+            found[at] = {"min": bounds[0], "max": bounds[1]}
+    return found
+
+
+def _scanned(
+    count: int, layout: Layout, wanted: Sequence[int], batches: Iterable[tuple[int, pa.RecordBatch]]
+) -> Iterator[tuple[int, dict[int, Any]]]:
+    """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
+    collectors: dict[int, Any] = {}
+    current, usable = -1, True
+    seen: set[int] = set()
+    for number, batch in batches:
+        if number != current:
+            if current >= 0 and usable:
+                yield current, {at: c.cell() for at, c in collectors.items()}
+            current, usable = number, number not in seen and 0 <= number < count
+            seen.add(number)
+            collectors = {at: _collector(layout, at) for at in wanted}
+        if not usable:
+            continue
+        arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
+        names = batch.schema.names
+        for at in wanted:
+            spec, type_ = layout.indexes[at]
+            where = names.index(spec.column), type_
+            if where not in arrays:
+                arrays[where] = _cast(batch.column(where[0]), type_)
+            values = arrays[where]
+            if values is None:
+                usable = False
+                break
+            collectors[at].add(values)
+    if current >= 0 and usable:
+        yield current, {at: c.cell() for at, c in collectors.items()}
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+
+
+def _is_exact(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_decimal128(type_))
+
+
+_FAMILIES = (_is_exact, _is_text, pa.types.is_floating, pa.types.is_date, pa.types.is_timestamp)
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """Return values in the type in which an index keeps them, None if that is not exact."""
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), type_)
+    if pa.types.is_dictionary(values.type):
+        # Values in the dictionary that no row has are left out. Most often, the first rows have all of them.
+        used = pc.unique(values.indices.slice(0, _FIRST)).drop_null()
+        if len(used) < len(values.dictionary):
+            used = pc.unique(values.indices).drop_null()
+        full = len(used) == len(values.dictionary)
+        values = values.dictionary if full else values.dictionary.take(used)
+    if values.type == type_:
+        return values
+    if not any(is_a(values.type) and is_a(type_) for is_a in _FAMILIES):
+        return None
+    try:
+        if pa.types.is_timestamp(values.type) and values.type.tz is None:
+            values = values.cast(pa.timestamp("us"))
+            return values.view(pa.int64()).view(type_)
+        return values.cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _rows(
+    cells: Iterable[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of metadata rows of at most some megabytes."""
+    held: list[tuple[int, dict[int, Any]]] = []
+    size = 0
+    for found in cells:
+        held.append(found)
+        size += sum(_size(c, layout.indexes[at][0]) for at, c in found[1].items())
+        if size > _BATCH_BYTES or len(held) >= 25_000:
+            yield _batch(held, files, layout)
+            held, size = [], 0
+    if held:
+        yield _batch(held, files, layout)
+
+
+def partition_values(files: Sequence[DataFile], name: str, type_: pa.DataType) -> pa.Array:
+    """Return the values that files have of a partition column."""
+    values = [f.partition.get(name) for f in files]
+    return pa.array(values, type_) if pa.types.is_timestamp(type_) else array_of(values, type_)
+
+
+def _ends(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return bounds as an array; dates and times are given as numbers."""
+    if pa.types.is_date32(type_):
+        return array_of(values, pa.int32()).view(type_)
+    return array_of(values, type_)
+
+
+def _size(cell: Any, spec: IndexSpec) -> int:
+    if spec.name == BLOOM:
+        return spec.shape.bits // 8 + (sum(a.nbytes for a in cell) if isinstance(cell, list) else 0)
+    return int(cell.nbytes) if isinstance(cell, pa.Array) else 16
+
+
+def _filters(cells: Sequence[list[pa.Array] | bytes], shape: Shape) -> pa.Array:
+    """Return filters of values, and those that are made already."""
+    if not any(isinstance(c, bytes) for c in cells):
+        return filters_of(cells, shape)
+    arrays = [array_of([c], pa.binary()) if isinstance(c, bytes) else filters_of([c], shape) for c in cells]
+    return pa.concat_arrays(arrays)
+
+
+def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout) -> pa.RecordBatch:
+    schema = layout.arrow_schema
+    arrays = [array_of([files[n].id for n, _ in held], pa.string())]
+    for name in layout.partitions:
+        arrays.append(partition_values([files[n] for n, _ in held], name, schema.field(VIRTUAL + name).type))
+    for at, (spec, type_) in enumerate(layout.indexes):
+        cells = [c[at] for _, c in held]
+        cell_type = schema.field(spec.metadata_column).type
+        if pa.types.is_list(cell_type):
+            offsets = [0]
+            for cell in cells:
+                offsets.append(offsets[-1] + len(cell))
+            values = pa.concat_arrays([pa.nulls(0, type_), *cells])
+            arrays.append(pa.ListArray.from_arrays(array_of(offsets, pa.int32()), values, type=cell_type))
+        elif pa.types.is_struct(cell_type):
+            ends = [_ends([c[name] for c in cells], type_) for name in ("min", "max")]
+            arrays.append(pa.StructArray.from_arrays(ends, fields=list(cell_type)))
+        else:
+            arrays.append(_filters(cells, spec.shape))
+    assert schema.names[0] == OBJECT_COLUMN
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
 
 _BATCH = 1 << 17
 _WHOLE = 1 << 20  # bytes of files that are read at once: that takes less time than to map them, or to read bit by bit

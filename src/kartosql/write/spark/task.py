@@ -330,9 +330,8 @@ class CollectMetadata(SparkTask):
     def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
         """Return where the data-skipping metadata of some files are."""
         # Most tasks do without, and a worker may have to compile what it imports.
-        from kartosql.formats.xskipper.collect import DataFile
         from kartosql.formats.xskipper.refreshing import Sources
-        from kartosql.formats.xskipper.scans import parquet_scan
+        from kartosql.formats.xskipper.scans import DataFile, parquet_scan
         from kartosql.parquet.reader import open_footer
 
         sources = Sources(parquet_scan(store), partial(open_footer, store))
