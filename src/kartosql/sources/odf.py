@@ -10,9 +10,17 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, SqlError, missing_file
 from kartosql.formats.folder.parquet import ParquetSchemas
-from kartosql.formats.odf.chain import HEAD, Chain, Slice, check_data, read_chain
-from kartosql.formats.odf.columns import Columns, columns_of
-from kartosql.formats.odf.verify import HashCheck, verify
+from kartosql.formats.odf.chain import (
+    HEAD,
+    Chain,
+    Columns,
+    HashCheck,
+    Slice,
+    check_data,
+    columns_of,
+    read_chain,
+    verify,
+)
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.sources.folder_table import FileColumns, FolderTable
 from kartosql.sources.source import AttachLocation, AttachOptions

@@ -16,15 +16,7 @@ from typing import IO, Any, cast
 from urllib.parse import quote
 
 from kartosql.errors import StoreError
-from kartosql.store.keys import (
-    Detail,
-    OutcomeUnknown,
-    PreconditionFailed,
-    Unsupported,
-    Version,
-    settling,
-    version_of,
-)
+from kartosql.store.keys import Detail, OutcomeUnknown, PreconditionFailed, Unsupported, Version, settling, version_of
 
 SPOOL_BYTES = 32 << 20
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from kartosql.errors import FormatError, KartosqlError
-from kartosql.formats.odf import hashes, layout, times
-from kartosql.formats.odf.blocks import MANIFEST_KIND, Block, read_block, write_block
+from kartosql.formats.odf import blocks, hashes, times
+from kartosql.formats.odf.blocks import MANIFEST_KIND, Block, read_block, read_root, write_block, write_root
 from kartosql.formats.odf.data_schema import event_schema
-from kartosql.formats.odf.flatbuffers import read_root, write_root
 from kartosql.formats.odf.manifest import block_to_plain
 from odf_data import DID, SCHEMA, SEED, TIME, slice_of
 
@@ -22,28 +21,28 @@ def block_of(event: dict[str, Any], version: int = 3) -> Block:
     return Block(version, TIME, hashes.hash_of(b""), 7, event)
 
 
-def value_of(field: layout.Field, pick: random.Random, depth: int) -> Any:
+def value_of(field: blocks.Field, pick: random.Random, depth: int) -> Any:
     """Return a random value that a field can hold."""
     if field.many:
         return [one_of(field, pick, depth) for _ in range(pick.randrange(3))]
     return one_of(field, pick, depth)
 
 
-def one_of(field: layout.Field, pick: random.Random, depth: int) -> Any:
+def one_of(field: blocks.Field, pick: random.Random, depth: int) -> Any:
     if field.kind == "scalar":
         if field.of == "bool":
             return pick.random() < 0.5
         bits = int(field.of[1:]) - (field.of[0] == "i")
         return pick.choice([0, 1, (1 << bits) - 1, *([-(1 << bits)] if field.of[0] == "i" else [])])
     if field.kind == "enum":
-        return pick.choice(layout.ENUMS[field.of][1])
+        return pick.choice(blocks.ENUMS[field.of][1])
     if field.kind == "union":
-        simple = [m for m in layout.UNIONS[field.of] if not layout.member_table(field.of, m).fields]
-        members = simple if depth > 4 and simple else layout.UNIONS[field.of]
+        simple = [m for m in blocks.UNIONS[field.of] if not blocks.member_table(field.of, m).fields]
+        members = simple if depth > 4 and simple else blocks.UNIONS[field.of]
         member = pick.choice(members)
-        return {"kind": member, **table_of(layout.member_table(field.of, member), pick, depth + 1)}
+        return {"kind": member, **table_of(blocks.member_table(field.of, member), pick, depth + 1)}
     if field.kind == "table":
-        return table_of(layout.TABLES[field.of], pick, depth + 1)
+        return table_of(blocks.TABLES[field.of], pick, depth + 1)
     return {
         "string": pick.choice(["", "x", "schön\n"]),
         "bytes": pick.randbytes(pick.randrange(9)),
@@ -54,7 +53,7 @@ def one_of(field: layout.Field, pick: random.Random, depth: int) -> Any:
     }[field.kind]
 
 
-def table_of(table: layout.TableLayout, pick: random.Random, depth: int) -> dict[str, Any]:
+def table_of(table: blocks.TableLayout, pick: random.Random, depth: int) -> dict[str, Any]:
     found = {}
     for field in table.fields:
         is_plain = field.kind in ("scalar", "enum") and not field.optional
@@ -64,14 +63,14 @@ def table_of(table: layout.TableLayout, pick: random.Random, depth: int) -> dict
 
 
 def event_of(kind: str, pick: random.Random) -> dict[str, Any]:
-    event = {"kind": kind, **table_of(layout.member_table("MetadataEvent", kind), pick, 0)}
+    event = {"kind": kind, **table_of(blocks.member_table("MetadataEvent", kind), pick, 0)}
     if kind == "SetDataSchema":
         event.pop("schema", None)
         event["rawArrowSchema"] = SCHEMA["rawArrowSchema"]
     return event
 
 
-@pytest.mark.parametrize("kind", layout.UNIONS["MetadataEvent"])
+@pytest.mark.parametrize("kind", blocks.UNIONS["MetadataEvent"])
 def test_every_kind_of_event_is_read_as_it_was_written(kind: str) -> None:
     for seed in range(100):
         pick = random.Random(f"{kind} {seed}")
@@ -163,10 +162,10 @@ def test_what_an_event_cannot_hold_is_not_written(event: dict[str, Any]) -> None
 
 def every_block() -> list[bytes]:
     pick = random.Random(1)
-    blocks = [write_block(block_of(event_of(kind, pick))) for kind in layout.UNIONS["MetadataEvent"]]
+    found = [write_block(block_of(event_of(kind, pick))) for kind in blocks.UNIONS["MetadataEvent"]]
     nested = {"kind": "List", "itemType": {"kind": "Struct", "fields": [{"name": "a", "type": STRING}]}}
     schema = {"fields": [{"name": "n", "type": nested, "extra": {"a/b": 1}}]}
-    return [*blocks, write_block(block_of({"kind": "SetDataSchema", "schema": schema}))]
+    return [*found, write_block(block_of({"kind": "SetDataSchema", "schema": schema}))]
 
 
 def test_truncated_blocks_are_refused() -> None:
@@ -220,7 +219,7 @@ def test_tables_that_share_their_parts_do_not_explode() -> None:
 
 
 def shared_structs(levels: int, width: int) -> bytes:
-    from kartosql.formats.odf.flatbuffers import Builder
+    from kartosql.formats.odf.blocks import Builder
 
     builder = Builder()
     name = builder.blob(b"a", terminated=True)

@@ -1,19 +1,169 @@
-"""Metadata blocks: a manifest around a block around an event, versions 2 and 3."""
+"""Metadata blocks: the tables that they are made of, flatbuffers to values with every offset checked, and back.
+
+A manifest stands around a block around an event; written are the same bytes everywhere. One description of
+the tables, their fields in the order of slots, serves reader, writer and the text forms. Source:
+``opendatafabric.fbs`` and the JSON schemas of the specification 0.39.
+
+Types: integers by width, ``bool``, ``string``, ``bytes``, ``hash`` (a multihash), ``did`` (the id of a
+dataset), ``time``, ``json`` (an object as text in a table of its own), names of tables, unions
+and enums, and ``[item]``. ``?`` marks an optional scalar, which is stored even if it is 0, and
+``!`` what must be there.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import cache
+from struct import Struct, error, pack
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
 from kartosql.formats.odf import hashes
-from kartosql.formats.odf.flatbuffers import invalid_block, read_root, write_root
+from kartosql.formats.odf.times import from_parts, to_parts
 
 MANIFEST_KIND = 0x400000
 VERSION = 3  # what is written: times are aligned
 OLDEST = 2
 MAX_BLOCK = 64 << 20
+MAX_DEPTH = 64
+DAMAGED = "The file is damaged or was not written by a tool of Open Data Fabric; restore it from another copy."
 
 Event = dict[str, Any]
+
+_FORMATS = {"bool": "<B", "i16": "<h", "i32": "<i", "u32": "<I", "i64": "<q", "u64": "<Q"}
+_SCALARS = {name: Struct(form) for name, form in _FORMATS.items()}
+_TABLES = """
+Manifest: kind i64, version i32, content bytes!
+MetadataBlock: systemTime time!, prevBlockHash hash, sequenceNumber u64, event MetadataEvent!
+
+Seed: datasetId did!, datasetKind DatasetKind
+AddData: prevCheckpoint hash, prevOffset u64?, newData DataSlice, newCheckpoint Checkpoint, newWatermark time, \
+newSourceState SourceState, extra json
+ExecuteTransform: queryInputs [ExecuteTransformInput]!, prevCheckpoint hash, prevOffset u64?, newData DataSlice, \
+newCheckpoint Checkpoint, newWatermark time
+ExecuteTransformInput: datasetId did!, prevBlockHash hash, newBlockHash hash, prevOffset u64?, newOffset u64?
+DataSlice: logicalHash hash!, physicalHash hash!, offsetInterval OffsetInterval!, size u64
+OffsetInterval: start u64, end u64
+Checkpoint: physicalHash hash!, size u64
+SourceState: sourceName string!, kind string!, value string!
+
+SetPollingSource: fetch FetchStep!, prepare [PrepStep], read ReadStep!, preprocess Transform, merge MergeStrategy!
+AddPushSource: sourceName string!, read ReadStep!, preprocess Transform, merge MergeStrategy!
+DisablePushSource: sourceName string!
+DisablePollingSource:
+SetTransform: inputs [TransformInput]!, transform Transform!
+SetVocab: offsetColumn string, operationTypeColumn string, systemTimeColumn string, eventTimeColumn string
+SetAttachments: attachments Attachments!
+SetInfo: description string, keywords [string]
+SetLicense: shortName string!, name string!, spdxId string, websiteUrl string!
+SetDataSchema: rawArrowSchema bytes, schema DataSchema
+
+DataSchema: fields [DataField]!, extra json
+DataField: name string!, type DataType!, extra json
+DataType.Binary: fixedLength u64?
+DataType.Decimal: precision u32, scale i32
+DataType.Duration: unit TimeUnit?
+DataType.List: itemType DataType!, fixedLength u64?
+DataType.Map: keyType DataType!, valueType DataType!, keysSorted bool?
+DataType.Option: inner DataType!
+DataType.Struct: fields [DataField]!
+DataType.Time: unit TimeUnit?
+DataType.Timestamp: unit TimeUnit?, timezone string
+
+FetchStep.Url: url string!, eventTime EventTimeSource, cache SourceCaching, headers [RequestHeader]
+FetchStep.FilesGlob: path string!, eventTime EventTimeSource, cache SourceCaching, order SourceOrdering?
+FetchStep.Container: image string!, command [string], args [string], env [EnvVar]
+FetchStep.Mqtt: host string!, port i32, username string, password string, topics [MqttTopicSubscription]!
+FetchStep.EthereumLogs: chainId u64?, nodeUrl string, filter string, signature string
+RequestHeader: name string!, value string!
+EnvVar: name string!, value string
+MqttTopicSubscription: path string!, qos MqttQos?
+EventTimeSource.FromPath: pattern string!, timestampFormat string
+PrepStep.Decompress: format CompressionFormat, subPath string
+PrepStep.Pipe: command [string]!
+ReadStep.Csv: ddlSchema [string], separator string, encoding string, quote string, escape string, header bool?, \
+inferSchema bool?, nullValue string, dateFormat string, timestampFormat string, schema DataSchema
+ReadStep.GeoJson: ddlSchema [string], schema DataSchema
+ReadStep.EsriShapefile: ddlSchema [string], subPath string, schema DataSchema
+ReadStep.Parquet: ddlSchema [string], schema DataSchema
+ReadStep.Json: subPath string, ddlSchema [string], dateFormat string, encoding string, timestampFormat string, \
+schema DataSchema
+ReadStep.NdJson: ddlSchema [string], dateFormat string, encoding string, timestampFormat string, schema DataSchema
+ReadStep.NdGeoJson: ddlSchema [string], schema DataSchema
+Transform.Sql: engine string!, version string, query string, queries [SqlQueryStep], temporalTables [TemporalTable]
+SqlQueryStep: alias string, query string!
+TemporalTable: name string!, primaryKey [string]!
+TransformInput: datasetRef string!, alias string
+MergeStrategy.Ledger: primaryKey [string]!
+MergeStrategy.Snapshot: primaryKey [string]!, compareColumns [string]
+MergeStrategy.ChangelogStream: primaryKey [string]!
+MergeStrategy.UpsertStream: primaryKey [string]!
+Attachments.Embedded: items [AttachmentEmbedded]!
+AttachmentEmbedded: path string!, content string!
+
+DatasetSnapshot: name string!, kind DatasetKind, metadata [MetadataEvent]!
+"""
+
+# The members of unions, by tag from 1. Those of events are tables of the same name.
+UNIONS = {
+    "MetadataEvent": (
+        *("AddData", "ExecuteTransform", "Seed", "SetPollingSource", "SetTransform", "SetVocab", "SetAttachments"),
+        *("SetInfo", "SetLicense", "SetDataSchema", "AddPushSource", "DisablePushSource", "DisablePollingSource"),
+    ),
+    "DataType": (
+        *("Binary", "Bool", "Date", "Decimal", "Duration", "Float16", "Float32", "Float64"),
+        *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
+        *("List", "Map", "Null", "Option", "Struct", "Time", "Timestamp", "String"),
+    ),
+    "FetchStep": ("Url", "FilesGlob", "Container", "Mqtt", "EthereumLogs"),
+    "EventTimeSource": ("FromMetadata", "FromPath", "FromSystemTime"),
+    "SourceCaching": ("Forever",),
+    "PrepStep": ("Decompress", "Pipe"),
+    "ReadStep": ("Csv", "GeoJson", "EsriShapefile", "Parquet", "Json", "NdJson", "NdGeoJson"),
+    "Transform": ("Sql",),
+    "MergeStrategy": ("Append", "Ledger", "Snapshot", "ChangelogStream", "UpsertStream"),
+    "Attachments": ("Embedded",),
+}
+
+# How enums are stored, and the names of their values from 0.
+ENUMS = {
+    "DatasetKind": ("i32", ("Root", "Derivative")),
+    "TimeUnit": ("i16", ("Second", "Millisecond", "Microsecond", "Nanosecond")),
+    "CompressionFormat": ("i32", ("Gzip", "Zip")),
+    "SourceOrdering": ("i32", ("ByEventTime", "ByName")),
+    "MqttQos": ("i32", ("AtMostOnce", "AtLeastOnce", "ExactlyOnce")),
+}
+
+
+class Field(NamedTuple):
+    """A field of a table: where it stands, what it holds, and whether it can be missing."""
+
+    name: str
+    slot: int  # of unions that of the table; the tag stands one before
+    kind: str  # scalar, enum, union, table, or one that is named above
+    of: str  # the scalar type, or the name of the table, union or enum
+    many: bool
+    optional: bool  # a scalar that may be absent; else absent means 0
+    required: bool
+
+
+class TableLayout(NamedTuple):
+    """A table: its name and its fields in the order of slots."""
+
+    name: str
+    fields: tuple[Field, ...]
+    slots: int
+
+
+def invalid_block(message: str) -> FormatError:
+    """Return the error for bytes that are no metadata block."""
+    return FormatError(message, code="odf-invalid-block", hint=DAMAGED)
+
+
+def invalid_schema(message: str, hint: str | None = None) -> FormatError:
+    """Return the error for a schema that cannot be read or expressed."""
+    return FormatError(message, code="odf-invalid-schema", hint=hint)
 
 
 class Block(NamedTuple):
@@ -48,7 +198,14 @@ def read_block(data: bytes, what: str = "the block") -> Block:
     manifest = read_root(data, "Manifest", what)
     if manifest["kind"] != MANIFEST_KIND:
         raise invalid_block(f"{what}: it is no metadata block, but of kind {manifest['kind']:#x}")
-    version = check_version(manifest["version"], what)
+    version = manifest["version"]
+    if not OLDEST <= version <= VERSION:
+        age = "was written before 2022" if version == 1 else "may be newer than this kartosql"
+        raise FormatError(
+            f"{what}: metadata block version {version} is not supported",
+            code="odf-unsupported-version",
+            hint=f"It {age}; versions {OLDEST} and {VERSION} are read.",
+        )
     content = read_root(manifest["content"], "MetadataBlock", what)
     event = check_event(content["event"], what)
     prev = content.get("prevBlockHash")
@@ -72,18 +229,6 @@ def write_block(block: Block) -> bytes:
     return write_root("Manifest", {"kind": MANIFEST_KIND, "version": block.version, "content": inner})
 
 
-def check_version(version: int, what: str) -> int:
-    """Return the version of a block; raises ``odf-unsupported-version`` if it is not read here."""
-    if OLDEST <= version <= VERSION:
-        return version
-    age = "was written before 2022" if version == 1 else "may be newer than this kartosql"
-    raise FormatError(
-        f"{what}: metadata block version {version} is not supported",
-        code="odf-unsupported-version",
-        hint=f"It {age}; versions {OLDEST} and {VERSION} are read.",
-    )
-
-
 def check_event(event: Event, what: str) -> Event:
     """Return the event; raises ``odf-invalid-block`` for a schema in no form, or in both."""
     if event["kind"] == "SetDataSchema" and (event.get("rawArrowSchema") is None) == (event.get("schema") is None):
@@ -91,3 +236,417 @@ def check_event(event: Event, what: str) -> Event:
             f"{what}: its SetDataSchema has to hold either a raw Arrow schema or an ODF schema, not both or none"
         )
     return event
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+_Read = Callable[["_Buffer", int, int], Any]
+_OFFSET = _SCALARS["u32"].unpack_from
+_BACK = _SCALARS["i32"].unpack_from
+_SIZES = Struct("<HH").unpack_from
+_TIME = Struct("<iH2xII")
+
+
+class _Buffer:
+    """Bytes that are read, and how much of them may still be: tables that share parts end somewhere."""
+
+    __slots__ = ("data", "left")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.left = 4 * len(data) + 1024
+
+
+class _UnknownEvent(Exception):
+    pass
+
+
+def read_root(data: bytes, table: str, what: str) -> dict[str, Any]:
+    """Return the table that a buffer begins with.
+
+    Raises ``odf-invalid-block`` if the bytes are truncated, point outside of themselves or hold what
+    the table does not know; ``odf-unknown-event`` for an event of an unknown kind. ``what`` names
+    the buffer for the message.
+    """
+    try:
+        (root,) = _OFFSET(data, 0)
+        found: dict[str, Any] = _reader(table)(_Buffer(data), root, 0)
+        return found
+    except error:
+        raise invalid_block(f"{what}: it ends too early, or points outside of itself") from None
+    except _UnknownEvent as e:
+        raise FormatError(
+            f"{what}: it holds an event of kind {e}, which is not known here",
+            code="odf-unknown-event",
+            hint="No event may be left out, as it may change what the others mean; a newer version may know it.",
+        ) from None
+    except (FormatError, ValueError, RecursionError) as e:
+        raise invalid_block(f"{what}: {e.message if isinstance(e, FormatError) else e}") from None
+
+
+@cache
+def _reader(name: str) -> _Read:
+    return _table_reader(TABLES[name])
+
+
+def _table_reader(layout: TableLayout) -> _Read:
+    slots = {f.slot: (f.name, _field_reader(f), f.kind == "union" and not f.many) for f in layout.fields}
+    absent = [f for f in layout.fields if f.kind in ("scalar", "enum") and not f.optional]
+    defaults = {f.name: ENUMS[f.of][1][0] if f.kind == "enum" else False if f.of == "bool" else 0 for f in absent}
+    required = [f.name for f in layout.fields if f.required]
+    known, table = layout.slots, layout.name
+
+    def read(buffer: _Buffer, at: int, depth: int) -> dict[str, Any]:
+        data = buffer.data
+        offsets, size = _vtable(buffer, at, depth)
+        found: dict[str, Any] = dict(defaults)
+        for slot, offset in enumerate(offsets):
+            if not offset:
+                continue
+            if not 4 <= offset < size:
+                raise ValueError(f"a field of {table} lies outside of it")
+            if slot in slots:
+                name, read_field, is_tagged = slots[slot]
+                below = depth
+                if is_tagged:
+                    tag = offsets[slot - 1]
+                    buffer.left -= 1
+                    below |= (data[at + tag] if tag else 0) << 8
+                found[name] = read_field(buffer, at + offset, below)
+            elif slot >= known:
+                raise ValueError(f"{table} has a field in slot {slot}, which is not known here")
+            elif data[at + offset] and (slot + 1 >= len(offsets) or not offsets[slot + 1]):
+                raise ValueError(f"{table} names a kind for slot {slot + 1}, which is absent")
+        for name in required:
+            if name not in found:
+                raise ValueError(f"{table} has no {name}")
+        return found
+
+    return read
+
+
+def _vtable(buffer: _Buffer, at: int, depth: int) -> tuple[tuple[int, ...], int]:
+    """Return the offsets of the fields of a table, and how many bytes it takes."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    buffer.left -= 8
+    if buffer.left < 0:
+        raise ValueError("its tables share parts, so that they are larger than the bytes")
+    start = at - _BACK(buffer.data, at)[0]
+    if start < 0:
+        raise ValueError("it points before its begin")
+    length, size = _SIZES(buffer.data, start)
+    if length < 4 or length % 2 or size < 4 or at + size > len(buffer.data):
+        raise ValueError("a table says a size that it cannot have")
+    return _slots((length - 4) // 2)(buffer.data, start + 4), size
+
+
+@cache
+def _slots(count: int) -> Callable[[bytes, int], tuple[int, ...]]:
+    return Struct(f"<{count}H").unpack_from
+
+
+def _field_reader(field: Field) -> _Read:
+    """Return the function that reads the value of a field, given where the field stands."""
+    if field.many:
+        return _vector(field)
+    if field.kind in ("scalar", "enum"):
+        return _number(field.of)
+    if field.kind == "union":
+        return _union(field.of)
+    return _POINTED[field.kind] if field.kind in _POINTED else _pointed(_lazy(field.of))
+
+
+def _lazy(name: str) -> _Read:
+    """Return the reader of a table that is made when it is needed: types contain themselves."""
+    return lambda buffer, at, depth: _reader(name)(buffer, at, depth)
+
+
+def _pointed(read: _Read) -> _Read:
+    return lambda buffer, at, depth: read(buffer, at + _OFFSET(buffer.data, at)[0], depth + 1)
+
+
+def _number(of: str) -> _Read:
+    form, names = ENUMS.get(of, (of, ()))
+    unpack = _SCALARS[form].unpack_from
+
+    def read(buffer: _Buffer, at: int, depth: int) -> Any:
+        (value,) = unpack(buffer.data, at)
+        if not names:
+            return value != 0 if of == "bool" else value
+        if not 0 <= value < len(names):
+            raise ValueError(f"{value} is no {of}")
+        return names[value]
+
+    return read
+
+
+def _union(of: str) -> _Read:
+    members = UNIONS[of]
+
+    def read(buffer: _Buffer, at: int, tag_and_depth: int) -> dict[str, Any]:
+        tag, depth = tag_and_depth >> 8, tag_and_depth & 0xFF
+        if not 1 <= tag <= len(members):
+            if of == "MetadataEvent":
+                raise _UnknownEvent(tag)
+            raise ValueError(f"{tag} is no known kind of {of}")
+        member = members[tag - 1]
+        at += _OFFSET(buffer.data, at)[0]
+        return {"kind": member, **_reader(member_table(of, member).name)(buffer, at, depth + 1)}
+
+    return read
+
+
+def _vector(field: Field) -> _Read:
+    """Return the reader of a vector of strings, tables, or tables that wrap a union."""
+    if field.kind == "string":
+        item = _POINTED["string"]
+    elif field.kind == "union":
+        wrapper = TableLayout(f"{field.of} in a list", (Field("value", 1, "union", field.of, False, False, True),), 2)
+        read_wrapper = _table_reader(wrapper)
+        item = _pointed(lambda buffer, at, depth: read_wrapper(buffer, at, depth)["value"])
+    else:
+        item = _pointed(_lazy(field.of))
+
+    def read(buffer: _Buffer, at: int, depth: int) -> list[Any]:
+        at += _OFFSET(buffer.data, at)[0]
+        (count,) = _OFFSET(buffer.data, at)
+        if at + 4 + 4 * count > len(buffer.data):
+            raise ValueError("a list is longer than the bytes")
+        return [item(buffer, at + 4 + 4 * i, depth) for i in range(count)]
+
+    return read
+
+
+def _bytes(buffer: _Buffer, at: int, depth: int = 0) -> bytes:
+    at += _OFFSET(buffer.data, at)[0]
+    (length,) = _OFFSET(buffer.data, at)
+    at += 4
+    buffer.left -= length + 4
+    if at + length > len(buffer.data):
+        raise ValueError("a value is longer than the bytes")
+    if buffer.left < 0:
+        raise ValueError("its values share parts, so that they are larger than the bytes")
+    return buffer.data[at : at + length]
+
+
+def _json(buffer: _Buffer, at: int, depth: int) -> dict[str, Any]:
+    """Read the table that holds one JSON object as text."""
+    at += _OFFSET(buffer.data, at)[0]
+    offsets, size = _vtable(buffer, at, depth + 1)
+    if not offsets or not 4 <= offsets[0] < size or any(offsets[1:]):
+        raise ValueError("extra attributes are no text")
+    text = str(_bytes(buffer, at + offsets[0]), "utf-8")
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"extra attributes hold {name}, which is no JSON")
+
+    found = json.loads(text, object_pairs_hook=unique_pairs, parse_constant=refuse)
+    if not isinstance(found, dict):
+        raise ValueError("extra attributes are no JSON object")
+    return found
+
+
+def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of a JSON text; raises ValueError for a key that it holds twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+_POINTED: dict[str, _Read] = {
+    "bytes": _bytes,
+    "string": lambda buffer, at, depth: str(_bytes(buffer, at), "utf-8"),
+    "hash": lambda buffer, at, depth: hashes.check(_bytes(buffer, at)),
+    "did": lambda buffer, at, depth: hashes.check_did(_bytes(buffer, at)),
+    "time": lambda buffer, at, depth: from_parts(*_TIME.unpack_from(buffer.data, at)),
+    "json": _json,
+}
+
+
+def _field(text: str, slot: int) -> Field:
+    name, type_ = text.split()
+    many, of = type_.startswith("["), type_.strip("[]?!")
+    known = (("scalar", _SCALARS), ("enum", ENUMS), ("union", UNIONS), (of, _POINTED))
+    kind = next((kind for kind, names in known if of in names), "table")
+    return Field(name, slot + (kind == "union" and not many), kind, of, many, type_.endswith("?"), type_.endswith("!"))
+
+
+def _parse(text: str) -> dict[str, TableLayout]:
+    found: dict[str, TableLayout] = {}
+    for line in filter(None, text.split("\n")):
+        name, _, rest = line.partition(":")
+        fields: list[Field] = []
+        slot = 0
+        for part in filter(None, rest.strip().split(", ")):
+            fields.append(_field(part, slot))
+            slot = fields[-1].slot + 1
+        found[name] = TableLayout(name, tuple(fields), slot)
+    names = [f"{union}.{member}" for union, members in UNIONS.items() for member in members if union != "MetadataEvent"]
+    return {**{name: TableLayout(name, (), 0) for name in names}, **found}
+
+
+TABLES = _parse(_TABLES)
+
+
+def member_table(union: str, member: str) -> TableLayout:
+    """Return the table of a member of a union; those of events have the name of the event."""
+    return TABLES[member if union == "MetadataEvent" else f"{union}.{member}"]
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+class Builder:
+    """A buffer that is written from its end; positions are counted from there."""
+
+    def __init__(self, time_alignment: int = 4) -> None:
+        self._chunks: list[bytes] = []  # the last one stands first in the buffer
+        self.size = 0
+        self.time_alignment = time_alignment
+        self._alignment = 1
+        self._vtables: dict[bytes, int] = {}
+
+    def _push(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self.size += len(data)
+
+    def align(self, size: int, alignment: int) -> None:
+        """Pad so that something of ``size`` bytes, written next, begins at a multiple of ``alignment``."""
+        self._alignment = max(self._alignment, alignment)
+        self._push(bytes(-(self.size + size) % alignment))
+
+    def inline(self, data: bytes, alignment: int) -> int:
+        """Write a value; return where it begins."""
+        self.align(len(data), alignment)
+        self._push(data)
+        return self.size
+
+    def offset(self, target: int) -> int:
+        """Write the offset to something that was written before; return where it begins."""
+        self.align(4, 4)
+        return self.inline(pack("<I", self.size + 4 - target), 4)
+
+    def blob(self, data: bytes, *, terminated: bool = False) -> int:
+        """Write bytes with their length in front."""
+        stored = data + b"\0" if terminated else data
+        self.align(len(stored), 4)
+        self._push(stored)
+        return self.inline(pack("<I", len(data)), 4)
+
+    def offsets(self, targets: list[int]) -> int:
+        """Write a vector of offsets."""
+        self.align(4 * len(targets), 4)
+        for target in reversed(targets):
+            self.offset(target)
+        return self.inline(pack("<I", len(targets)), 4)
+
+    def table(self, begin: int, fields: dict[int, int]) -> int:
+        """Write begin and vtable of a table whose fields were written since ``begin``."""
+        self.align(4, 4)
+        at = self.size + 4
+        count = max(fields, default=-1) + 1
+        positions = (at - fields[slot] if slot in fields else 0 for slot in range(count))
+        vtable = pack(f"<{2 + count}H", 4 + 2 * count, at - begin, *positions)
+        place = self._vtables.setdefault(vtable, at + len(vtable))
+        self._push(pack("<i", place - at))
+        if place > at:
+            self._push(vtable)
+        return at
+
+    def finish(self, root: int) -> bytes:
+        """Return the bytes, with the offset of the root in front."""
+        self.align(4, self._alignment)
+        self.offset(root)
+        return b"".join(reversed(self._chunks))
+
+
+def write_root(table: str, value: dict[str, Any], *, time_alignment: int = 4) -> bytes:
+    """Return the flatbuffer of a table.
+
+    Version 2 of blocks stores times without alignment (1), version 3 with (4). Raises
+    ``odf-invalid-schema`` for values that the table cannot hold.
+    """
+    builder = Builder(time_alignment)
+    try:
+        return builder.finish(_write(builder, TABLES[table], value))
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, error) as e:
+        raise invalid_schema(f"{table} cannot hold what is given: {str(e)[:200]}") from None
+
+
+def _write(builder: Builder, layout: TableLayout, value: dict[str, Any]) -> int:
+    """Write a table and what it points to; return where it begins."""
+    unknown = value.keys() - {f.name for f in layout.fields} - {"kind"}
+    if unknown:
+        raise invalid_schema(f"{layout.name} has no field {sorted(unknown)[0]!r}")
+    targets: dict[str, int] = {}
+    for field in layout.fields:
+        given = value.get(field.name)
+        if given is None:
+            if field.required:
+                raise invalid_schema(f"{layout.name} needs {field.name}")
+        elif field.many:
+            targets[field.name] = builder.offsets([_item(builder, field, item) for item in given])
+        elif field.kind not in ("scalar", "enum", "time"):
+            targets[field.name] = _item(builder, field, given)
+    begin = builder.size
+    places: dict[int, int] = {}
+    for field in layout.fields:
+        given = value.get(field.name)
+        if field.name in targets:
+            if field.kind == "union" and not field.many:
+                places[field.slot - 1] = builder.inline(_tag(field, given), 1)
+            places[field.slot] = builder.offset(targets[field.name])
+        elif given is not None and field.kind == "time":
+            places[field.slot] = builder.inline(_TIME.pack(*to_parts(given)), builder.time_alignment)
+        elif given is not None:
+            stored = _packed(field, given)
+            if any(stored) or field.optional:
+                places[field.slot] = builder.inline(stored, len(stored))
+    return builder.table(begin, places)
+
+
+def _packed(field: Field, value: Any) -> bytes:
+    """Return a scalar or the value of an enum as it is stored."""
+    if field.kind == "enum":
+        form, names = ENUMS[field.of]
+        if value not in names:
+            raise invalid_schema(f"{value!r} is no {field.of}")
+        return _SCALARS[form].pack(names.index(value))
+    try:
+        return _SCALARS[field.of].pack(value)
+    except Exception:  # noqa: BLE001 - struct raises its own error, or TypeError
+        raise invalid_schema(f"{field.name}: {value!r} does not fit {field.of}") from None
+
+
+def _tag(field: Field, value: dict[str, Any]) -> bytes:
+    return bytes((UNIONS[field.of].index(value["kind"]) + 1,))
+
+
+def _item(builder: Builder, field: Field, value: Any) -> int:
+    """Write what a field points to; return where it begins."""
+    if field.kind == "union":
+        kind = value.get("kind")
+        if kind not in UNIONS[field.of]:
+            raise invalid_schema(f"{kind!r} is no kind of {field.of}")
+        target = _write(builder, member_table(field.of, kind), value)
+        if not field.many:
+            return target
+        begin = builder.size
+        tag = builder.inline(_tag(field, value), 1)
+        return builder.table(begin, {0: tag, 1: builder.offset(target)})
+    if field.kind == "table":
+        return _write(builder, TABLES[field.of], value)
+    if field.kind == "json":
+        stored = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+        text = builder.blob(stored.encode(), terminated=True)
+        begin = builder.size
+        return builder.table(begin, {0: builder.offset(text)})
+    if field.kind == "string":
+        return builder.blob(value.encode(), terminated=True)
+    if field.kind == "hash":
+        hashes.check(value)
+    elif field.kind == "did":
+        hashes.check_did(value)
+    return builder.blob(value)

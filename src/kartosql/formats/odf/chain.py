@@ -6,16 +6,19 @@ a folder, in an object store and over HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, LimitError
+from kartosql.failures import reraise
 from kartosql.formats.odf import hashes, times
 from kartosql.formats.odf.blocks import Block, Event, read_block
 from kartosql.formats.odf.data_schema import event_schema
+from kartosql.formats.odf.logical import NotCheckable, logical_hash_of
+from kartosql.formats.type_promotion import plain, united
 from kartosql.memo import memoized
 
 HEAD = "refs/head"
@@ -318,14 +321,13 @@ class _State:
 
 
 def _vocab(event: Event) -> Vocab:
-    """Return the names that an event sets; those it leaves out are the default ones."""
     names = {
         "offset_column": event.get("offsetColumn"),
         "operation_type_column": event.get("operationTypeColumn"),
         "system_time_column": event.get("systemTimeColumn"),
         "event_time_column": event.get("eventTimeColumn"),
     }
-    return replace(Vocab(), **{k: v for k, v in names.items() if v is not None})
+    return Vocab(**{k: v for k, v in names.items() if v is not None})
 
 
 def check_data(data: bytes | memoryview, slice_: Slice, where: str = "the dataset") -> None:
@@ -346,3 +348,136 @@ def _refuse(where: str, link: Link, problem: str) -> NoReturn:
         code="odf-invalid-chain",
         hint="No tool of Open Data Fabric accepts such a block; the chain was made by something else.",
     )
+
+
+@dataclass(frozen=True)
+class HashCheck:
+    """What was checked, and how that went: ok, mismatch, missing or not checkable."""
+
+    number: int
+    kind: str
+    name: str
+    check: str
+    result: str
+    note: str | None = None
+
+
+def verify(chain: Chain, read: Callable[[str], bytes], where: str) -> Iterator[HashCheck]:
+    """Yield the checks of a chain, whose blocks and order were checked when it was read, and of its data."""
+    slices = {s.link.hash: s for s in chain.slices}
+    for link in chain.links:
+        number = link.block.sequence_number
+        yield HashCheck(number, link.block.event["kind"], f"blocks/{link.hash}", "block hash", "ok")
+        found = slices.get(link.hash)
+        if found is not None:
+            yield from _data(number, found, read, where)
+
+
+def _data(number: int, slice_: Slice, read: Callable[[str], bytes], where: str) -> Iterator[HashCheck]:
+    def made(check: str, result: str, note: str | None = None) -> HashCheck:
+        return HashCheck(number, "data", slice_.key, check, result, note)
+
+    try:
+        data = read(slice_.key)
+    except KeyError:
+        yield made("physical hash", "missing", "the file is not there")
+        yield made("logical hash", "not checkable", "the file is not there")
+        return
+    try:
+        check_data(data, slice_, where)
+        yield made("physical hash", "ok")
+    except FormatError as e:
+        yield made("physical hash", "mismatch", e.message)
+    yield made("logical hash", *_logical(data, slice_))
+
+
+def _logical(data: bytes, slice_: Slice) -> tuple[str, str | None]:
+    import pyarrow.parquet as pq
+
+    try:
+        expected = hashes.from_text(slice_.logical_hash, "logical hash")
+        if hashes.logical_hash(expected[-32:]) != expected:
+            return "not checkable", f"{slice_.logical_hash} is of a kind that is not known"
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            found = logical_hash_of(file.schema_arrow, file.iter_batches())
+            rows = file.metadata.num_rows
+    except NotCheckable as e:
+        return "not checkable", str(e)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        reraise(e)
+        return "mismatch", f"the file cannot be read: {str(e).splitlines()[0]}"
+    if rows != slice_.rows:
+        return "mismatch", f"the file holds {rows} records, its block says {slice_.rows}"
+    if found != expected:
+        return "mismatch", f"the records have the hash {hashes.to_text(found)}, not {slice_.logical_hash}"
+    return "ok", None
+
+
+_MOMENT = pa.timestamp("ms", "UTC")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of all records, and those that say what each record is."""
+
+    types: dict[str, pa.DataType]
+    offset: str
+    op: str
+    system_time: str
+    event_time: str
+
+    @property
+    def system(self) -> tuple[str, str, str]:
+        """The columns that a correction does not repeat."""
+        return self.offset, self.op, self.system_time
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The columns that a retraction repeats from the record that it retracts."""
+        return tuple(c for c in self.types if c not in self.system)
+
+
+def columns_of(chain: Chain, files: Sequence[pa.Schema], names: Sequence[str], source: str) -> Columns:
+    """Return the columns of a dataset whose data ``files``, called ``names``, have these schemas.
+
+    Columns are those of the newest schema, then what only older ones have. Types widen exactly,
+    else ``schema-conflict`` names column, types and file. Offsets may be integers of any type and are BIGINT,
+    operations INTEGER.
+    """
+    vocab = chain.vocab
+    fixed = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
+    if chain.primary_key:
+        _check_offsets(files, names, vocab.offset_column, source)
+    reduced = {id(s): _without_fixed(s, fixed, source, n) for s, n in zip(files, names, strict=True)}
+    declared = [pa.schema([pa.field(f.name, plain(f.type)) for f in v.arrow]) for v in chain.schemas]
+    shown = [f"schema {v.number} ({v.link})" for v in chain.schemas]
+    known = [_without_fixed(s, fixed, source, n) for s, n in zip(declared, shown, strict=True)]
+    found = united([*(reduced[id(s)] for s in files), *known], [*names, *shown], source)
+    default = [vocab.system_time_column, vocab.event_time_column]
+    order = [*fixed, *default, *(declared[-1].names if declared else ()), *found]
+    types = {**dict.fromkeys(default, _MOMENT), **found, **fixed}
+    return Columns({name: types[name] for name in dict.fromkeys(order)}, *fixed, *default)
+
+
+def _check_offsets(files: Sequence[pa.Schema], names: Sequence[str], column: str, source: str) -> None:
+    """Refuse files without offsets: nothing else tells which record about a key is the last one."""
+    for schema, name in zip(files, names, strict=True):
+        if schema.get_field_index(column) < 0:
+            raise FormatError(
+                f"{source}: {name} has no column {column!r}",
+                code="schema-conflict",
+                hint="Records about one key count in the order of their offsets.",
+            )
+
+
+def _without_fixed(schema: pa.Schema, fixed: dict[str, pa.DataType], source: str, name: str) -> pa.Schema:
+    """Return a schema without the columns whose type is known; raises ``schema-conflict`` for other types."""
+    for column in fixed:
+        at = schema.get_field_index(column)
+        if at >= 0 and not pa.types.is_integer(schema.field(at).type):
+            raise FormatError(
+                f"{source}: the column {column!r} is {schema.field(at).type} in {name}, but has to be an integer",
+                code="schema-conflict",
+                hint="It numbers the records or tells what each of them does.",
+            )
+    return pa.schema([f for f in schema if f.name not in fixed])

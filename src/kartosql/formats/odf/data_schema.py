@@ -12,10 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError
 from kartosql.failures import reraise
-from kartosql.formats.odf.blocks import Event
-from kartosql.formats.odf.flatbuffers import DAMAGED, invalid_schema
+from kartosql.formats.odf.blocks import DAMAGED, MAX_DEPTH, Event, invalid_schema
 
 _PREFIX = 8  # of a message: a marker and the length
 _MARKER = 0xFFFFFFFF
@@ -37,12 +35,12 @@ def to_bytes(schema: pa.Schema) -> bytes:
 def from_bytes(data: bytes, what: str = "the schema") -> pa.Schema:
     """Return the schema that a bare flatbuffer holds; raises ``odf-invalid-schema``."""
     if len(data) < 8:
-        raise _invalid(f"{what}: it has {len(data)} bytes only")
+        raise invalid_schema(f"{what}: it has {len(data)} bytes only", DAMAGED)
     (root,) = unpack_from("<I", data, 0)
     if root == _MARKER:
-        raise _invalid(f"{what}: it is a message of Arrow, not the bare table Schema")
+        raise invalid_schema(f"{what}: it is a message of Arrow, not the bare table Schema", DAMAGED)
     if not 4 <= root <= len(data) - 4:
-        raise _invalid(f"{what}: its root lies outside of it")
+        raise invalid_schema(f"{what}: its root lies outside of it", DAMAGED)
     # vtable: 12 bytes, of 4 slots; table: 12 bytes, the offset of the header at 4, version at 8, type at 10.
     front = pack("<IHHHHHHiIHBx4x", 16, 12, 12, 8, 10, 4, 0, 12, _MESSAGE + root - 20, 4, 1)
     body = front + data
@@ -51,46 +49,28 @@ def from_bytes(data: bytes, what: str = "the schema") -> pa.Schema:
         return pa.ipc.read_schema(pa.py_buffer(pack("<Ii", _MARKER, len(body)) + body))
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, UnicodeDecodeError) as e:
         reraise(e)
-        raise _invalid(f"{what}: Arrow cannot read it: {' '.join(str(e).split())[:200]}") from None
-
-
-def _invalid(message: str) -> FormatError:
-    return FormatError(message, code="odf-invalid-schema", hint=DAMAGED)
+        raise invalid_schema(f"{what}: Arrow cannot read it: {' '.join(str(e).split())[:200]}", DAMAGED) from None
 
 
 BUFFER = "arrow.apache.org/bufferEncoding"
 DATE = "arrow.apache.org/dateEncoding"
 DECIMAL = "arrow.apache.org/decimalEncoding"
 NAIVE = "kartosql.dev/naiveTimestamp"
-MAX_DEPTH = 64
 
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
 _SHORT = {name: unit for unit, name in _UNITS.items()}
-_SIMPLE: dict[str, pa.DataType] = {
-    "Bool": pa.bool_(),
-    "Float16": pa.float16(),
-    "Float32": pa.float32(),
-    "Float64": pa.float64(),
-    "Int8": pa.int8(),
-    "Int16": pa.int16(),
-    "Int32": pa.int32(),
-    "Int64": pa.int64(),
-    "UInt8": pa.uint8(),
-    "UInt16": pa.uint16(),
-    "UInt32": pa.uint32(),
-    "UInt64": pa.uint64(),
-    "Null": pa.null(),
-}
+_NAMES = "Bool Float16 Float32 Float64 Int8 Int16 Int32 Int64 UInt8 UInt16 UInt32 UInt64 Null"
+_SIMPLE: dict[str, pa.DataType] = {kind: pa.type_for_alias(kind.lower()) for kind in _NAMES.split()}
 _KINDS = {type_: kind for kind, type_ in _SIMPLE.items()}
-_TEXT = {("Contiguous", 32): pa.string(), ("Contiguous", 64): pa.large_string(), ("View", 32): pa.string_view()}
-_BINARY = {("Contiguous", 32): pa.binary(), ("Contiguous", 64): pa.large_binary(), ("View", 32): pa.binary_view()}
-_LISTS: dict[tuple[str, int], Callable[[pa.Field], pa.DataType]] = {
-    ("Contiguous", 32): pa.list_,
-    ("Contiguous", 64): pa.large_list,
-    ("View", 32): pa.list_view,
-    ("View", 64): pa.large_list_view,
-}
 _PLAIN = ("Contiguous", 32)
+_TEXT = {_PLAIN: pa.string(), ("Contiguous", 64): pa.large_string(), ("View", 32): pa.string_view()}
+_BINARY = {_PLAIN: pa.binary(), ("Contiguous", 64): pa.large_binary(), ("View", 32): pa.binary_view()}
+_LISTS: dict[tuple[str, int], tuple[Callable[[pa.Field], pa.DataType], Callable[[pa.DataType], bool]]] = {
+    _PLAIN: (pa.list_, pa.types.is_list),
+    ("Contiguous", 64): (pa.large_list, pa.types.is_large_list),
+    ("View", 32): (pa.list_view, pa.types.is_list_view),
+    ("View", 64): (pa.large_list_view, pa.types.is_large_list_view),
+}
 _LAYOUTS = {type_: layout for layouts in (_TEXT, _BINARY) for layout, type_ in layouts.items()}
 
 
@@ -130,7 +110,7 @@ def _to_type(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: in
     try:
         if kind in _SIMPLE:
             return _SIMPLE[kind], kind == "Null"
-        return _COMPOUND[kind](type_, extra, where, depth), False
+        return _compound(type_, extra, where, depth), False
     except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError, AttributeError) as e:
         reraise(e)
         raise invalid_schema(f"{where}: Arrow has no such {kind}: {str(e)[:120]}") from None
@@ -147,76 +127,43 @@ def _unit(type_: dict[str, Any]) -> str:
     return _SHORT[type_.get("unit") or "Millisecond"]
 
 
-def _text(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    return _TEXT[_layout(extra)]
-
-
-def _binary(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
+def _compound(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
     length = type_.get("fixedLength")
-    return _BINARY[_layout(extra)] if length is None else pa.binary(_length(length))
-
-
-def _length(length: int) -> int:
-    if length >= 1 << 31:
+    if length is not None and length >= 1 << 31:
         raise ValueError(f"{length} is too long")
-    return length
-
-
-def _date(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    return pa.date64() if (extra.get(DATE) or {}).get("unit") == "Millisecond" else pa.date32()
-
-
-def _decimal(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    precision, scale = type_["precision"], type_["scale"]
-    width = (extra.get(DECIMAL) or {}).get("bitWidth") or (128 if precision <= 38 else 256)
-    made = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}[width]
-    return made(precision, scale)
-
-
-def _time(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    unit = _unit(type_)
-    return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
-
-
-def _timestamp(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    zone = type_.get("timezone")
-    if zone is None and extra.get(NAIVE) is not True:
-        zone = "UTC"
-    return pa.timestamp(_unit(type_), zone)
-
-
-def _list(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    # What the extra attributes of a field say is about the list; layouts of items are not kept.
-    item, nullable = _to_type(type_["itemType"], {}, where, depth + 1)
-    field = pa.field("item", item, nullable)
-    length = type_.get("fixedLength")
-    return _LISTS[_layout(extra)](field) if length is None else pa.list_(field, _length(length))
-
-
-def _map(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    key, nullable = _to_type(type_["keyType"], {}, where, depth + 1)
-    if nullable:
-        raise invalid_schema(f"{where}: keys of a map cannot be NULL")
-    value, nullable = _to_type(type_["valueType"], {}, where, depth + 1)
-    return pa.map_(key, pa.field("value", value, nullable), keys_sorted=bool(type_.get("keysSorted")))
-
-
-def _struct(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> pa.DataType:
-    return pa.struct([_to_field(field, where, depth + 1) for field in type_["fields"]])
-
-
-_COMPOUND: dict[str, Callable[[dict[str, Any], dict[str, Any], str, int], pa.DataType]] = {
-    "String": _text,
-    "Binary": _binary,
-    "Date": _date,
-    "Decimal": _decimal,
-    "Duration": lambda type_, extra, where, depth: pa.duration(_unit(type_)),
-    "Time": _time,
-    "Timestamp": _timestamp,
-    "List": _list,
-    "Map": _map,
-    "Struct": _struct,
-}
+    match type_["kind"]:
+        case "String":
+            return _TEXT[_layout(extra)]
+        case "Binary":
+            return _BINARY[_layout(extra)] if length is None else pa.binary(length)
+        case "Date":
+            return pa.date64() if (extra.get(DATE) or {}).get("unit") == "Millisecond" else pa.date32()
+        case "Decimal":
+            precision, scale = type_["precision"], type_["scale"]
+            width = (extra.get(DECIMAL) or {}).get("bitWidth") or (128 if precision <= 38 else 256)
+            made = {32: pa.decimal32, 64: pa.decimal64, 128: pa.decimal128, 256: pa.decimal256}[width]
+            return made(precision, scale)
+        case "Duration":
+            return pa.duration(_unit(type_))
+        case "Time":
+            unit = _unit(type_)
+            return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        case "Timestamp":
+            zone = type_.get("timezone")
+            return pa.timestamp(_unit(type_), "UTC" if zone is None and extra.get(NAIVE) is not True else zone)
+        case "List":
+            # What the extra attributes of a field say is about the list; layouts of items are not kept.
+            field = pa.field("item", *_to_type(type_["itemType"], {}, where, depth + 1))
+            return _LISTS[_layout(extra)][0](field) if length is None else pa.list_(field, length)
+        case "Map":
+            key, nullable = _to_type(type_["keyType"], {}, where, depth + 1)
+            if nullable:
+                raise invalid_schema(f"{where}: keys of a map cannot be NULL")
+            value = pa.field("value", *_to_type(type_["valueType"], {}, where, depth + 1))
+            return pa.map_(key, value, keys_sorted=bool(type_.get("keysSorted")))
+        case "Struct":
+            return pa.struct([_to_field(field, where, depth + 1) for field in type_["fields"]])
+    raise KeyError(type_["kind"])
 
 
 # -- from Arrow ------------------------------------------------------------------------------
@@ -253,10 +200,13 @@ def _from_type(
 
 def _from_compound(type_: pa.DataType, where: str, extra: dict[str, Any], encodings: bool) -> dict[str, Any]:
     t = pa.types
+    refusal = invalid_schema(f"{where}: {str(type_)[:100]} is not expressible in ODF")
     if isinstance(type_, pa.BaseExtensionType):
-        raise _not_expressible(type_, where)
+        raise refusal
+    layout = _LAYOUTS.get(type_) or next((layout for layout, (_, is_a) in _LISTS.items() if is_a(type_)), None)
+    if layout is not None:
+        extra[BUFFER] = {"kind": layout[0], "offsetBitWidth": layout[1]}
     if type_ in _LAYOUTS:
-        extra[BUFFER] = _encoding(*_LAYOUTS[type_])
         return {"kind": "String" if type_ in _TEXT.values() else "Binary"}
     if t.is_fixed_size_binary(type_):
         return {"kind": "Binary", "fixedLength": type_.byte_width}
@@ -270,45 +220,17 @@ def _from_compound(type_: pa.DataType, where: str, extra: dict[str, Any], encodi
     if t.is_time(type_) or t.is_duration(type_):
         return {"kind": "Time" if t.is_time(type_) else "Duration", "unit": _UNITS[type_.unit]}
     if t.is_timestamp(type_):
-        zone = {} if type_.tz is None else {"timezone": type_.tz}
         if type_.tz is None:
             extra[NAIVE] = True
-        return {"kind": "Timestamp", "unit": _UNITS[type_.unit], **zone}
-    return _from_nested(type_, where, extra, encodings)
-
-
-def _from_nested(type_: pa.DataType, where: str, extra: dict[str, Any], encodings: bool) -> dict[str, Any]:
-    t = pa.types
+        return {"kind": "Timestamp", "unit": _UNITS[type_.unit], **({"timezone": type_.tz} if type_.tz else {})}
     if t.is_map(type_):
         key = _from_type(type_.key_type, False, where, None, encodings)
         value = _from_type(type_.item_type, type_.item_field.nullable, where, None, encodings)
         found = {"kind": "Map", "keyType": key, "valueType": value}
         return {**found, "keysSorted": True} if type_.keys_sorted else found
     if t.is_struct(type_):
-        fields = [_from_field(field, f"{where}.{field.name}", encodings) for field in type_]
-        return {"kind": "Struct", "fields": fields}
-    lists = {
-        t.is_list: _PLAIN,
-        t.is_large_list: ("Contiguous", 64),
-        t.is_list_view: ("View", 32),
-        t.is_large_list_view: ("View", 64),
-    }
-    for is_kind, layout in lists.items():
-        if is_kind(type_):
-            extra[BUFFER] = _encoding(*layout)
-            return {"kind": "List", "itemType": _from_item(type_, where, encodings)}
-    if t.is_fixed_size_list(type_):
-        return {"kind": "List", "itemType": _from_item(type_, where, encodings), "fixedLength": type_.list_size}
-    raise _not_expressible(type_, where)
-
-
-def _from_item(type_: pa.DataType, where: str, encodings: bool) -> dict[str, Any]:
-    return _from_type(type_.value_type, type_.value_field.nullable, where, None, encodings)
-
-
-def _encoding(kind: str, width: int) -> dict[str, Any]:
-    return {"kind": kind, "offsetBitWidth": width}
-
-
-def _not_expressible(type_: pa.DataType, where: str) -> Exception:
-    return invalid_schema(f"{where}: {str(type_)[:100]} is not expressible in ODF")
+        return {"kind": "Struct", "fields": [_from_field(f, f"{where}.{f.name}", encodings) for f in type_]}
+    if layout is not None or t.is_fixed_size_list(type_):
+        item = _from_type(type_.value_type, type_.value_field.nullable, where, None, encodings)
+        return {"kind": "List", "itemType": item, **({} if layout else {"fixedLength": type_.list_size})}
+    raise refusal

@@ -8,7 +8,7 @@ column of type null may get a type: nothing was in it, so it is as good as new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,12 +31,6 @@ class SchemaChange:
         return "; ".join(self.changes) or "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    text: str
-    is_allowed: bool
-
-
 def compare_events(old: Event, new: Event) -> SchemaChange:
     """Return what a SetDataSchema event changes against the one before; raises ``odf-invalid-schema``."""
     raw = old.get("schema") is None, new.get("schema") is None
@@ -46,74 +40,73 @@ def compare_events(old: Event, new: Event) -> SchemaChange:
     if old.get("schema") == new.get("schema"):
         return SchemaChange("no-op", ())
     # Raw schemas say of columns that they may be NULL where the data never were.
-    return _change(before, after, _Rules(with_optionality=raw[0] == raw[1], from_null=False))
+    return _Comparison(with_optionality=raw[0] == raw[1], from_null=False).change(before, after)
 
 
 def compare_schemas(old: pa.Schema, new: pa.Schema) -> SchemaChange:
     """Return what an Arrow schema changes against another one."""
-    return SchemaChange("no-op", ()) if old.equals(new, check_metadata=True) else _change(old, new, _RAW)
+    if old.equals(new, check_metadata=True):
+        return SchemaChange("no-op", ())
+    return _Comparison(with_optionality=True, from_null=True).change(old, new)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """What counts as a change besides types."""
+class _Comparison:
+    """What a schema changes, and what counts as a change besides types."""
 
-    with_optionality: bool
-    from_null: bool
+    def __init__(self, *, with_optionality: bool, from_null: bool) -> None:
+        self.with_optionality = with_optionality
+        self.from_null = from_null
+        self.changes: list[str] = []
+        self.verdict: Verdict = "compatible"
 
+    def change(self, old: pa.Schema, new: pa.Schema) -> SchemaChange:
+        self.fields(old, new, "")
+        return SchemaChange(self.verdict, tuple(self.changes) or ("attributes changed",))
 
-_RAW = _Rules(with_optionality=True, from_null=True)
+    def refuse(self, change: str) -> None:
+        self.changes.append(change)
+        self.verdict = "incompatible"
 
+    def fields(self, old: Iterable[pa.Field], new: Iterable[pa.Field], path: str) -> None:
+        before, after = {f.name: f for f in old}, {f.name: f for f in new}
+        for name in before:
+            if name not in after:
+                self.refuse(f"{path}{name} removed")
+        for name, field in after.items():
+            if name in before:
+                self.field(before[name], field, f"{path}{name}")
+            elif field.nullable:
+                self.changes.append(f"{path}{name} added ({field.type})")
+            else:
+                self.refuse(f"{path}{name} added ({field.type}, not NULL)")
+        if [n for n in before if n in after] != [n for n in after if n in before]:
+            self.changes.append(f"order of {path.rstrip('.') or 'columns'} changed")
 
-def _change(old: pa.Schema, new: pa.Schema, rules: _Rules) -> SchemaChange:
-    found = list(_fields(old, new, "", rules)) or [_Difference("attributes changed", True)]
-    verdict: Verdict = "compatible" if all(d.is_allowed for d in found) else "incompatible"
-    return SchemaChange(verdict, tuple(d.text for d in found))
+    def field(self, old: pa.Field, new: pa.Field, path: str) -> None:
+        self.types(old.type, new.type, path)
+        if self.with_optionality and old.nullable != new.nullable:
+            self.refuse(f"{path} {'may be' if new.nullable else 'must not be'} NULL")
 
-
-def _fields(old: Iterable[pa.Field], new: Iterable[pa.Field], path: str, rules: _Rules) -> Iterator[_Difference]:
-    before, after = {f.name: f for f in old}, {f.name: f for f in new}
-    for name in before:
-        if name not in after:
-            yield _Difference(f"{path}{name} removed", False)
-    for name, field in after.items():
-        if name in before:
-            yield from _field(before[name], field, f"{path}{name}", rules)
-        elif field.nullable:
-            yield _Difference(f"{path}{name} added ({field.type})", True)
-        else:
-            yield _Difference(f"{path}{name} added ({field.type}, not NULL)", False)
-    if [n for n in before if n in after] != [n for n in after if n in before]:
-        yield _Difference(f"order of {path.rstrip('.') or 'columns'} changed", True)
-
-
-def _field(old: pa.Field, new: pa.Field, path: str, rules: _Rules) -> Iterator[_Difference]:
-    yield from _types(old.type, new.type, path, rules)
-    if rules.with_optionality and old.nullable != new.nullable:
-        yield _Difference(f"{path} {'may be' if new.nullable else 'must not be'} NULL", False)
-
-
-def _types(old: pa.DataType, new: pa.DataType, path: str, rules: _Rules) -> Iterator[_Difference]:
-    t = pa.types
-    if rules.from_null and t.is_null(old) and not t.is_null(new):
-        yield _Difference(f"{path} got a type ({new})", True)
-    elif t.is_struct(old) and t.is_struct(new):
-        yield from _fields(old, new, f"{path}.", rules)
-    elif t.is_map(old) and t.is_map(new) and old.keys_sorted == new.keys_sorted:
-        yield from _types(old.key_type, new.key_type, f"{path}.key", rules)
-        yield from _field(old.item_field, new.item_field, f"{path}.value", rules)
-    elif _list_length(old) is not None and _list_length(old) == _list_length(new):
-        yield from _field(old.value_field, new.value_field, f"{path}[]", rules)
-    elif not _logical(old).equals(_logical(new)):
-        yield _Difference(f"type of {path} changed from {old} to {new}", False)
+    def types(self, old: pa.DataType, new: pa.DataType, path: str) -> None:
+        t = pa.types
+        if self.from_null and t.is_null(old) and not t.is_null(new):
+            self.changes.append(f"{path} got a type ({new})")
+        elif t.is_struct(old) and t.is_struct(new):
+            self.fields(old, new, f"{path}.")
+        elif t.is_map(old) and t.is_map(new) and old.keys_sorted == new.keys_sorted:
+            self.types(old.key_type, new.key_type, f"{path}.key")
+            self.field(old.item_field, new.item_field, f"{path}.value")
+        elif _list_length(old) is not None and _list_length(old) == _list_length(new):
+            self.field(old.value_field, new.value_field, f"{path}[]")
+        elif not _logical(old).equals(_logical(new)):
+            self.refuse(f"type of {path} changed from {old} to {new}")
 
 
 def _list_length(type_: pa.DataType) -> int | None:
     """Return the length of lists of a type, -1 if they have any, None for what is no list."""
     t = pa.types
     if t.is_fixed_size_list(type_):
-        length: int = type_.list_size
-        return length
+        return int(type_.list_size)
     is_list = t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)
     return -1 if is_list else None
 

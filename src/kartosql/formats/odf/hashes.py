@@ -122,14 +122,15 @@ def _invalid(message: str) -> FormatError:
 
 
 _P = 2**255 - 19
-_D = -121665 * pow(121666, _P - 2, _P) % _P
-_BASE_Y = 4 * pow(5, _P - 2, _P) % _P
+_D = -121665 * pow(121666, -1, _P) % _P
+_X = 0x216936D3CD6E53FEC0A4E231FDD6DC5C692CC7609525A7B2C9562D608F25D51A  # of the base point
+_Y = 4 * pow(5, -1, _P) % _P
 _Point = tuple[int, int, int, int]  # x and y times z, z, x times y times z
 
 
 def new_dataset_id() -> bytes:
     """Return the id of a new dataset, which no other one has."""
-    return bytes((0xED, 0x01)) + public_key(secrets.token_bytes(32))
+    return _DID_PREFIX + public_key(secrets.token_bytes(32))
 
 
 def public_key(secret: bytes) -> bytes:
@@ -138,24 +139,15 @@ def public_key(secret: bytes) -> bytes:
     digest[0] &= 248
     digest[31] = (digest[31] & 127) | 64
     number = int.from_bytes(digest, "little")
-    point, result = _base(), (0, 1, 1, 0)
+    point, result = (_X, _Y, 1, _X * _Y % _P), (0, 1, 1, 0)
     while number:
         if number & 1:
             result = _add(result, point)
         point = _add(point, point)
         number >>= 1
-    inverse = pow(result[2], _P - 2, _P)
+    inverse = pow(result[2], -1, _P)
     x, y = result[0] * inverse % _P, result[1] * inverse % _P
     return (y | (x & 1) << 255).to_bytes(32, "little")
-
-
-def _base() -> _Point:
-    square = (_BASE_Y * _BASE_Y - 1) * pow(_D * _BASE_Y * _BASE_Y + 1, _P - 2, _P) % _P
-    x = pow(square, (_P + 3) // 8, _P)
-    if (x * x - square) % _P:
-        x = x * pow(2, (_P - 1) // 4, _P) % _P
-    x = _P - x if x & 1 else x
-    return x, _BASE_Y, 1, x * _BASE_Y % _P
 
 
 def _add(one: _Point, other: _Point) -> _Point:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from kartosql.formats.odf.hashes import logical_hash
 
-_BINARY, _TEXT, _BOOL, _DECIMAL, _DATE, _TIME, _TIMESTAMP, _LIST = 3, 4, 5, 6, 7, 8, 9, 11
+_DECIMAL, _DATE, _TIME, _TIMESTAMP, _LIST = 6, 7, 8, 9, 11
 _UNITS = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _ROWS = 16_384  # encoded at once
 _NULL = b"\0"
@@ -113,22 +113,17 @@ def _tag(type_: pa.DataType) -> bytes:
         return pack("<HQH", _TIME, type_.bit_width, _UNITS[type_.unit])
     if t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_):
         return pack("<H", _LIST) + _tag(type_.value_type)
-    for is_kind, tag in _SIMPLE:
-        if is_kind(type_):
+    for tag, tests in _SIMPLE.items():
+        if any(is_a(type_) for is_a in tests):
             return pack("<H", tag)
     raise NotCheckable(f"there is no logical hash for {type_}")
 
 
-_SIMPLE: tuple[tuple[Callable[[pa.DataType], bool], int], ...] = (
-    (pa.types.is_boolean, _BOOL),
-    (pa.types.is_string, _TEXT),
-    (pa.types.is_large_string, _TEXT),
-    (pa.types.is_string_view, _TEXT),
-    (pa.types.is_binary, _BINARY),
-    (pa.types.is_large_binary, _BINARY),
-    (pa.types.is_binary_view, _BINARY),
-    (pa.types.is_fixed_size_binary, _BINARY),
-)
+_SIMPLE: dict[int, tuple[Callable[[pa.DataType], bool], ...]] = {
+    3: (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+    4: (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    5: (pa.types.is_boolean,),
+}
 
 
 def _encode(array: pa.Array) -> pa.Array:

@@ -17,17 +17,25 @@ from typing import Any, ClassVar
 
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.odf import hashes, times
-from kartosql.formats.odf.blocks import OLDEST, VERSION, Block, Event, check_event
-from kartosql.formats.odf.layout import ENUMS, TABLES, UNIONS, Field, TableLayout, member_table
+from kartosql.formats.odf.blocks import (
+    ENUMS,
+    MAX_DEPTH,
+    OLDEST,
+    TABLES,
+    UNIONS,
+    VERSION,
+    Block,
+    Event,
+    Field,
+    TableLayout,
+    check_event,
+    member_table,
+    unique_pairs,
+)
 
-MAX_DEPTH = 64
-_RANGES = {
-    "i16": (-(1 << 15), 1 << 15),
-    "i32": (-(1 << 31), 1 << 31),
-    "i64": (-(1 << 63), 1 << 63),
-    "u32": (0, 1 << 32),
-    "u64": (0, 1 << 64),
-}
+MAX_TEXT = 4 << 20
+BLOCK = "MetadataBlock"
+SNAPSHOT = "DatasetSnapshot"
 
 
 def block_to_plain(block: Block) -> dict[str, Any]:
@@ -53,11 +61,7 @@ def _table_to_plain(layout: TableLayout, value: Mapping[str, Any]) -> dict[str, 
 
 def _to_plain(field: Field, value: Any) -> Any:
     if field.many:
-        return [_one_to_plain(field, item) for item in value]
-    return _one_to_plain(field, value)
-
-
-def _one_to_plain(field: Field, value: Any) -> Any:
+        return [_to_plain(field._replace(many=False), item) for item in value]
     if field.kind == "table":
         return _table_to_plain(TABLES[field.of], value)
     if field.kind == "union":
@@ -74,14 +78,6 @@ _TO_PLAIN: dict[str, Callable[[Any], str]] = {
 
 
 # -- from plain values -----------------------------------------------------------------------
-
-
-def block_from_plain(content: Any, version: int, where: str = "content") -> Block:
-    """Return the block that plain values stand for; raises ``odf-invalid-manifest``."""
-    found = _table_from_plain(TABLES["MetadataBlock"], content, where, 0)
-    if not OLDEST <= version <= VERSION:
-        raise invalid(where, f"metadata block version {version} is not supported")
-    return Block(version, found["systemTime"], found.get("prevBlockHash"), found["sequenceNumber"], found["event"])
 
 
 def _table_from_plain(layout: TableLayout, value: Any, where: str, depth: int) -> dict[str, Any]:
@@ -104,14 +100,11 @@ def _table_from_plain(layout: TableLayout, value: Any, where: str, depth: int) -
 
 
 def _from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
-    if not field.many:
-        return _one_from_plain(field, value, where, depth)
-    if not isinstance(value, list):
-        raise invalid(where, f"a list is needed, not {_shown(value)}")
-    return [_one_from_plain(field, item, f"{where}[{i}]", depth) for i, item in enumerate(value)]
-
-
-def _one_from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
+    if field.many:
+        if not isinstance(value, list):
+            raise invalid(where, f"a list is needed, not {_shown(value)}")
+        one = field._replace(many=False)
+        return [_from_plain(one, item, f"{where}[{i}]", depth) for i, item in enumerate(value)]
     if field.kind == "table":
         return _table_from_plain(TABLES[field.of], value, where, depth + 1)
     if field.kind == "union":
@@ -173,8 +166,8 @@ def _scalar(of: str, value: Any, where: str) -> Any:
         if isinstance(value, bool):
             return value
         raise invalid(where, f"true or false is needed, not {_shown(value)}")
-    low, high = _RANGES[of]
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < high:
+    low = -(1 << int(of[1:]) - 1) if of[0] == "i" else 0
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < low + (1 << int(of[1:])):
         raise invalid(where, f"a number ({of}) is needed, not {_shown(value)}")
     return value
 
@@ -228,11 +221,6 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-MAX_TEXT = 4 << 20
-BLOCK = "MetadataBlock"
-SNAPSHOT = "DatasetSnapshot"
-
-
 @dataclass(frozen=True, slots=True)
 class DatasetSnapshot:
     """A dataset as somebody writes it down: its name, its kind, and the events it begins with."""
@@ -261,7 +249,10 @@ def from_manifest(manifest: Any) -> Block | DatasetSnapshot:
     if isinstance(version, bool) or not isinstance(version, int):
         raise invalid("the manifest", "its version is no number")
     if kind == BLOCK:
-        return block_from_plain(manifest["content"], version)
+        found = _table_from_plain(TABLES[BLOCK], manifest["content"], "content", 0)
+        if not OLDEST <= version <= VERSION:
+            raise invalid("content", f"metadata block version {version} is not supported")
+        return Block(version, found["systemTime"], found.get("prevBlockHash"), found["sequenceNumber"], found["event"])
     if kind == SNAPSHOT:
         if version != 1:
             raise invalid("the manifest", f"version {version} of {SNAPSHOT} is not supported")
@@ -298,14 +289,9 @@ def to_yaml(value: Block | DatasetSnapshot) -> str:
 
 
 def _parse_json(text: str) -> Any:
-    def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(found)) != len(found):
-            raise ValueError("a key stands there twice")
-        return dict(found)
-
     _check_length(text)
     try:
-        return json.loads(text, object_pairs_hook=pairs)
+        return json.loads(text, object_pairs_hook=unique_pairs)
     except (ValueError, RecursionError) as e:
         raise invalid("the manifest", f"it is no JSON: {str(e)[:200]}") from None
 

@@ -10,8 +10,11 @@ from kartosql.errors import FormatError
 
 SECOND = 1_000_000_000
 DAY = 86_400
-_EPOCH = dt.date(1970, 1, 1).toordinal()
-_TEXT = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\d*([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
+_START = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_EPOCH = _START.toordinal()
+_TEXT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ]([01]\d|2[0-3])(:[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\d*([Zz]|[+-]\d\d:[0-5]\d)\Z", re.ASCII
+)
 
 
 def from_parts(year: int, ordinal: int, seconds: int, nanoseconds: int) -> int:
@@ -50,20 +53,11 @@ def from_text(text: str) -> int:
     try:
         if found is None:
             raise ValueError
-        year, month, day, hour, minute, second = map(int, found.groups()[:6])
-        fraction, zone = found.groups()[6:]
-        if hour > 23 or minute > 59 or second > 59:
-            raise ValueError
-        shift = 0
-        if zone not in "Zz":
-            shift = int(zone[1:3]) * 60 + int(zone[4:])
-            if int(zone[1:3]) > 23 or int(zone[4:]) > 59:
-                raise ValueError
-            shift = -shift if zone[0] == "-" else shift
-        days = dt.date(year, month, day).toordinal() - _EPOCH
-        seconds = days * DAY + (hour * 60 + minute - shift) * 60 + second
-        dt.date.fromordinal(seconds // DAY + _EPOCH)
-        return seconds * SECOND + int((fraction or "").ljust(9, "0"))
+        date, hour, rest, fraction, zone = found.groups()
+        since = dt.datetime.fromisoformat(f"{date}T{hour}{rest}{zone.upper()}") - _START
+        days, seconds = since.days, since.seconds
+        dt.date.fromordinal(days + _EPOCH)
+        return (days * DAY + seconds) * SECOND + int((fraction or "").ljust(9, "0"))
     except (ValueError, OverflowError):
         raise FormatError(
             f"{text[:80]!r} is no point in time",

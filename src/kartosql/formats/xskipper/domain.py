@@ -349,17 +349,8 @@ class Vanished(OddCells):
     """The cells of a part file that somebody removed since it was opened."""
 
 
-def everything(rows: int) -> pa.BooleanArray:
-    """Return True for each of some rows."""
-    return _repeated(True, rows)
-
-
-def nothing(rows: int) -> pa.BooleanArray:
-    """Return False for each of some rows."""
-    return _repeated(False, rows)
-
-
-def _repeated(value: bool, rows: int) -> pa.BooleanArray:
+def repeated(value: bool, rows: int) -> pa.BooleanArray:
+    """Return a value for each of some rows."""
     data = (b"\xff" if value else b"\0") * (rows // 8 + 1)
     return pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(data)])
 
@@ -421,10 +412,6 @@ def is_old(keys: pa.Array, type_: ColumnType) -> pa.Array | None:
     return filled(pc.less(keys, limit), False)
 
 
-def _scalar(key: Key, array: pa.Array) -> pa.Scalar:
-    return constant(key, array.type)
-
-
 def _after(prefix: bytes) -> bytes | None:
     """Return the first bytes behind all that begin with ``prefix``, None if there are none."""
     cut = prefix.rstrip(b"\xff")
@@ -462,19 +449,19 @@ class Bounds:
 
     def _compare(self, op: str, key: Key) -> pa.BooleanArray:
         side = self.low if op.startswith("<") else self.high
-        return filled(_COMPARE[op](side, _scalar(key, side)), True)
+        return filled(_COMPARE[op](side, constant(key, side.type)), True)
 
     def _outside(self, keys: Iterable[Key]) -> pa.BooleanArray:
         known = array_of(list(keys), self.low.type)
         if not len(known):
-            return everything(len(self.low))
+            return repeated(True, len(self.low))
         one = pc.and_(pc.equal(self.low, self.high), pc.is_in(self.low, value_set=known))
         return pc.invert(filled(one, False))
 
     def _among(self, keys: Sequence[Any]) -> pa.BooleanArray:
         if len(keys) > _FEW:
             return array_of(self._among_many(keys), pa.bool_())
-        passes = nothing(len(self.low))
+        passes = repeated(False, len(self.low))
         for key in keys:
             passes = pc.or_(passes, pc.and_(self._compare(">=", key), self._compare("<=", key)))
         return passes
@@ -533,7 +520,7 @@ class Values:
     def may_pass(self, test: Test) -> pa.BooleanArray:
         """Return which files may hold a value that passes a test."""
         if isinstance(test, Range):
-            passes = _COMPARE[test.op](self.keys, _scalar(test.key, self.keys))
+            passes = _COMPARE[test.op](self.keys, constant(test.key, self.keys.type))
         elif isinstance(test, Prefixed):
             passes = pc.starts_with(self.keys, test.prefix) if test.prefix else pc.is_valid(self.keys)
         else:
@@ -559,7 +546,7 @@ def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
         raise OddCells(f"cells of type {lists.type} where lists are expected")
     keys = keys_of(lists.flatten(), type_)
     rows = pc.list_parent_indices(lists)
-    unknown = nothing(len(lists))
+    unknown = repeated(False, len(lists))
     old = is_old(keys, type_) if is_legacy else None
     if old is not None:
         unknown = flags(rows.filter(old), len(lists))
@@ -569,4 +556,4 @@ def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
 def single_values(array: pa.Array, type_: ColumnType) -> Values:
     """Return the values of a column that has one for each file; raises OddCells."""
     rows = array_of(range(len(array)), pa.int64())
-    return Values(keys_of(array, type_), rows, nothing(len(array)))
+    return Values(keys_of(array, type_), rows, repeated(False, len(array)))

@@ -293,46 +293,35 @@ def _cipher(key: bytes) -> Any:
     return AESGCM(key)
 
 
-def wrap(key: bytes, master: bytes, label: str) -> bytes:
-    """Return a key encrypted with a master key, in base64, as parquet-mr does it."""
-    nonce = os.urandom(_NONCE)
-    return base64.b64encode(nonce + _cipher(master).encrypt(nonce, key, label.encode()))
-
-
-def unwrap(wrapped: bytes | str, master: bytes, label: str) -> bytes:
-    """Return the key that ``wrap`` encrypted; ValueError if it is not one, or of another master key."""
-    try:
-        raw = base64.b64decode(wrapped, validate=True)
-    except (binascii.Error, ValueError):
-        raise ValueError(f"the key {label!r} does not open what it should") from None
-    cipher = _cipher(master)
-    from cryptography.exceptions import InvalidTag
-
-    try:
-        plain: bytes = cipher.decrypt(raw[:_NONCE], raw[_NONCE:], label.encode())
-    except (InvalidTag, ValueError):
-        raise ValueError(f"the key {label!r} does not open what it should") from None
-    return plain
-
-
 def encryption_factory(keys: Mapping[str, bytes]) -> tuple[Any, Any]:
-    """Return Arrow's factory of encryption properties over some master keys, and its connection to them."""
+    """Return Arrow's factory of encryption properties over some master keys, and its connection to them.
+
+    Keys are wrapped as parquet-mr does it, in base64.
+    """
     import pyarrow.parquet.encryption as pe
 
-    class Keeper(pe.KmsClient):  # type: ignore[misc]
-        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-            return wrap(key_bytes, _master(keys, master_key_identifier), master_key_identifier)
+    def cipher_of(label: str) -> Any:
+        if label not in keys:
+            raise ValueError(f"the key {label!r} is not given")
+        return _cipher(keys[label])
 
-        def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
-            return unwrap(wrapped_key, _master(keys, master_key_identifier), master_key_identifier)
+    class Keeper(pe.KmsClient):  # type: ignore[misc]
+        def wrap_key(self, key: bytes, label: str) -> bytes:
+            nonce = os.urandom(_NONCE)
+            return base64.b64encode(nonce + cipher_of(label).encrypt(nonce, key, label.encode()))
+
+        def unwrap_key(self, wrapped: bytes | str, label: str) -> bytes:
+            cipher = cipher_of(label)
+            from cryptography.exceptions import InvalidTag
+
+            try:
+                raw = base64.b64decode(wrapped, validate=True)
+                plain: bytes = cipher.decrypt(raw[:_NONCE], raw[_NONCE:], label.encode())
+            except (InvalidTag, ValueError):
+                raise ValueError(f"the key {label!r} does not open what it should") from None
+            return plain
 
     return pe.CryptoFactory(lambda _: Keeper()), pe.KmsConnectionConfig()
-
-
-def _master(keys: Mapping[str, bytes], label: str) -> bytes:
-    if label not in keys:
-        raise ValueError(f"the key {label!r} is not given")
-    return keys[label]
 
 
 def _decryption(keys: Mapping[str, bytes]) -> Any:

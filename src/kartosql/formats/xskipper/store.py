@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,17 @@ import pyarrow.compute as pc
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import MAX_VALUES, Budget, Filters
-from kartosql.formats.xskipper.domain import Among, ColumnType, OddCells, Test, Vanished, as_tests, everything, nothing
+from kartosql.formats.xskipper.domain import (
+    Among,
+    Bounds,
+    ColumnType,
+    OddCells,
+    Test,
+    Values,
+    Vanished,
+    as_tests,
+    repeated,
+)
 from kartosql.formats.xskipper.naming import object_id, path_of
 from kartosql.formats.xskipper.segment import (
     BLOOM,
@@ -28,17 +39,7 @@ from kartosql.formats.xskipper.segment import (
     Segment,
     checked_keys,
 )
-from kartosql.predicate.tree import (
-    Comparison,
-    Constant,
-    Extracted,
-    Group,
-    In,
-    Leaf,
-    Opaque,
-    Path,
-    Predicate,
-)
+from kartosql.predicate.tree import Comparison, Constant, Extracted, Group, In, Leaf, Opaque, Path, Predicate
 from kartosql.predicate.values import Value
 from kartosql.store import Store
 
@@ -70,7 +71,7 @@ class Clauses:
         self._filters = filters
         self._session = session
         self._found: dict[tuple[str, Leaf], pa.BooleanArray | None] = {}
-        self._everything = everything(segment.rows)
+        self._everything = repeated(True, segment.rows)
         self.asked: set[str] = set()  # the kinds of indexes that had an answer
 
     def stages(self, condition: Predicate) -> list[tuple[str, pa.BooleanArray]]:
@@ -90,55 +91,41 @@ class Clauses:
     def _may_hold(self, condition: Predicate, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
         """Return which rows may stand for files with a match, None for all of them."""
         if isinstance(condition, Constant):
-            return None if condition.holds else nothing(self._segment.rows)
+            return None if condition.holds else repeated(False, self._segment.rows)
         if isinstance(condition, Opaque):
             return None
         if not isinstance(condition, Group):
             return self._leaf(condition, kinds, alive)
         parts = [self._may_hold(item, kinds, alive) for item in condition.items]
         if condition.op == "OR":
-            if any(p is None for p in parts):
-                return None
-            joined = pc.or_
-        else:
-            parts = [p for p in parts if p is not None]
-            joined = pc.and_
-        result = None
-        for part in parts:
-            result = part if result is None else joined(result, part)
-        return result
+            return None if any(p is None for p in parts) else _joined(pc.or_, parts)
+        return _joined(pc.and_, parts)
 
     def _leaf(self, leaf: Leaf, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
-        result = None
-        for kind in kinds:
-            if kind not in self._session.kinds:
-                continue
+        asked = [kind for kind in kinds if kind in self._session.kinds]
+        for kind in asked:
             if (kind, leaf) not in self._found:
                 # Answers of filters hold for rows that are alive; from stage to stage there are fewer of them.
                 self._found[kind, leaf] = self._asked(kind, leaf, alive)
-            found = self._found[kind, leaf]
-            if found is not None:
-                result = found if result is None else pc.and_(result, found)
-        return result
+        return _joined(pc.and_, [self._found[kind, leaf] for kind in asked])
 
     def _asked(self, kind: str, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
         if kind == PARTITION:
-            return self._by_partition(leaf)
-        result = None
+            names = [name for name in self._segment.schema.virtual if (name.lower(),) == leaf.path]
+            return _joined(pc.or_, [self._passing(self._segment.partition(name), leaf) for name in names])
+        found: list[pa.BooleanArray | None] = []
         for index in self._segment.schema.indexes:
             if index.name != kind or index.path != leaf.path:
                 continue
             if kind == MINMAX:
-                found = self._by_bounds(index, leaf)
+                found.append(self._by_bounds(index, leaf))
             elif kind == VALUE_LIST:
-                found = self._by_values(index, leaf)
+                found.append(self._passing(self._segment.values(index), leaf))
             elif kind == REGEX:
-                found = self._by_pattern(index, leaf)
+                found.append(self._by_pattern(index, leaf))
             else:
-                found = self._by_filters(index, leaf, alive)
-            if found is not None:
-                result = found if result is None else pc.and_(result, found)
-        return result
+                found.append(self._by_filters(index, leaf, alive))
+        return _joined(pc.and_, found)
 
     # -- kinds -----------------------------------------------------------------------------
 
@@ -151,38 +138,23 @@ class Clauses:
             type_ = known
         return as_tests(leaf, type_, self._session.zone)
 
-    def _by_partition(self, leaf: Leaf) -> pa.BooleanArray | None:
-        result = None
-        for name in self._segment.schema.virtual:
-            if (name.lower(),) == leaf.path and (found := self._segment.partition(name)) is not None:
-                values, type_ = found
-                tests = self._tests(leaf, type_)
-                part = None if tests is None else _any(values.may_pass, tests, self._segment.rows)
-                if part is not None:
-                    result = part if result is None else pc.or_(result, part)
-        return result
+    def _passing(self, found: tuple[Bounds | Values, ColumnType] | None, leaf: Leaf) -> pa.BooleanArray | None:
+        """Return which rows have bounds or values that may pass, None if that is not known."""
+        tests = None if found is None else self._tests(leaf, found[1])
+        if found is None or tests is None:
+            return None
+        passes = _joined(pc.or_, map(found[0].may_pass, tests))
+        return repeated(False, self._segment.rows) if passes is None else passes
 
     def _by_bounds(self, index: Index, leaf: Leaf) -> pa.BooleanArray | None:
         found = self._segment.bounds(index)
-        if found is None:
+        passes = self._passing(found, leaf)
+        if found is None or passes is None:
             return None
-        bounds, type_ = found
-        tests = self._tests(leaf, type_)
-        if tests is None:
-            return None
-        passes = _any(bounds.may_pass, tests, self._segment.rows)
-        if type_.family in ("float", "double") and not self._segment.schema.bounds_are_exact:
+        if found[1].family in ("float", "double") and not self._segment.schema.bounds_are_exact:
             # Footers of Parquet files know nothing of NaN: such bounds prove nothing. Other formats have none.
             passes = pc.or_(passes, array_of([not _has_no_footer(i) for i in self._segment.ids()], pa.bool_()))
         return passes
-
-    def _by_values(self, index: Index, leaf: Leaf) -> pa.BooleanArray | None:
-        found = self._segment.values(index)
-        if found is None:
-            return None
-        values, type_ = found
-        tests = self._tests(leaf, type_)
-        return None if tests is None else _any(values.may_pass, tests, self._segment.rows)
 
     def _by_pattern(self, index: Index, leaf: Leaf) -> pa.BooleanArray | None:
         if not isinstance(leaf, Extracted) or "" in leaf.values:
@@ -237,12 +209,10 @@ class Clauses:
         return None
 
 
-def _any(may_pass: Callable[[Test], pa.BooleanArray], tests: Sequence[Test], rows: int) -> pa.BooleanArray:
-    result = None
-    for test in tests:
-        found = may_pass(test)
-        result = found if result is None else pc.or_(result, found)
-    return nothing(rows) if result is None else result
+def _joined(join: Callable[..., Any], flags: Iterable[pa.BooleanArray | None]) -> pa.BooleanArray | None:
+    """Return known flags joined, None if there are none."""
+    known = [f for f in flags if f is not None]
+    return reduce(join, known) if known else None
 
 
 def _agree(known: ColumnType, indexed: ColumnType) -> bool:
@@ -551,10 +521,7 @@ class MetadataStore:
         for segment, (stages, kinds) in zip(named, _each(ask, named), strict=True):
             asked |= kinds
             for kind in found:
-                joined = None
-                for stage in stages:
-                    flags = dict(stage)[kind]
-                    joined = flags if joined is None else pc.and_(joined, flags)
+                joined = _joined(pc.and_, [dict(stage)[kind] for stage in stages])
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
         return found, asked
 
