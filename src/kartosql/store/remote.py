@@ -1,4 +1,8 @@
-"""Writing to object stores through fsspec, as far as all of them do it the same way."""
+"""Writing to object stores: through fsspec, and by the low-level calls of its drivers where they have conditions.
+
+On S3 the high-level calls drop the condition when an object is uploaded in parts. Workers that have neither
+fsspec nor its drivers read and write by pyarrow alone, without conditions.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,10 @@ class RemoteWriter:
     def path(self, key: str) -> str:
         """Return the path of ``key`` in the filesystem."""
         return f"{self.root}/{key}"
+
+    def _split(self, key: str) -> tuple[str, str]:
+        bucket, name = self.fs.split_path(self.path(key))[:2]
+        return bucket, name
 
     def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a coroutine of the driver returns."""
@@ -183,11 +191,10 @@ class RemoteWriter:
                 self.fs.rm_file(path)
 
 
-class MemoryWriter(RemoteWriter):
+class _MemoryWriter(RemoteWriter):
     """The writing side of fsspec's memory, which all threads of a process share."""
 
     def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
-        """Write ``data`` where the expected version stands, or nothing where it is None."""
         with _memory_lock:
             if self._version(key) != expected:
                 raise PreconditionFailed(key)
@@ -195,32 +202,26 @@ class MemoryWriter(RemoteWriter):
         return version_of(data)
 
     def probe(self, key: str) -> tuple[bool, bool]:
-        """Return True twice: the lock of the process heeds all conditions."""
         return True, True
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove the object if it has the expected version; silent when there is none."""
         with _memory_lock:
             self.delete_checked(key, expected)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object."""
         with _memory_lock:
             super().put(key, data)
 
     def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
-        """Remove objects, those that are not there silently."""
         for key in keys:
             with _memory_lock:
                 self._delete_one(key)
 
     def details(self, prefix: str) -> dict[str, Detail]:
-        """Return size and time of every object whose key starts with ``prefix``."""
         with _memory_lock:  # no dictionary can be listed while others change it
             return super().details(prefix)
 
     def now(self) -> dt.datetime:
-        """Return the time of this machine."""
         return dt.datetime.now(dt.timezone.utc)
 
 
@@ -259,16 +260,14 @@ DELETES_PER_CALL = 1000
 _NOT_SENT = ("NoCredentialsError", "PartialCredentialsError", "NoRegionError", "ParamValidationError")
 
 
-class S3Writer(RemoteWriter):
+class _S3Writer(RemoteWriter):
     """The writing side of a store on S3; versions are etags."""
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
-        """Return an object and its etag, from one answer."""
         data, etag = self._run(self._get, key)
         return data, Version(etag)
 
     def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
-        """Write under If-Match, or If-None-Match for an object that must not be there."""
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.token}
         try:
             answer = self._call("put_object", key, Body=data, **condition)
@@ -278,7 +277,6 @@ class S3Writer(RemoteWriter):
         return Version(answer["ETag"])
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove under If-Match; silent when there is no object."""
         try:
             self._call("delete_object", key, IfMatch=expected.token)
         except FileNotFoundError:
@@ -295,12 +293,11 @@ class S3Writer(RemoteWriter):
             self.fs.invalidate_cache(self.path(key))
 
     def delete(self, keys: Sequence[str], call_all: Callable[[Any, Sequence[Any]], Any]) -> None:
-        """Remove objects, a thousand per request; those that are not there silently."""
         call_all(self._delete_some, [keys[i : i + DELETES_PER_CALL] for i in range(0, len(keys), DELETES_PER_CALL)])
         self.fs.invalidate_cache()
 
     def _delete_some(self, keys: Sequence[str]) -> None:
-        paths = [self.fs.split_path(self.path(key))[:2] for key in keys]
+        paths = [self._split(key) for key in keys]
         objects = {"Objects": [{"Key": name} for _, name in paths], "Quiet": True}
         answer = self.fs.call_s3("delete_objects", Bucket=paths[0][0], Delete=objects)
         for error in answer.get("Errors") or ():
@@ -309,14 +306,13 @@ class S3Writer(RemoteWriter):
                 raise kind(f"{error.get('Key')}: {error.get('Code')}: {error.get('Message')}")
 
     def now(self) -> dt.datetime:
-        """Return the time of the server, from the head of an answer."""
-        bucket, prefix = self.fs.split_path(self.path("x"))[:2]
+        bucket, prefix = self._split("x")
         answer = self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
         date: str = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
         return email.utils.parsedate_to_datetime(date)
 
     async def _get(self, key: str) -> tuple[bytes, str]:
-        bucket, name = self.fs.split_path(self.path(key))[:2]
+        bucket, name = self._split(key)
         for attempt in range(5):
             answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=name)
             try:
@@ -336,7 +332,7 @@ class S3Writer(RemoteWriter):
 
     async def _once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
         # Not through fs.call_s3: it repeats requests and does not say that it did.
-        bucket, name = self.fs.split_path(self.path(key))[:2]
+        bucket, name = self._split(key)
         await self.fs.set_session()
         call = getattr(await self.fs.get_s3(bucket), method)
         return await call(**self.fs._get_s3_method_kwargs(call, Bucket=bucket, Key=name, **arguments))
@@ -363,11 +359,10 @@ class S3Writer(RemoteWriter):
         return StoreError(f"Cannot write {key!r}: {error}", code=code)
 
 
-class AzureWriter(RemoteWriter):
+class _AzureWriter(RemoteWriter):
     """The writing side of a store on Azure; versions are etags."""
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
-        """Return a blob and its etag, from one download."""
         try:
             data, etag = self._run(self._get, key)
         except Exception as e:
@@ -377,7 +372,6 @@ class AzureWriter(RemoteWriter):
         return data, Version(etag)
 
     def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
-        """Upload under the etag, or as a new blob."""
         try:
             answer = self._call("upload_blob", key, expected, data=data, overwrite=expected is not None)
         except FileNotFoundError:
@@ -385,11 +379,8 @@ class AzureWriter(RemoteWriter):
         return Version(answer["etag"])
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove under the etag; silent when there is no blob."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._call("delete_blob", key, expected)
-        except FileNotFoundError:
-            return
 
     def _call(self, method: str, key: str, expected: Version | None, **arguments: Any) -> Any:
         if expected is not None:
@@ -403,7 +394,7 @@ class AzureWriter(RemoteWriter):
         return answer
 
     def _client(self, key: str) -> Any:
-        container, blob = self.fs.split_path(self.path(key))[:2]
+        container, blob = self._split(key)
         return self.fs.service_client.get_blob_client(container=container, blob=blob)
 
     async def _once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
@@ -433,17 +424,15 @@ def _meaning(error: Exception, key: str) -> Exception:
     return StoreError(f"Cannot write {key!r}: {error}", code="access-denied" if status in (401, 403) else None)
 
 
-class GcsWriter(RemoteWriter):
+class _GcsWriter(RemoteWriter):
     """The writing side of a store on Google Cloud Storage; versions are generations."""
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
-        """Return an object and its generation, from one answer."""
         bucket, name = self._split(key)
         headers, data = self.fs.call("GET", "b/{}/o/{}", bucket, name, alt="media")
         return data, Version(str(headers["X-Goog-Generation"]))
 
     def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
-        """Upload in one request under the generation; 0 stands for no object."""
         bucket, name = self._split(key)
         answer = self._call(
             key,
@@ -459,16 +448,9 @@ class GcsWriter(RemoteWriter):
         return Version(str(answer["generation"]))
 
     def delete_if(self, key: str, expected: Version) -> None:
-        """Remove under the generation; silent when there is no object."""
         bucket, name = self._split(key)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._call(key, "DELETE", "b/{}/o/{}", bucket, name, ifGenerationMatch=expected.token)
-        except FileNotFoundError:
-            return
-
-    def _split(self, key: str) -> tuple[str, str]:
-        bucket, name = self.fs.split_path(self.path(key))[:2]
-        return bucket, name
 
     def _call(self, key: str, *args: Any, **arguments: Any) -> Any:
         """Send a conditional write; gcsfs repeats it when no answer comes, and does not say so."""
@@ -484,7 +466,7 @@ class GcsWriter(RemoteWriter):
         return answer
 
 
-class ArrowFiles:
+class _ArrowFiles:
     """The part of an fsspec filesystem that tasks need, over one of pyarrow."""
 
     protocol = ("arrow",)
@@ -493,7 +475,6 @@ class ArrowFiles:
         self._fs = fs
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the bytes of an object, or of its range [start, end)."""
         with self._fs.open_input_file(path) as file:
             begin = start or 0
             stop = file.size() if end is None else min(end, file.size())
@@ -501,19 +482,16 @@ class ArrowFiles:
             return data
 
     def size(self, path: str) -> int:
-        """Return the size of an object; raises FileNotFoundError."""
         info = self._fs.get_file_info(path)
         if not info.is_file:
             raise FileNotFoundError(path)
         return int(info.size)
 
     def pipe_file(self, path: str, data: bytes) -> None:
-        """Write an object."""
         with self._fs.open_output_stream(path) as file:
             file.write(data)
 
     def open(self, path: str, mode: str) -> Any:
-        """Open an object for writing."""
         assert mode == "wb", mode
         return self._fs.open_output_stream(path)
 
@@ -527,7 +505,7 @@ _IDLE = {"config_kwargs", "use_ssl", "use_listings_cache", "skip_instance_cache"
 _CLIENT = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "endpoint_url", "region_name"}
 
 
-def arrow_files(url: str, options: Mapping[str, Any]) -> tuple[ArrowFiles, str] | None:
+def arrow_files(url: str, options: Mapping[str, Any]) -> tuple[_ArrowFiles, str] | None:
     """Return the filesystem of a URL by the options of its fsspec driver, and the path in it; None for unknown ones."""
     protocol, _, root = url.partition("://")
     client: Mapping[str, Any] = options.get("client_kwargs") or {}
@@ -546,10 +524,10 @@ def arrow_files(url: str, options: Mapping[str, Any]) -> tuple[ArrowFiles, str] 
         "endpoint_override": host,
         "scheme": scheme,
     }
-    return ArrowFiles(S3FileSystem(**{name: value for name, value in found.items() if value})), root
+    return _ArrowFiles(S3FileSystem(**{name: value for name, value in found.items() if value})), root
 
 
 def writer_of(protocols: tuple[str, ...]) -> type[RemoteWriter]:
     """Return the writing side for filesystems of some protocols."""
-    kinds = {"memory": MemoryWriter, "s3": S3Writer, "abfs": AzureWriter, "gs": GcsWriter}
+    kinds = {"memory": _MemoryWriter, "s3": _S3Writer, "abfs": _AzureWriter, "gs": _GcsWriter}
     return next((kind for protocol, kind in kinds.items() if protocol in protocols), RemoteWriter)

@@ -671,15 +671,11 @@ class Mounts:
         """Return the size of each file in bytes; KeyError for one that is not there."""
         groups: dict[str, list[str]] = {}
         for key in keys:
-            groups.setdefault(key.partition("/")[0] if key.startswith(MARK) else "", []).append(key)
+            groups.setdefault(key[: key.index("/") + 1] if key.startswith(MARK) else "", []).append(key)
         found: dict[str, int | None] = {}
         for prefix, group in groups.items():
-            if not prefix:
-                found |= self.main.sizes(group)
-                continue
-            cut = len(prefix) + 1
-            sizes = self._mounted[prefix].sizes([key[cut:] for key in group])
-            found |= {key: sizes[key[cut:]] for key in group}
+            sizes = self.place(prefix)[0].sizes([key[len(prefix) :] for key in group])
+            found.update((key, sizes[key[len(prefix) :]]) for key in group)
         return found
 
     def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:

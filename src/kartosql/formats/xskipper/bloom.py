@@ -22,9 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of, constant
-from kartosql.formats.xskipper import java
 from kartosql.formats.xskipper.domain import OddCells
-from kartosql.formats.xskipper.java import JavaStreamError
+from kartosql.formats.xskipper.java import MAGIC, JavaObject, JavaStreamError, parse_prefix
 from kartosql.formats.xskipper.segment import Index, Segment
 
 MAX_WORDS = 1 << 24  # 128 MiB, a thousand times the default
@@ -50,15 +49,11 @@ class Shape:
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         first = murmur3(data, self.seed)
         second = murmur3(data, first)
+        width = 32 if self.version == 1 else 64
+        combined = first if self.version == 1 else _signed(first * 2147483647, 64)
         found = []
-        if self.version == 1:
-            for i in range(1, self.hashes + 1):
-                combined = _signed(first + i * second, 32)
-                found.append((~combined if combined < 0 else combined) % self.bits)
-            return found
-        combined = _signed(first * 2147483647, 64)
         for _ in range(self.hashes):
-            combined = _signed(combined + second, 64)
+            combined = _signed(combined + second, width)
             found.append((~combined if combined < 0 else combined) % self.bits)
         return found
 
@@ -120,10 +115,9 @@ class CellLayout:
         self._start = len(cell) - 1 - blocks
         self._full, self._rest = full, rest
         self.prefix = cell[: self._offset(header)]
-        self._marks = self._read_marks(cell)
         self._expected = self._expected_marks()
-        if self._start < 0 or self._marks != self._expected:
-            raise java.JavaStreamError("the filter is not cut into blocks of 1,024 bytes")
+        if self._start < 0 or self._read_marks(cell) != self._expected:
+            raise JavaStreamError("the filter is not cut into blocks of 1,024 bytes")
 
     def _offset(self, at: int) -> int:
         """Return the place in the cell of a byte of the filter."""
@@ -139,10 +133,7 @@ class CellLayout:
 
     def _expected_marks(self) -> list[bytes]:
         marks = [bytes([b]) * self._full for b in b"\x7a" + struct.pack(">i", BLOCK)]
-        last = b"\x78"
-        if self._rest:
-            last = block_head(self._rest)
-        return [*marks, last, b"\x78"]
+        return [*marks, block_head(self._rest) if self._rest else b"\x78", b"\x78"]
 
     def fits(self, cell: bytes | memoryview) -> bool:
         """Return whether a cell has this layout."""
@@ -161,19 +152,19 @@ class CellLayout:
 def _payload(cell: bytes) -> bytes:
     """Return the bytes of the filter in a cell: those that its object wrote by itself."""
     if len(cell) > 8 * MAX_WORDS + 64 * 1024:
-        raise java.JavaStreamError(f"a filter of {len(cell):,} bytes is too large")
-    value, end = java.parse_prefix(cell)
+        raise JavaStreamError(f"a filter of {len(cell):,} bytes is too large")
+    value, end = parse_prefix(cell)
     if end != len(cell):
-        raise java.JavaStreamError("bytes follow the filter")
-    if isinstance(value, java.JavaObject) and value.class_name not in _FILTERS:
+        raise JavaStreamError("bytes follow the filter")
+    if isinstance(value, JavaObject) and value.class_name not in _FILTERS:
         value = value.fields.get("bloomFilter")
-    if not isinstance(value, java.JavaObject) or value.class_name not in _FILTERS:
-        raise java.JavaStreamError("the object holds no Bloom filter")
+    if not isinstance(value, JavaObject) or value.class_name not in _FILTERS:
+        raise JavaStreamError("the object holds no Bloom filter")
     if not all(isinstance(part, bytes) for part in value.content):
-        raise java.JavaStreamError("the filter holds objects")
+        raise JavaStreamError("the filter holds objects")
     data = b"".join(value.content)
     if data[:4] != struct.pack(">i", _FILTERS[value.class_name]):
-        raise java.JavaStreamError("the version of the filter is not that of its class")
+        raise JavaStreamError("the version of the filter is not that of its class")
     return data
 
 
@@ -181,11 +172,11 @@ def _header(data: bytes) -> tuple[Shape, int]:
     """Return the shape of a filter, and the length of the header before its words."""
     numbers = struct.unpack_from(">4i", data) if len(data) >= 16 else ()
     if not numbers or numbers[0] not in (1, 2):
-        raise java.JavaStreamError("the filter has an unknown version")
+        raise JavaStreamError("the filter has an unknown version")
     version, hashes, third, fourth = numbers
     seed, words, header = (0, third, 12) if version == 1 else (third, fourth, 16)
     if not 0 < hashes <= MAX_HASHES or not 0 < words <= MAX_WORDS or len(data) != header + 8 * words:
-        raise java.JavaStreamError(f"a filter with {hashes} hashes and {words} words in {len(data):,} bytes")
+        raise JavaStreamError(f"a filter with {hashes} hashes and {words} words in {len(data):,} bytes")
     return Shape(version, hashes, seed, 64 * words), header
 
 
@@ -199,7 +190,7 @@ def words_of(cell: bytes) -> tuple[Shape, bytes]:
 # -- writing -----------------------------------------------------------------------------------
 
 _ENVELOPE = (
-    java.MAGIC
+    MAGIC
     + b"sr\x00\x2eio.xskipper.index.metadata.BloomFilterMetaData\x00\x00\x00\x00\x00\x00\x00\x01\x02\x00\x01"
     + b"L\x00\x0bbloomFiltert\x00\x2aLorg/apache/spark/util/sketch/BloomFilter;x"
     + b"r\x00\x27io.xskipper.index.metadata.MetadataType\x25\xe4\xf5\x53\x29\x2c\x5e\x68\x02\x00\x00xp"
@@ -269,7 +260,7 @@ def _default_budget() -> int:
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return _MOST_HELD // _SHARE_OF_MEMORY
+        memory = _MOST_HELD
     return min(_MOST_HELD, memory // _SHARE_OF_MEMORY)
 
 
