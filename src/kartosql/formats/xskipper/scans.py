@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -185,43 +187,39 @@ def _scanned(
     count: int, layout: Layout, wanted: Sequence[int], batches: Iterable[tuple[int, pa.RecordBatch]]
 ) -> Iterator[tuple[int, dict[int, Any]]]:
     """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
-    collectors: dict[int, Any] = {}
-    current, usable = -1, True
     seen: set[int] = set()
-    for number, batch in batches:
-        if number != current:
-            if current >= 0 and usable:
-                yield current, {at: c.cell() for at, c in collectors.items()}
-            current, usable = number, number not in seen and 0 <= number < count
-            seen.add(number)
-            collectors = {at: _collector(layout, at) for at in wanted}
-        if not usable:
+    for number, of_file in groupby(batches, itemgetter(0)):
+        if number in seen or not 0 <= number < count:
             continue
-        arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
-        names = batch.schema.names
-        for at in wanted:
-            spec, type_ = layout.indexes[at]
-            where = names.index(spec.column), type_
-            if where not in arrays:
-                arrays[where] = _cast(batch.column(where[0]), type_)
-            values = arrays[where]
-            if values is None:
-                usable = False
-                break
-            collectors[at].add(values)
-    if current >= 0 and usable:
-        yield current, {at: c.cell() for at, c in collectors.items()}
+        seen.add(number)
+        collectors = {at: _collector(layout, at) for at in wanted}
+        if all(_add(batch, collectors, layout) for _, batch in of_file):
+            yield number, {at: c.cell() for at, c in collectors.items()}
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
+def _add(batch: pa.RecordBatch, collectors: Mapping[int, Any], layout: Layout) -> bool:
+    """Add rows to what is collected, False if a column is not of the type of its index."""
+    arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
+    names = batch.schema.names
+    for at, collector in collectors.items():
+        spec, type_ = layout.indexes[at]
+        where = names.index(spec.column), type_
+        if where not in arrays:
+            arrays[where] = _cast(batch.column(where[0]), type_)
+        values = arrays[where]
+        if values is None:
+            return False
+        collector.add(values)
+    return True
 
 
-def _is_exact(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type_) or pa.types.is_decimal128(type_))
-
-
-_FAMILIES = (_is_exact, _is_text, pa.types.is_floating, pa.types.is_date, pa.types.is_timestamp)
+_FAMILIES = (
+    lambda t: pa.types.is_integer(t) or pa.types.is_decimal128(t),
+    lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t),
+    pa.types.is_floating,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
 
 
 def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
@@ -270,25 +268,10 @@ def partition_values(files: Sequence[DataFile], name: str, type_: pa.DataType) -
     return pa.array(values, type_) if pa.types.is_timestamp(type_) else array_of(values, type_)
 
 
-def _ends(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return bounds as an array; dates and times are given as numbers."""
-    if pa.types.is_date32(type_):
-        return array_of(values, pa.int32()).view(type_)
-    return array_of(values, type_)
-
-
 def _size(cell: Any, spec: IndexSpec) -> int:
     if spec.name == BLOOM:
         return spec.shape.bits // 8 + (sum(a.nbytes for a in cell) if isinstance(cell, list) else 0)
     return int(cell.nbytes) if isinstance(cell, pa.Array) else 16
-
-
-def _filters(cells: Sequence[list[pa.Array] | bytes], shape: Shape) -> pa.Array:
-    """Return filters of values, and those that are made already."""
-    if not any(isinstance(c, bytes) for c in cells):
-        return filters_of(cells, shape)
-    arrays = [array_of([c], pa.binary()) if isinstance(c, bytes) else filters_of([c], shape) for c in cells]
-    return pa.concat_arrays(arrays)
 
 
 def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout) -> pa.RecordBatch:
@@ -306,10 +289,17 @@ def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile]
             values = pa.concat_arrays([pa.nulls(0, type_), *cells])
             arrays.append(pa.ListArray.from_arrays(array_of(offsets, pa.int32()), values, type=cell_type))
         elif pa.types.is_struct(cell_type):
-            ends = [_ends([c[name] for c in cells], type_) for name in ("min", "max")]
+            ends = []
+            for name in ("min", "max"):
+                # Dates are given as numbers, as times are.
+                plain = array_of([c[name] for c in cells], pa.int32() if pa.types.is_date32(type_) else type_)
+                ends.append(plain if plain.type == type_ else plain.view(type_))
             arrays.append(pa.StructArray.from_arrays(ends, fields=list(cell_type)))
+        elif any(isinstance(c, bytes) for c in cells):
+            made = [array_of([c], cell_type) if isinstance(c, bytes) else filters_of([c], spec.shape) for c in cells]
+            arrays.append(pa.concat_arrays(made))
         else:
-            arrays.append(_filters(cells, spec.shape))
+            arrays.append(filters_of(cells, spec.shape))
     assert schema.names[0] == OBJECT_COLUMN
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -334,7 +324,7 @@ def parquet_scan(store: Store) -> Scan:
                     key = next(waiting, None)
                     if key is None:
                         break
-                    size = _size(store, key)
+                    size = _weight(store, key)
                     held += size
                     ahead.append((size, pool.submit(_batches, store, key, columns, paths_of)))
                 size, found = ahead.popleft()
@@ -378,7 +368,7 @@ def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -
     return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
 
 
-def _size(store: Store, key: str) -> int:
+def _weight(store: Store, key: str) -> int:
     """Return how much a file counts of what is read ahead."""
     try:
         return os.path.getsize(store.local_path(key)) if store.is_local else _AHEAD
