@@ -14,6 +14,7 @@ import json
 import lzma
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,13 +50,7 @@ class TableHistory:
     @memoized
     def newest(self) -> pa.Schema:
         """The schema of the last block, of which the hash is checked; raises FormatError."""
-        blocks = _unpack(self.chunks[-1], self.where)
-        if hashes.to_text(hashes.hash_of(blocks[-1])) != self.head:
-            raise _broken(self.where, "the last block does not match the hash of the head")
-        block = read_block(blocks[-1], f"{self.where}, block {self.head}")
-        if block.event.get("rawArrowSchema") is None:
-            raise _broken(self.where, "the last block holds no raw schema")
-        return checked_schema(data_schema.from_bytes(block.event["rawArrowSchema"], self.where), self.where)
+        return _newest(self.head, self.chunks[-1], self.where)
 
     @memoized
     def chain(self) -> Chain:
@@ -81,6 +76,17 @@ class TableHistory:
             if size > MAX_BYTES:
                 raise _broken(self.where, f"it has more than {MAX_BYTES} bytes")
         return found
+
+
+@lru_cache(maxsize=16)  # each commit makes a document with the same history, most often
+def _newest(head: str, chunk: str, where: str) -> pa.Schema:
+    blocks = _unpack(chunk, where)
+    if hashes.to_text(hashes.hash_of(blocks[-1])) != head:
+        raise _broken(where, "the last block does not match the hash of the head")
+    block = read_block(blocks[-1], f"{where}, block {head}")
+    if block.event.get("rawArrowSchema") is None:
+        raise _broken(where, "the last block holds no raw schema")
+    return checked_schema(data_schema.from_bytes(block.event["rawArrowSchema"], where), where)
 
 
 @dataclass(frozen=True, eq=False)

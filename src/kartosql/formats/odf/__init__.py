@@ -7,7 +7,7 @@ tools wrote. The names below are loaded when they are used.
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,22 +24,18 @@ if TYPE_CHECKING:
     from kartosql.formats.odf.manifest import to_yaml as to_yaml
 
 _MODULES = {
-    "Block": "blocks",
-    "read_block": "blocks",
-    "write_block": "blocks",
-    "Chain": "chain",
-    "read_chain": "chain",
-    "event_schema": "data_schema",
-    "compare_events": "evolution",
-    "logical_hash_of": "logical",
-    "parse_text": "manifest",
-    "to_json": "manifest",
-    "to_yaml": "manifest",
+    "blocks": ("Block", "read_block", "write_block"),
+    "chain": ("Chain", "read_chain"),
+    "data_schema": ("event_schema",),
+    "evolution": ("compare_events",),
+    "logical": ("logical_hash_of",),
+    "manifest": ("parse_text", "to_json", "to_yaml"),
 }
-__all__ = list(_MODULES)
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(name)
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
