@@ -1,14 +1,15 @@
 """The chain of blocks of a dataset: walked from its head, every hash and every rule of order checked.
 
-Whoever reads hands over a function from keys to bytes. Nothing is listed, so the same works on
-a folder, in an object store and over HTTP.
+Beside it what of a dataset a hash tells, and the columns of its records by the names of its vocabulary. Whoever
+reads hands over a function from keys to bytes. Nothing is listed, so the same works on a folder, in an object
+store and over HTTP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -212,112 +213,83 @@ def _read_block(read: Read, text: str, where: str, after: Link | None) -> Block:
 
 def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
     """Return the chain that blocks form, the oldest first; raises ``odf-invalid-chain``."""
-    state = _State(where)
-    for link in links:
-        state.add(link)
-    return state.chain()
+    links = tuple(links)
+    if not links:
+        raise FormatError(f"{where}: it has no blocks", code="odf-invalid-chain")
+    vocab, primary_key = Vocab(), None
+    schemas: list[SchemaVersion] = []
+    slices: list[Slice] = []
+    data: Event | None = None  # the last event with data
+    by_kind: dict[str, Event] = {}
+    for before, link in zip((None, *links), links, strict=False):
+        event, kind = link.block.event, link.block.kind
+        if (kind == "Seed") != (before is None):
+            _refuse(where, link, "the first block, and no other, has to be a Seed")
+        if before is not None and link.block.system_time < before.block.system_time:
+            times_of = [times.to_text(one.block.system_time) for one in (link, before)]
+            _refuse(where, link, f"its system time {times_of[0]} lies before {times_of[1]}")
+        if kind in DATA_EVENTS:
+            _check_data_event(where, link, data, slices[-1].end if slices else None)
+            if event.get("newData") is not None:
+                if not schemas:
+                    _refuse(where, link, "it adds data before a SetDataSchema")
+                slices.append(_slice(where, link, len(schemas)))
+            data = event
+        elif kind == "SetDataSchema":
+            schemas.append(SchemaVersion(len(schemas) + 1, link))
+        elif kind == "SetVocab":
+            vocab = _vocab(event)
+        elif kind in ("SetPollingSource", "AddPushSource"):
+            primary_key = tuple(event["merge"].get("primaryKey") or ()) or None
+        by_kind[kind] = event
+    seed, watermark = links[0].block.event, (data or {}).get("newWatermark")
+    return Chain(
+        links[-1].hash,
+        hashes.did_to_text(seed["datasetId"]),
+        seed["datasetKind"],
+        links,
+        vocab,
+        primary_key,
+        tuple(schemas),
+        tuple(slices),
+        watermark,
+        by_kind,
+    )
 
 
-class _State:
-    """What the blocks up to one say."""
+def _check_data_event(where: str, link: Link, last: Event | None, end: int | None) -> None:
+    """Check offsets, watermark and checkpoint against the last event with data, and that something changes."""
+    event, before = link.block.event, last or {}
+    if event.get("prevOffset") != end:
+        given = event.get("prevOffset")
+        _refuse(where, link, f"prevOffset does not continue the chain: it is {given}, not {end}")
+    old, new = before.get("newWatermark"), event.get("newWatermark")
+    if old is not None and (new is None or new < old):
+        _refuse(where, link, "its watermark is missing or lies before the one that was reached")
+    checkpoint = (before.get("newCheckpoint") or {}).get("physicalHash")
+    if event.get("prevCheckpoint") != checkpoint:
+        _refuse(where, link, "prevCheckpoint is not the checkpoint of the event before")
+    same_checkpoint = (event.get("newCheckpoint") or {}).get("physicalHash") == checkpoint
+    moved = any(i.get("newBlockHash") is not None for i in event.get("queryInputs") or ())
+    same_source = event.get("newSourceState") == before.get("newSourceState")
+    if event.get("newData") is None:
+        if same_checkpoint and new == old and same_source and not moved:
+            _refuse(where, link, "it changes nothing")
+        return
+    start, stop = event["newData"]["offsetInterval"]["start"], event["newData"]["offsetInterval"]["end"]
+    expected = 0 if end is None else end + 1
+    if start != expected or stop < start:
+        _refuse(where, link, f"the slice of offsets {start} to {stop} has to begin at {expected}")
 
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.links: list[Link] = []
-        self.vocab = Vocab()
-        self.primary_key: tuple[str, ...] | None = None
-        self.schemas: list[SchemaVersion] = []
-        self.slices: list[Slice] = []
-        self.end: int | None = None  # the last offset
-        self.data: Event | None = None  # the last event with data
-        self.by_kind: dict[str, Event] = {}
 
-    def add(self, link: Link) -> None:
-        """Take the next block, checked against those before."""
-        block, event = link.block, link.block.event
-        if (event["kind"] == "Seed") != (not self.links):
-            _refuse(self.where, link, "the first block, and no other, has to be a Seed")
-        if self.links and block.system_time < self.links[-1].block.system_time:
-            before = times.to_text(self.links[-1].block.system_time)
-            _refuse(self.where, link, f"its system time {times.to_text(block.system_time)} lies before {before}")
-        self.links.append(link)
-        if event["kind"] in DATA_EVENTS:
-            self._add_data(link, event)
-        elif event["kind"] == "SetDataSchema":
-            self.schemas.append(SchemaVersion(len(self.schemas) + 1, link))
-        elif event["kind"] == "SetVocab":
-            self.vocab = _vocab(event)
-        elif event["kind"] in ("SetPollingSource", "AddPushSource"):
-            key = event["merge"].get("primaryKey")
-            self.primary_key = tuple(key) if key else None
-        self.by_kind[event["kind"]] = event
-
-    def _add_data(self, link: Link, event: Event) -> None:
-        if event.get("prevOffset") != self.end:
-            given = event.get("prevOffset")
-            _refuse(self.where, link, f"prevOffset does not continue the chain: it is {given}, not {self.end}")
-        self._check_state(link, event)
-        new = event.get("newData")
-        if new is not None:
-            start, end = new["offsetInterval"]["start"], new["offsetInterval"]["end"]
-            expected = 0 if self.end is None else self.end + 1
-            if start != expected or end < start:
-                _refuse(self.where, link, f"the slice of offsets {start} to {end} has to begin at {expected}")
-            if not self.schemas:
-                _refuse(self.where, link, "it adds data before a SetDataSchema")
-            self.slices.append(
-                Slice(
-                    link,
-                    self._file_hash(link, new["physicalHash"]),
-                    hashes.to_text(new["logicalHash"]),
-                    start,
-                    end,
-                    new["size"],
-                    len(self.schemas),
-                )
-            )
-            self.end = end
-        self.data = event
-
-    def _file_hash(self, link: Link, multihash: bytes) -> str:
-        try:
-            return hashes.to_text(hashes.check(multihash, "physical hash", code=hashes.SHA3_256))
-        except FormatError as e:
-            _refuse(self.where, link, e.message)
-
-    def _check_state(self, link: Link, event: Event) -> None:
-        """Check watermark and checkpoint against the last event with data, and that something changes."""
-        before = self.data or {}
-        old, new = before.get("newWatermark"), event.get("newWatermark")
-        if old is not None and (new is None or new < old):
-            _refuse(self.where, link, "its watermark is missing or lies before the one that was reached")
-        checkpoint = (before.get("newCheckpoint") or {}).get("physicalHash")
-        if event.get("prevCheckpoint") != checkpoint:
-            _refuse(self.where, link, "prevCheckpoint is not the checkpoint of the event before")
-        same_checkpoint = (event.get("newCheckpoint") or {}).get("physicalHash") == checkpoint
-        inputs: list[dict[str, Any]] = event.get("queryInputs") or []
-        moved = any(i.get("newBlockHash") is not None for i in inputs)
-        same_source = event.get("newSourceState") == before.get("newSourceState")
-        if event.get("newData") is None and same_checkpoint and new == old and same_source and not moved:
-            _refuse(self.where, link, "it changes nothing")
-
-    def chain(self) -> Chain:
-        """Return the chain."""
-        if not self.links:
-            raise FormatError(f"{self.where}: it has no blocks", code="odf-invalid-chain")
-        seed = self.links[0].block.event
-        return Chain(
-            self.links[-1].hash,
-            hashes.did_to_text(seed["datasetId"]),
-            seed["datasetKind"],
-            tuple(self.links),
-            self.vocab,
-            self.primary_key,
-            tuple(self.schemas),
-            tuple(self.slices),
-            (self.data or {}).get("newWatermark"),
-            self.by_kind,
-        )
+def _slice(where: str, link: Link, schema_number: int) -> Slice:
+    new = link.block.event["newData"]
+    try:
+        file_hash = hashes.to_text(hashes.check(new["physicalHash"], "physical hash", code=hashes.SHA3_256))
+    except FormatError as e:
+        _refuse(where, link, e.message)
+    logical_hash, offsets = hashes.to_text(new["logicalHash"]), new["offsetInterval"]
+    return Slice(link, file_hash, logical_hash, offsets["start"], offsets["end"], new["size"], schema_number)
 
 
 def _vocab(event: Event) -> Vocab:
@@ -367,7 +339,7 @@ def verify(chain: Chain, read: Callable[[str], bytes], where: str) -> Iterator[H
     slices = {s.link.hash: s for s in chain.slices}
     for link in chain.links:
         number = link.block.sequence_number
-        yield HashCheck(number, link.block.event["kind"], f"blocks/{link.hash}", "block hash", "ok")
+        yield HashCheck(number, link.block.kind, f"blocks/{link.hash}", "block hash", "ok")
         found = slices.get(link.hash)
         if found is not None:
             yield from _data(number, found, read, where)

@@ -1,6 +1,7 @@
 """Hashes and ids: multihash bytes, their texts in base16 and base58, and new ids.
 
-Ids are the public halves of ed25519 keys, whose secret halves nobody keeps; source: RFC 8032, section 5.1.5.
+Ids are the public halves of ed25519 keys, points of its curve, whose secret halves nobody knows; source: RFC 8032,
+section 5.1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUES = {c: i for i, c in enumerate(_BASE58)}
 _HEX = re.compile(r"[0-9a-fA-F]*\Z")
 MAX_TEXT = 200
+_P = 2**255 - 19
+_D = -121665 * pow(121666, -1, _P) % _P
 
 
 def hash_of(data: bytes) -> bytes:
@@ -121,39 +124,11 @@ def _invalid(message: str) -> FormatError:
     )
 
 
-_P = 2**255 - 19
-_D = -121665 * pow(121666, -1, _P) % _P
-_X = 0x216936D3CD6E53FEC0A4E231FDD6DC5C692CC7609525A7B2C9562D608F25D51A  # of the base point
-_Y = 4 * pow(5, -1, _P) % _P
-_Point = tuple[int, int, int, int]  # x and y times z, z, x times y times z
-
-
 def new_dataset_id() -> bytes:
     """Return the id of a new dataset, which no other one has."""
-    return _DID_PREFIX + public_key(secrets.token_bytes(32))
-
-
-def public_key(secret: bytes) -> bytes:
-    """Return the ed25519 public key of 32 secret bytes."""
-    digest = bytearray(hashlib.sha512(secret).digest()[:32])
-    digest[0] &= 248
-    digest[31] = (digest[31] & 127) | 64
-    number = int.from_bytes(digest, "little")
-    point, result = (_X, _Y, 1, _X * _Y % _P), (0, 1, 1, 0)
-    while number:
-        if number & 1:
-            result = _add(result, point)
-        point = _add(point, point)
-        number >>= 1
-    inverse = pow(result[2], -1, _P)
-    x, y = result[0] * inverse % _P, result[1] * inverse % _P
-    return (y | (x & 1) << 255).to_bytes(32, "little")
-
-
-def _add(one: _Point, other: _Point) -> _Point:
-    a = (one[1] - one[0]) * (other[1] - other[0]) % _P
-    b = (one[1] + one[0]) * (other[1] + other[0]) % _P
-    c = 2 * one[3] * other[3] * _D % _P
-    d = 2 * one[2] * other[2] % _P
-    e, f, g, h = b - a, d - c, d + c, b + a
-    return e * f % _P, g * h % _P, f * g % _P, e * h % _P
+    while True:
+        key = secrets.token_bytes(32)
+        y = int.from_bytes(key, "little") & (1 << 255) - 1
+        square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P  # of x
+        if y < _P and pow(square, (_P - 1) // 2, _P) == 1:
+            return _DID_PREFIX + key

@@ -259,13 +259,8 @@ def _modified_utf8(data: bytes) -> str:
 
 MAX_BYTES = 32 << 20  # of the objects of one column; each byte costs time
 _BOXED = {
-    "java.lang.Byte": "integer",
-    "java.lang.Short": "integer",
-    "java.lang.Integer": "integer",
-    "java.lang.Long": "integer",
-    "java.lang.Float": "float",
-    "java.lang.Double": "double",
-    "java.lang.Boolean": "boolean",
+    **{f"java.lang.{name}": "integer" for name in ("Byte", "Short", "Integer", "Long")},
+    **{f"java.lang.{name}": name.lower() for name in ("Float", "Double", "Boolean")},
 }
 _SETS = ("scala.collection.mutable.HashSet", "scala.collection.immutable.HashSet$SerializationProxy")
 _SCALA_PROXY = "scala.collection.generic.DefaultSerializationProxy"
@@ -326,19 +321,13 @@ def _elements(value: Any) -> list[Any]:
     if not isinstance(value, JavaObject):
         raise OddCells("the values are no set")
     name, content = value.class_name, value.content
-    if name in _SETS:
+    if name in (*_SETS, _SCALA_PROXY):
         if not content or not isinstance(content[0], bytes):
             raise OddCells("a set without its size")
         at = 4 if name == _SETS[0] else 0
-        size = int.from_bytes(content[0][at : at + 4], "big", signed=True)
-        return _sized(content[1:], size)
-    if name == _SCALA_PROXY:
-        if not content or not isinstance(content[0], bytes):
-            raise OddCells("a set without its size")
-        size = int.from_bytes(content[0][:4], "big", signed=True)
-        items = content[1:]
+        size, items = int.from_bytes(content[0][at : at + 4], "big", signed=True), content[1:]
         ends = bool(items) and isinstance(items[-1], JavaObject) and items[-1].class_name == _END_MARK
-        return items[:-1] if size < 0 and ends else _sized(items, size)
+        return items[:-1] if name == _SCALA_PROXY and size < 0 and ends else _sized(items, size)
     if name.startswith(_SMALL_SET):
         return _sized([v for k, v in sorted(value.fields.items()) if k.startswith("elem")], int(name[-1]))
     if name == "scala.collection.immutable.Set$EmptySet$":

@@ -138,7 +138,7 @@ def refresh(
     _check_own(existing, folder, layout)
     writer = _Parts(store, folder, layout, {f.id: f.size for f in files})
     try:
-        with writer:
+        with writer.thread:  # which ends when all is written
             done, stale = _written(existing, files, layout, sources, writer)
     except BaseException:
         with contextlib.suppress(Exception):
@@ -238,16 +238,9 @@ class _Parts:
         self._store, self._folder, self._layout = store, folder, layout
         self.sizes = sizes  # of indexed objects as they were when their entries were made
         self._held: dict[tuple[bool, str | None], list[pa.Table]] = {}
-        self._thread = ThreadPoolExecutor(1)
+        self.thread = ThreadPoolExecutor(1)
         self._writing: Future[None] | None = None
         self.keys: list[str] = []
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Wait for what is being written."""
-        self._thread.shutdown()
 
     def add(self, rows: pa.Table, *, bounds_are_exact: bool, reading: str | None) -> None:
         held = self._held.setdefault((bounds_are_exact, reading), [])
@@ -255,16 +248,18 @@ class _Parts:
         if sum(t.nbytes for t in held) > PART_BYTES or sum(t.num_rows for t in held) > PART_ROWS:
             self._wait()
             rows = self._taken(bounds_are_exact, reading)
-            self._writing = self._thread.submit(self._write, rows, bounds_are_exact, reading)
+            self._writing = self.thread.submit(self._put, rows, bounds_are_exact, reading)
 
     def end(self) -> None:
         self._wait()
         for exact, reading in list(self._held):
-            self._write(self._taken(exact, reading), exact, reading)
+            rows = self._taken(exact, reading)
+            if rows.num_rows:
+                self._put(rows, exact, reading)
 
     def hold(self) -> None:
         """Write a part file without rows, so that indexes outlast that there is no file to index."""
-        self._put(self._layout.arrow_schema.empty_table(), exact=True, reading=self._layout.reading)
+        self._put(self._layout.arrow_schema.empty_table(), True, self._layout.reading)
 
     def _wait(self) -> None:
         """Raise what went wrong with the part that was written meanwhile."""
@@ -274,11 +269,7 @@ class _Parts:
     def _taken(self, exact: bool, reading: str | None) -> pa.Table:
         return pa.concat_tables(self._held.pop((exact, reading)))
 
-    def _write(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
-        if rows.num_rows:
-            self._put(rows, exact=exact, reading=reading)
-
-    def _put(self, rows: pa.Table, *, exact: bool, reading: str | None) -> None:
+    def _put(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
         self.keys.append(f"{self._folder}/{part_name()}")
         sizes = [self.sizes.get(name) for name in rows.column(OBJECT_COLUMN).to_pylist()]
         made = part_file(rows, self._layout, bounds_are_exact=exact, reading=reading, sizes=sizes)

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -47,12 +48,9 @@ _SPARK_NAMES = {
     pa.int16(): "short",
     pa.int32(): "integer",
     pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
     pa.bool_(): "boolean",
     pa.date32(): "date",
+    **{pa.type_for_alias(name): name for name in ("float", "double", "string", "binary")},
 }
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
 TIME = pa.timestamp("us", "UTC")
@@ -116,7 +114,7 @@ class IndexSpec:
         """Return the index as it stands in the schema."""
         found: dict[str, Any] = {"cols": [".".join(self.path)], "name": self.name}
         if self.name == BLOOM:
-            found["params"] = {_PREFIX + FPP: java_double(self.fpp), _PREFIX + NDV: str(self.ndv)}
+            found["params"] = {_PREFIX + FPP: _java_double(self.fpp), _PREFIX + NDV: str(self.ndv)}
         if self.name == REGEX:
             found["params"] = {f"{_PREFIX}{PATTERN}r{at}": pattern for at, pattern in enumerate(self.patterns)}
         if self.key is not None:
@@ -124,20 +122,13 @@ class IndexSpec:
         return found
 
 
-def java_double(number: float) -> str:
+def _java_double(number: float) -> str:
     """Return a positive number as Java writes it."""
     if 1e-3 <= number < 1e7:
         return repr(float(number))
-    digits, exponent = f"{number!r}", 0
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)e([+-]\d+)", digits)
-    if match:
-        mantissa, exponent = match[1], int(match[2])
-    else:
-        fraction = digits.split(".")[1]
-        exponent = -(len(fraction) - len(fraction.lstrip("0")) + 1)
-        rest = fraction.lstrip("0")
-        mantissa = f"{rest[0]}.{rest[1:] or '0'}"
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{exponent}"
+    _, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
+    text = "".join(map(str, digits))
+    return f"{text[0]}.{text[1:] or '0'}E{int(exponent) + len(text) - 1}"
 
 
 @dataclass(frozen=True)
