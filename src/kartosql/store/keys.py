@@ -128,16 +128,12 @@ def settling(key: str, is_unchanged: Callable[[], bool]) -> Iterator[None]:
     except (KartosqlError, PreconditionFailed, OutcomeUnknown, Unsupported):
         raise
     except Exception as e:
-        if _is_refusal(e):
+        if isinstance(e, _REFUSALS) or (isinstance(e, OSError) and e.errno in _REFUSALS_BY_NUMBER):
             with contextlib.suppress(Exception):
                 is_certain = is_unchanged()
         if not is_certain:
             raise OutcomeUnknown(f"{key}: {e}") from e
         raise
-
-
-def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, _REFUSALS) or (isinstance(error, OSError) and error.errno in _REFUSALS_BY_NUMBER)
 
 
 def version_of(data: bytes) -> Version:

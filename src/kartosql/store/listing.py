@@ -70,9 +70,13 @@ def _one(store: Store, name: str) -> list[ListedFile]:
         info = store.info(name)
     except KeyError:
         return []
-    time = _time_of(info)
-    size = int(info.get("size") or 0)
-    return [ListedFile(name, size, time, (str(info.get("ETag")), time))] if size else []
+    told = _told(name, info)
+    return [told] if told.size else []
+
+
+def _told(name: str, info: Mapping[str, Any]) -> ListedFile:
+    time = _milliseconds(next((info[k] for k in _TIMES if info.get(k) is not None), None))
+    return ListedFile(name, int(info.get("size") or 0), time, (str(info.get("ETag")), time))
 
 
 def _local(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
@@ -122,16 +126,11 @@ def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
         if first is not None:
             left_out.add("/".join(parts[: first + 1]))
         else:
-            time = _time_of(info)
-            size = int(info.get("size") or 0)
-            if size:
-                yield ListedFile(name, size, time, (str(info.get("ETag")), time))
+            told = _told(name, info)
+            if told.size:
+                yield told
             else:
                 left_out.add(name)
-
-
-def _time_of(info: Mapping[str, Any]) -> int | None:
-    return _milliseconds(next((info[k] for k in _TIMES if info.get(k) is not None), None))
 
 
 def _milliseconds(value: object) -> int | None:

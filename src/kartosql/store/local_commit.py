@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from kartosql.errors import StoreError
 from kartosql.store import syscalls
@@ -37,6 +37,7 @@ from kartosql.store.keys import (
 
 LOCK_SECONDS = 60.0
 BUFFER_BYTES = 1 << 20
+_T = TypeVar("_T")
 _ATTEMPTS = 100  # of making a folder that others keep removing while it is empty
 
 
@@ -217,7 +218,11 @@ class LocalWriter:
                 raise PreconditionFailed(key) from None
             try:
                 if not _lock_before(fd, until):
-                    raise _lock_error(key)
+                    raise StoreError(
+                        f"{key}: another process has held the lock of this file for {LOCK_SECONDS:.0f} seconds.",
+                        code="store-locked",
+                        hint="A writer may be stopped or hang; end it, then try again. Nothing was changed.",
+                    )
                 try:
                     if _stands_at(fd, path):
                         yield fd
@@ -250,22 +255,20 @@ class LocalWriter:
                     syscalls.unlink(path)
 
     def _create(self, path: str) -> int:
-        for _ in range(_ATTEMPTS):
-            self._make_folders(path)
-            try:
-                return syscalls.create(path)
-            except FileNotFoundError:
-                continue  # the folder was empty and somebody removed it
-        raise StoreError(f"The folder of {path!r} is removed again and again.")
+        return self._in_folder(path, lambda: syscalls.create(path))
 
     def _name(self, step: Callable[[str, str], None], temp: str, path: str) -> None:
-        """Link or rename ``temp`` to ``path``, whose folder somebody else may remove while it is empty."""
+        """Link or rename ``temp`` to ``path``."""
+        self._in_folder(path, lambda: step(temp, path), temp)
+
+    def _in_folder(self, path: str, step: Callable[[], _T], source: str | None = None) -> _T:
+        """Take a step in the folder of a path, which somebody else may remove while it is empty."""
         for _ in range(_ATTEMPTS):
             self._make_folders(path)
             try:
-                return step(temp, path)
+                return step()
             except FileNotFoundError:
-                if not os.path.lexists(temp):
+                if source is not None and not os.path.lexists(source):
                     raise
         raise StoreError(f"The folder of {path!r} is removed again and again.")
 
@@ -367,14 +370,6 @@ def _content_version(fd: int) -> Version:
 
 def _time(info: os.stat_result) -> dt.datetime:
     return dt.datetime.fromtimestamp(info.st_mtime, dt.timezone.utc)
-
-
-def _lock_error(key: str) -> StoreError:
-    return StoreError(
-        f"{key}: another process has held the lock of this file for {LOCK_SECONDS:.0f} seconds.",
-        code="store-locked",
-        hint="A writer may be stopped or hang; end it, then try again. Nothing was changed.",
-    )
 
 
 TURN_SECONDS = 5.0

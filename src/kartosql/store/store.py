@@ -171,7 +171,7 @@ class Store:
         self._options = dict(storage_options or {})
         found, root = filesystem_of(url, self._options, without_driver=without_driver)
         self.is_local = found is None
-        self.fs = LocalFiles() if found is None else found
+        self.fs: Any = LocalFiles() if found is None else found
         self.root: str = root.rstrip("/")
         self._whole = whole_object(self.fs)
         self.counter = StoreCounter()

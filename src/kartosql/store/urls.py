@@ -125,8 +125,9 @@ def protocols_of(filesystem: Any) -> tuple[str, ...]:
 def whole_object(filesystem: Any) -> dict[str, Any]:
     """Return what lets ``cat_file`` ask for a whole object at once, where S3's driver would ask for its size first."""
     call = getattr(filesystem, "_cat_file", None)
-    is_s3 = "s3" in getattr(filesystem, "protocol", ()) and call is not None
-    return {"max_concurrency": 1} if is_s3 and "max_concurrency" in inspect.signature(call).parameters else {}
+    if "s3" not in getattr(filesystem, "protocol", ()) or call is None:
+        return {}
+    return {"max_concurrency": 1} if "max_concurrency" in inspect.signature(call).parameters else {}
 
 
 def not_opened(url: str, error: Exception) -> StoreError:

@@ -582,7 +582,7 @@ def _write(builder: Builder, layout: TableLayout, value: dict[str, Any]) -> int:
         raise invalid_schema(f"{layout.name} has no field {sorted(unknown)[0]!r}")
     targets: dict[str, int] = {}
     for field in layout.fields:
-        given = value.get(field.name)
+        given: Any = value.get(field.name)
         if given is None:
             if field.required:
                 raise invalid_schema(f"{layout.name} needs {field.name}")

@@ -66,14 +66,15 @@ def _to_plain(field: Field, value: Any) -> Any:
         return _table_to_plain(TABLES[field.of], value)
     if field.kind == "union":
         return _union_to_plain(field.of, value)
-    return _TO_PLAIN[field.kind](value) if field.kind in _TO_PLAIN else value
+    return _TEXTS[field.kind][0](value) if field.kind in _TEXTS else value
 
 
-_TO_PLAIN: dict[str, Callable[[Any], str]] = {
-    "hash": hashes.to_text,
-    "did": hashes.did_to_text,
-    "time": times.to_text,
-    "bytes": lambda data: base64.b64encode(data).decode(),
+# How what is no number or plain text is written, and read.
+_TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    "hash": (hashes.to_text, hashes.from_text),
+    "did": (hashes.did_to_text, hashes.did_from_text),
+    "time": (times.to_text, times.from_text),
+    "bytes": (lambda data: base64.b64encode(data).decode(), lambda text: base64.b64decode(text, validate=True)),
 }
 
 
@@ -124,7 +125,7 @@ def _from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
     if field.kind == "string":
         return value
     try:
-        return _FROM_TEXT[field.kind](value)
+        return _TEXTS[field.kind][1](value)
     except (FormatError, binascii.Error, ValueError) as e:
         raise invalid(where, e.message if isinstance(e, FormatError) else "it is no base64") from None
 
@@ -213,14 +214,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-_FROM_TEXT: dict[str, Callable[[str], Any]] = {
-    "hash": hashes.from_text,
-    "did": hashes.did_from_text,
-    "time": times.from_text,
-    "bytes": lambda text: base64.b64decode(text, validate=True),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class DatasetSnapshot:
     """A dataset as somebody writes it down: its name, its kind, and the events it begins with."""
@@ -235,7 +228,15 @@ def parse_text(text: str) -> Block | DatasetSnapshot:
 
     Raises ``odf-invalid-manifest``, and ``missing-extra`` if YAML is given and PyYAML is absent.
     """
-    return from_manifest(_parse_json(text) if text.lstrip()[:1] == "{" else _parse_yaml(text))
+    if len(text) > MAX_TEXT:
+        raise invalid("the manifest", f"it is longer than {MAX_TEXT} characters")
+    if text.lstrip()[:1] != "{":
+        return from_manifest(_parse_yaml(text))
+    try:
+        manifest = json.loads(text, object_pairs_hook=unique_pairs)
+    except (ValueError, RecursionError) as e:
+        raise invalid("the manifest", f"it is no JSON: {str(e)[:200]}") from None
+    return from_manifest(manifest)
 
 
 def from_manifest(manifest: Any) -> Block | DatasetSnapshot:
@@ -288,14 +289,6 @@ def to_yaml(value: Block | DatasetSnapshot) -> str:
 # -- reading ---------------------------------------------------------------------------------
 
 
-def _parse_json(text: str) -> Any:
-    _check_length(text)
-    try:
-        return json.loads(text, object_pairs_hook=unique_pairs)
-    except (ValueError, RecursionError) as e:
-        raise invalid("the manifest", f"it is no JSON: {str(e)[:200]}") from None
-
-
 def _parse_yaml(text: str) -> Any:
     try:
         import yaml
@@ -305,7 +298,6 @@ def _parse_yaml(text: str) -> Any:
             code="missing-extra",
             hint="pip install 'kartosql[odf]', or hand over the same manifest as JSON.",
         ) from None
-    _check_length(text)
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """YAML 1.2: only null, true, false and numbers are no text; no aliases, and no key twice."""
@@ -338,11 +330,6 @@ _RESOLVED: tuple[tuple[str, str, list[str]], ...] = (
     ("tag:yaml.org,2002:int", r"[-+]?(?:0|[1-9][0-9]*)\Z", list("-+0123456789")),
     ("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789")),
 )
-
-
-def _check_length(text: str) -> None:
-    if len(text) > MAX_TEXT:
-        raise invalid("the manifest", f"it is longer than {MAX_TEXT} characters")
 
 
 # -- writing ---------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ class CellLayout:
         self._start = len(cell) - 1 - blocks
         self._full, self._rest = full, rest
         self.prefix = cell[: self._offset(header)]
-        self._expected = self._expected_marks()
+        marks = [bytes([b]) * full for b in b"\x7a" + struct.pack(">i", BLOCK)]
+        self._expected = [*marks, block_head(rest) if rest else b"\x78", b"\x78"]
         if self._start < 0 or self._read_marks(cell) != self._expected:
             raise JavaStreamError("the filter is not cut into blocks of 1,024 bytes")
 
@@ -130,10 +131,6 @@ class CellLayout:
         marks = [bytes(cell[self._start + i : end : BLOCK + 5]) for i in range(5)]
         last = end + (2 if 0 < self._rest <= 0xFF else 5 if self._rest else 1)
         return [*marks, bytes(cell[end:last]), bytes(cell[-1:])]
-
-    def _expected_marks(self) -> list[bytes]:
-        marks = [bytes([b]) * self._full for b in b"\x7a" + struct.pack(">i", BLOCK)]
-        return [*marks, block_head(self._rest) if self._rest else b"\x78", b"\x78"]
 
     def fits(self, cell: bytes | memoryview) -> bool:
         """Return whether a cell has this layout."""

@@ -156,7 +156,9 @@ def _written(
     seen: set[str] = set()
     stale: list[str] = []
     removed = 0
-    merging = _small(existing)
+    # Part files that are not half full are merged, if there are many.
+    merging = {s.source for s in existing.segments if 2 * s.rows < PART_ROWS and 2 * s.bytes < PART_BYTES}
+    merging = merging if len(merging) > MAX_PARTS else set()
     for segment in existing.segments:
         ids, sizes = segment.ids(), segment.sizes()
         valid = [(at, name) for at, name in enumerate(ids) if _is_about(name, sizes[at], current)]
@@ -188,12 +190,6 @@ def _is_about(name: str, size: int | None, current: Mapping[str, DataFile]) -> b
     """Return whether an entry is about one of the current files as it is now; most metadata tell no sizes."""
     file = current.get(name)
     return file is not None and (size is None or file.size is None or size == file.size)
-
-
-def _small(existing: MetadataStore) -> set[str]:
-    """Return the part files to merge: those that are not half full, if there are many."""
-    small = {s.source for s in existing.segments if 2 * s.rows < PART_ROWS and 2 * s.bytes < PART_BYTES}
-    return small if len(small) > MAX_PARTS else set()
 
 
 def drop(store: Store, folder: str) -> int:

@@ -154,6 +154,10 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
     if isinstance(objects.get("tableIdentifier"), str):
         tables = [objects["tableIdentifier"]]
     encryption = objects.get("encryption")
+    # Rows are read for bounds unless footers serve, which is where all indexes are MinMax of native numbers.
+    natives = ("integer", "float", "double")
+    kinds = [(i.name, i.value_type) for i in indexes]
+    is_exact = any(name != MINMAX or (type_ is not None and type_.family not in natives) for name, type_ in kinds)
     return FileSchema(
         version,
         tuple(dict.fromkeys(tables)),
@@ -161,7 +165,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
         virtual if version >= NEWEST else {},
         {k: v for k, v in encryption.items() if isinstance(v, str)} if isinstance(encryption, dict) else {},
         _is_legacy(found),
-        _is_exact(indexes) or found.get(ROW_BOUNDS.encode()) == b"rows",
+        is_exact or found.get(ROW_BOUNDS.encode()) == b"rows",
         raw if version >= NEWEST else {},
         found[READING.encode()].decode("utf-8", "replace") if READING.encode() in found else None,
         _sizes(found.get(SIZES.encode()), source),
@@ -247,15 +251,6 @@ def _is_legacy(footer: Mapping[bytes, bytes]) -> bool:
         return True
     major = footer.get(SPARK_VERSION.encode(), b"").split(b".")[0]
     return not (major.isdigit() and int(major) >= 3)
-
-
-def _is_exact(indexes: list[Index]) -> bool:
-    """Return whether rows were read for the bounds: footers serve if all indexes are MinMax of native numbers."""
-    for index in indexes:
-        type_ = index.value_type
-        if index.name != MINMAX or (type_ is not None and type_.family not in ("integer", "float", "double")):
-            return True
-    return False
 
 
 Keys = Mapping[str, "str | bytes"]

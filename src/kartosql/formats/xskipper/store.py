@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -133,7 +133,7 @@ class Clauses:
         """Return the tests of a leaf on a column that an index holds as some type; None, if it is another one."""
         if self._session.types is not None:
             known = self._session.types.get(leaf.path)
-            if known is None or not _agree(known, type_):
+            if known is None or replace(known, clock=None) != replace(type_, clock=None):
                 return None
             type_ = known
         return as_tests(leaf, type_, self._session.zone)
@@ -213,10 +213,6 @@ def _joined(join: Callable[..., Any], flags: Iterable[pa.BooleanArray | None]) -
     """Return known flags joined, None if there are none."""
     known = [f for f in flags if f is not None]
     return reduce(join, known) if known else None
-
-
-def _agree(known: ColumnType, indexed: ColumnType) -> bool:
-    return known.family == indexed.family and (known.precision, known.scale) == (indexed.precision, indexed.scale)
 
 
 def _untyped(constants: Sequence[Value]) -> list[int | str] | None:

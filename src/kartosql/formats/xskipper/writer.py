@@ -170,21 +170,25 @@ class Layout:
         """The columns as Arrow writes them."""
         fields = [pa.field(OBJECT_COLUMN, pa.string())]
         fields += [pa.field(VIRTUAL + name, type_) for name, type_ in self.partitions.items()]
-        fields += [pa.field(spec.metadata_column, _cell_type(spec, type_)) for spec, type_ in self.indexes]
+        fields += [pa.field(spec.metadata_column, _cell(spec, type_)[0]) for spec, type_ in self.indexes]
         return pa.schema(fields)
 
     def described(self) -> dict[str, Any]:
         """Return the schema that Spark keeps in the footer, as JSON values."""
         head: dict[str, Any] = {"version": NEWEST, "tableIdentifier": self.table}
         if self.secrets is not None:
-            head["encryption"] = self._encryption(self.secrets)
+            columns = self.column_keys(self.secrets).items()
+            keys = ";".join(f"{label}:{','.join(names)}" for label, names in columns)
+            head["encryption"] = {"encryption.column.keys": keys, "encryption.footer.key": self.secrets.footer}
+            if self.secrets.plaintext_footer:
+                head["encryption"]["encryption.plaintext.footer"] = "true"
         fields = [_field(OBJECT_COLUMN, "string", head)]
         fields += [_field(VIRTUAL + name, spark_name(type_), {}) for name, type_ in self.partitions.items()]
         for spec, type_ in self.indexes:
             about: dict[str, Any] = {"index": spec.described()}
             if any("." in part for part in spec.path):
                 about[PARTS] = list(spec.path)
-            fields.append(_field(spec.metadata_column, _spark_cell(spec, type_), about))
+            fields.append(_field(spec.metadata_column, _cell(spec, type_)[1], about))
         return {"type": "struct", "fields": fields}
 
     def column_keys(self, secrets: Secrets) -> dict[str, list[str]]:
@@ -195,13 +199,6 @@ class Layout:
                 tails = {MINMAX: (".min", ".max"), BLOOM: ("",)}.get(spec.name, (".list.element",))
                 found.setdefault(spec.key, []).extend(spec.metadata_column + tail for tail in tails)
         found.setdefault(secrets.footer, []).extend([OBJECT_COLUMN, *(VIRTUAL + n for n in self.partitions)])
-        return found
-
-    def _encryption(self, secrets: Secrets) -> dict[str, str]:
-        keys = ";".join(f"{label}:{','.join(names)}" for label, names in self.column_keys(secrets).items())
-        found = {"encryption.column.keys": keys, "encryption.footer.key": secrets.footer}
-        if secrets.plaintext_footer:
-            found["encryption.plaintext.footer"] = "true"
         return found
 
 
@@ -288,18 +285,15 @@ def spark_name(type_: pa.DataType) -> str:
     return "timestamp" if type_ == TIME else _SPARK_NAMES.get(type_, "")
 
 
-def _cell_type(spec: IndexSpec, type_: pa.DataType) -> pa.DataType:
+def _cell(spec: IndexSpec, type_: pa.DataType) -> tuple[pa.DataType, Any]:
+    """Return the type of the cells of an index as Arrow and as Spark's JSON have it."""
+    name = spark_name(type_)
     if spec.name == MINMAX:
-        return pa.struct([pa.field("min", type_), pa.field("max", type_)])
-    return pa.list_(pa.field("element", type_)) if spec.name in (VALUE_LIST, REGEX) else pa.binary()
-
-
-def _spark_cell(spec: IndexSpec, type_: pa.DataType) -> Any:
-    if spec.name == MINMAX:
-        return {"type": "struct", "fields": [_field(n, spark_name(type_), {}) for n in ("min", "max")]}
+        described = {"type": "struct", "fields": [_field(end, name, {}) for end in ("min", "max")]}
+        return pa.struct([pa.field("min", type_), pa.field("max", type_)]), described
     if spec.name in (VALUE_LIST, REGEX):
-        return {"type": "array", "elementType": spark_name(type_), "containsNull": True}
-    return {"type": "udt", "class": UDT, "pyClass": None, "sqlType": "binary"}
+        return pa.list_(pa.field("element", type_)), {"type": "array", "elementType": name, "containsNull": True}
+    return pa.binary(), {"type": "udt", "class": UDT, "pyClass": None, "sqlType": "binary"}
 
 
 def _field(name: str, type_: Any, metadata: dict[str, Any]) -> dict[str, Any]:
