@@ -55,7 +55,6 @@ class RemoteWriter:
         return bucket, name
 
     def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a coroutine of the driver returns."""
         from fsspec.asyn import sync
 
         return sync(self.fs.loop, call, *arguments)

@@ -180,7 +180,9 @@ class Store:
         self._safe_dirs: set[str] = set()
         if self.is_local:
             if create:
-                self._make_root()
+                # What is in the way is reported as no folder.
+                with self.failures("", "make"), contextlib.suppress(FileExistsError, NotADirectoryError):
+                    os.makedirs(self.root or "/", exist_ok=True)
             try:
                 is_folder = stat.S_ISDIR(os.stat(self.root or "/").st_mode)
             except (OSError, ValueError) as e:
@@ -192,17 +194,6 @@ class Store:
                 )
             self._real_root = os.path.realpath(self.root or "/")
             self._safe_dirs.add(self._real_root)
-
-    def _make_root(self) -> None:
-        try:
-            os.makedirs(self.root or "/", exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            pass  # what is in the way is reported as no folder
-        except PermissionError as e:
-            raise StoreError(f"No permission to make {self.root!r}.", code="access-denied") from e
-        except OSError as e:
-            reraise(self.redacted(e), f"Cannot make {self.root!r}")
-            raise StoreError(f"Cannot make {self.root!r}: {e}") from e
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"

@@ -160,7 +160,6 @@ def no_answer(url: str, action: str, error: BaseException, told: BaseException) 
 
 
 def _protocol_of(url: str) -> str:
-    """Return the protocol of a URL, the outermost of several."""
     return url.partition("://")[0].partition("::")[0].lower()
 
 

@@ -347,7 +347,6 @@ def _slots(count: int) -> Callable[[bytes, int], tuple[int, ...]]:
 
 
 def _field_reader(field: Field) -> _Read:
-    """Return the function that reads the value of a field, given where the field stands."""
     if field.many:
         return _vector(field)
     if field.kind in ("scalar", "enum"):
@@ -576,7 +575,6 @@ def write_root(table: str, value: dict[str, Any], *, time_alignment: int = 4) ->
 
 
 def _write(builder: Builder, layout: TableLayout, value: dict[str, Any]) -> int:
-    """Write a table and what it points to; return where it begins."""
     unknown = value.keys() - {f.name for f in layout.fields} - {"kind"}
     if unknown:
         raise invalid_schema(f"{layout.name} has no field {sorted(unknown)[0]!r}")
@@ -608,7 +606,6 @@ def _write(builder: Builder, layout: TableLayout, value: dict[str, Any]) -> int:
 
 
 def _packed(field: Field, value: Any) -> bytes:
-    """Return a scalar or the value of an enum as it is stored."""
     if field.kind == "enum":
         form, names = ENUMS[field.of]
         if value not in names:
@@ -625,7 +622,6 @@ def _tag(field: Field, value: dict[str, Any]) -> bytes:
 
 
 def _item(builder: Builder, field: Field, value: Any) -> int:
-    """Write what a field points to; return where it begins."""
     if field.kind == "union":
         kind = value.get("kind")
         if kind not in UNIONS[field.of]:

@@ -94,7 +94,6 @@ def _leaves(array: pa.Array, above: list[int]) -> Iterator[tuple[pa.Array, list[
 
 
 def _tag(type_: pa.DataType) -> bytes:
-    """Return the bytes that stand for a type; raises NotCheckable."""
     t = pa.types
     if isinstance(type_, pa.BaseExtensionType):
         raise NotCheckable(f"there is no logical hash for {type_}")

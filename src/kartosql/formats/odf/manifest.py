@@ -174,7 +174,6 @@ def _scalar(of: str, value: Any, where: str) -> Any:
 
 
 def _json(value: Any, where: str, depth: int) -> Any:
-    """Return a JSON value as it is; raises for what JSON has not."""
     if depth > MAX_DEPTH:
         raise invalid(where, f"it is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):

@@ -116,12 +116,11 @@ class CellLayout:
         self._full, self._rest = full, rest
         self.prefix = cell[: self._offset(header)]
         marks = [bytes([b]) * full for b in b"\x7a" + struct.pack(">i", BLOCK)]
-        self._expected = [*marks, block_head(rest) if rest else b"\x78", b"\x78"]
+        self._expected = [*marks, _block_head(rest) if rest else b"\x78", b"\x78"]
         if self._start < 0 or self._read_marks(cell) != self._expected:
             raise JavaStreamError("the filter is not cut into blocks of 1,024 bytes")
 
     def _offset(self, at: int) -> int:
-        """Return the place in the cell of a byte of the filter."""
         block = at // BLOCK
         last = 2 if block == self._full and self._rest <= 0xFF else 5
         return self._start + at + 5 * block + last
@@ -166,7 +165,6 @@ def _payload(cell: bytes) -> bytes:
 
 
 def _header(data: bytes) -> tuple[Shape, int]:
-    """Return the shape of a filter, and the length of the header before its words."""
     numbers = struct.unpack_from(">4i", data) if len(data) >= 16 else ()
     if not numbers or numbers[0] not in (1, 2):
         raise JavaStreamError("the filter has an unknown version")
@@ -200,21 +198,19 @@ def cell_of(shape: Shape, words: bytes) -> bytes:
     """Return the cell of a filter of version 1, as version 4 of the metadata keeps it."""
     assert shape.version == 1
     assert 8 * len(words) == shape.bits
-    data = header_of(shape) + words
+    data = _header_of(shape) + words
     pieces = [_ENVELOPE]
     for start in range(0, len(data), BLOCK):
         block = data[start : start + BLOCK]
-        pieces += [block_head(len(block)), block]
+        pieces += [_block_head(len(block)), block]
     return b"".join([*pieces, b"\x78"])
 
 
-def header_of(shape: Shape) -> bytes:
-    """Return the header before the words of a filter of version 1."""
+def _header_of(shape: Shape) -> bytes:
     return struct.pack(">3i", 1, shape.hashes, shape.bits // 64)
 
 
-def block_head(length: int) -> bytes:
-    """Return the header of a block of a cell."""
+def _block_head(length: int) -> bytes:
     return struct.pack(">BB", 0x77, length) if length <= 0xFF else struct.pack(">Bi", 0x7A, length)
 
 
@@ -278,7 +274,6 @@ class _Cell:
     before: int = 0
 
     def has(self, probe: Sequence[tuple[int, int]]) -> bool:
-        """Return whether all bits of a value are set."""
         data, bitmap = self.data, self.bitmap
         if bitmap is None:
             return all(data[at] & mask for at, mask in probe)
@@ -306,7 +301,6 @@ class _Batch:
     forms: Sequence[int]
 
     def cells(self) -> list[_Cell | None]:
-        """Return the filters, None for cells that are none."""
         ends = zip(self.forms, pairwise(self.places), strict=True)
         return [_Cell(form, self.data[a:b]) if form >= 0 else None for form, (a, b) in ends]
 
@@ -375,7 +369,6 @@ class Filters:
     # -- cells -----------------------------------------------------------------------------
 
     def _cells(self, group: int, count: int) -> Iterable[_Cell | None]:
-        """Return the cells of a row group, None for those that are no filters."""
         if group in self._held:
             return self._held[group]
         batches = self._batches(group, count)
@@ -614,7 +607,7 @@ class _Cells:
 
     def __init__(self, numpy: Any, shape: Shape, count: int) -> None:
         blank = cell_of(shape, bytes(shape.bits // 8))
-        header = header_of(shape)
+        header = _header_of(shape)
         self.count = 0
         self._blank = numpy.frombuffer(blank, numpy.uint8)
         self._cells = numpy.empty((count, len(blank)), numpy.uint8)
@@ -624,7 +617,6 @@ class _Cells:
         self._words = self._data[len(header) :].view(">u8")
 
     def add(self, words: Any) -> None:
-        """Write a filter into the next cell."""
         cell = self._cells[self.count]
         self.count += 1
         cell[:] = self._blank
@@ -633,13 +625,12 @@ class _Cells:
         whole, rest = divmod(len(data), BLOCK)
         if rest:
             cell[end - rest : end] = data[-rest:]
-            end -= rest + len(block_head(rest))
-        head = len(block_head(BLOCK))
+            end -= rest + len(_block_head(rest))
+        head = len(_block_head(BLOCK))
         blocks = cell[end - whole * (head + BLOCK) : end].reshape(whole, head + BLOCK)
         blocks[:, head:] = data[: whole * BLOCK].reshape(whole, BLOCK)
 
     def array(self) -> pa.Array:
-        """Return the cells."""
         count, length = self._cells.shape
         offsets = array_of(range(0, count * length + 1, length), pa.int32())
         return pa.Array.from_buffers(pa.binary(), count, [None, offsets.buffers()[1], pa.py_buffer(self._cells)])

@@ -357,9 +357,10 @@ def _objects(cells: Sequence[bytes | None], names: tuple[str, ...]) -> list[list
     return found
 
 
-def _typed(pairs: list[tuple[str, Any]], *, are_known: bool) -> tuple[ColumnType, pa.DataType]:
+def _typed(rows: Sequence[Sequence[tuple[str, Any] | None] | None]) -> tuple[ColumnType, pa.DataType]:
+    pairs = [pair for row in rows for pair in row or () if pair is not None]
     # Where all is read and there is no value but NULL, its type does not matter.
-    families = {family for family, _ in pairs} or ({"integer"} if are_known else set())
+    families = {family for family, _ in pairs} or (set() if None in rows else {"integer"})
     if len(families) != 1:
         raise OddCells("the cells hold values of several types")
     (family,) = families
@@ -379,38 +380,29 @@ def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
 
 def old_bounds(cells: Sequence[bytes | None]) -> tuple[Bounds, ColumnType]:
     """Return the bounds in serialized objects, and the type of the values; raises OddCells."""
-    lows: list[Any] = []
-    highs: list[Any] = []
-    pairs: list[tuple[str, Any]] = []
-    unknown = []
+    rows: list[list[tuple[str, Any] | None] | None] = []
     for found in _objects(cells, ("min", "max")):
         try:
-            ends = [None if v is None else _plain(v) for v in found] if found is not None else [None, None]
+            rows.append(None if found is None else [None if v is None else _plain(v) for v in found])
         except OddCells:
-            found, ends = None, [None, None]
-        unknown.append(found is None)
-        pairs += [e for e in ends if e is not None]
-        lows.append(None if ends[0] is None else ends[0][1])
-        highs.append(None if ends[1] is None else ends[1][1])
-    type_, arrow = _typed(pairs, are_known=not any(unknown))
-    made = bounds_of(_array(lows, arrow), _array(highs, arrow), type_, is_legacy=True)
-    empty = array_of([e and not u for e, u in zip(made.empty.to_pylist(), unknown, strict=True)], pa.bool_())
+            rows.append(None)
+    type_, arrow = _typed(rows)
+    ends = [[end and end[1] for end in row or (None, None)] for row in rows]
+    low, high = (_array([end[at] for end in ends], arrow) for at in (0, 1))
+    made = bounds_of(low, high, type_, is_legacy=True)
+    empty = array_of([e and row is not None for e, row in zip(made.empty.to_pylist(), rows, strict=True)], pa.bool_())
     return Bounds(made.low, made.high, empty), type_
 
 
 def old_values(cells: Sequence[bytes | None]) -> tuple[Values, ColumnType]:
     """Return the values in serialized objects, and their type; raises OddCells."""
-    rows: list[int] = []
-    pairs: list[tuple[str, Any]] = []
-    unknown = []
-    for row, found in enumerate(_objects(cells, ("values",))):
+    rows: list[list[tuple[str, Any]] | None] = []
+    for found in _objects(cells, ("values",)):
         try:
-            items = [_plain(v) for v in _elements(found[0])] if found is not None else None
+            rows.append(None if found is None else [_plain(v) for v in _elements(found[0])])
         except OddCells:
-            items = None
-        unknown.append(items is None)
-        pairs += items or []
-        rows += [row] * len(items or [])
-    type_, arrow = _typed(pairs, are_known=not any(unknown))
-    keys = keys_of(_array([v for _, v in pairs], arrow), type_)
-    return Values(keys, array_of(rows, pa.int64()), array_of(unknown, pa.bool_())), type_
+            rows.append(None)
+    type_, arrow = _typed(rows)
+    numbers = [number for number, row in enumerate(rows) for _ in row or ()]
+    keys = keys_of(_array([value for row in rows for _, value in row or ()], arrow), type_)
+    return Values(keys, array_of(numbers, pa.int64()), array_of([row is None for row in rows], pa.bool_())), type_

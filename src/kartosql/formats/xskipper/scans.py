@@ -86,8 +86,6 @@ class _Bounds:
 
 
 class _Values:
-    """The distinct values of a file so far."""
-
     def __init__(self, type_: pa.DataType) -> None:
         self._found = pa.nulls(0, type_)
 
@@ -249,7 +247,6 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
 def _rows(
     cells: Iterable[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of metadata rows of at most some megabytes."""
     held: list[tuple[int, dict[int, Any]]] = []
     size = 0
     for found in cells:
