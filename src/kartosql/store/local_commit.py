@@ -188,12 +188,6 @@ class LocalWriter:
         self._sync_committed(key)
         self._remove_empty({os.path.dirname(path)})
 
-    def read_versioned(self, key: str) -> tuple[bytes, Version]:
-        """Return a file and its version."""
-        with open(self.locate(key), "rb") as f:
-            data = f.read()
-        return data, version_of(data)
-
     def _version(self, path: str) -> Version | None:
         try:
             with open(path, "rb") as f:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakMethod, WeakValueDictionary
 
 from kartosql.errors import FormatError, KartosqlError, StoreError, UsageError, quoted
@@ -445,7 +445,7 @@ class Store:
             return data, version_of(data)
         check_key(key, source="read")
         with self.failures(key, "read"):
-            data, version = self._writer.read_versioned(key)
+            data, version = cast("RemoteWriter", self._writer).read_versioned(key)
         self.counter.add("reads", key, len(data))
         return data, version
 

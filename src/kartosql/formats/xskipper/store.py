@@ -70,6 +70,7 @@ class Clauses:
         self._segment = segment
         self._filters = filters
         self._session = session
+        self._kinds = [kind for kind in KINDS if kind in session.kinds]
         self._found: dict[tuple[str, Leaf], pa.BooleanArray | None] = {}
         self._everything = repeated(True, segment.rows)
         self.asked: set[str] = set()  # the kinds of indexes that had an answer
@@ -77,15 +78,12 @@ class Clauses:
     def stages(self, condition: Predicate) -> list[tuple[str, pa.BooleanArray]]:
         """Return which rows are left after each kind of index was asked; a row that is left once more stays out."""
         left, found = self._everything, []
-        for number in range(len(KINDS)):
-            asked = KINDS[: number + 1]
-            if KINDS[number] not in self._session.kinds:
-                continue
-            passes = self._may_hold(condition, asked, left)
+        for number, kind in enumerate(self._kinds):
+            passes = self._may_hold(condition, self._kinds[: number + 1], left)
             if passes is not None:
                 left = pc.and_(left, passes)
-                self.asked |= {kind for (kind, _), flags in self._found.items() if flags is not None}
-            found.append((KINDS[number], left))
+                self.asked |= {asked for (asked, _), flags in self._found.items() if flags is not None}
+            found.append((kind, left))
         return found
 
     def _may_hold(self, condition: Predicate, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
@@ -102,12 +100,11 @@ class Clauses:
         return _joined(pc.and_, parts)
 
     def _leaf(self, leaf: Leaf, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
-        asked = [kind for kind in kinds if kind in self._session.kinds]
-        for kind in asked:
+        for kind in kinds:
             if (kind, leaf) not in self._found:
                 # Answers of filters hold for rows that are alive; from stage to stage there are fewer of them.
                 self._found[kind, leaf] = self._asked(kind, leaf, alive)
-        return _joined(pc.and_, [self._found[kind, leaf] for kind in asked])
+        return _joined(pc.and_, [self._found[kind, leaf] for kind in kinds])
 
     def _asked(self, kind: str, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
         if kind == PARTITION:
@@ -187,9 +184,9 @@ class Clauses:
             constants = leaf.values
         else:
             return None
-        type_ = self._type_of(index)
         if constants is None:
             return None
+        type_ = self._type_of(index)
         if type_ is None:
             return _untyped(constants)
         tests = as_tests(In(leaf.path, constants), type_, self._session.zone)
