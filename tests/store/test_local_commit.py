@@ -318,7 +318,8 @@ def test_a_step_that_fails_without_an_answer_is_an_unknown_outcome(local, monkey
         local = Store(local.url)
         local.single_writer = True
         local.require_conditional_put("u")
-    real = getattr(syscalls, "rename" if is_alone and step == "link" else step)
+    name = "rename" if is_alone and step == "link" else step
+    real = getattr(syscalls, name)
 
     def lost(*args):
         if str(args[-1]).endswith(".json"):
@@ -327,7 +328,7 @@ def test_a_step_that_fails_without_an_answer_is_an_unknown_outcome(local, monkey
             raise OSError(errno.EIO, "the server does not answer")
         real(*args)
 
-    monkeypatch.setattr(syscalls, real.__name__, lost)
+    monkeypatch.setattr(syscalls, name, lost)
     act = {
         "rename": lambda: local.put_if(DOC, b"new", version),
         "link": lambda: local.put_if("v.by-dataset-metadata.json", b"new", None),

@@ -9,7 +9,7 @@ import pytest
 from builders import write_cube, write_dataset
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.store import Entry, Store
+from kartosql.store import Entry, Store, syscalls
 from kartosql.store import store as store_module
 
 INT = {"x": "int64", "p": "int64", "v": "int64"}
@@ -385,7 +385,7 @@ def test_a_failed_put_leaves_the_old_bytes_and_no_rest(local, tmp_path, monkeypa
     def fail(*args):
         raise OSError("disk full")
 
-    monkeypatch.setattr(os, "replace", fail)
+    monkeypatch.setattr(syscalls, "rename", fail)
     with pytest.raises(StoreError, match="disk full") as e:
         local.put("u/a", b"new")
     assert e.value.code == "store-failed"

@@ -14,15 +14,13 @@ try:
 except ImportError:  # no such locks on Windows
     fcntl = None  # type: ignore[assignment]
 
+write, mkdir, link, unlink, rmdir = os.write, os.mkdir, os.link, os.unlink, os.rmdir
+rename = os.replace  # also in place of a file that has the name
+
 
 def create(path: str) -> int:
     """Make a new file for writing and return its descriptor; FileExistsError when there is one."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-
-
-def write(fd: int, data: bytes | memoryview) -> int:
-    """Write at least a part of ``data`` and return how many bytes."""
-    return os.write(fd, data)
 
 
 def fsync(fd: int) -> None:
@@ -48,31 +46,6 @@ def fsync_folder(path: str) -> None:
             raise
     finally:
         os.close(fd)
-
-
-def mkdir(path: str) -> None:
-    """Make one folder."""
-    os.mkdir(path)
-
-
-def link(source: str, target: str) -> None:
-    """Give a file a second name; FileExistsError when the name is taken."""
-    os.link(source, target)
-
-
-def rename(source: str, target: str) -> None:
-    """Give a file another name, in place of the file that had it."""
-    os.replace(source, target)
-
-
-def unlink(path: str) -> None:
-    """Remove a file."""
-    os.unlink(path)
-
-
-def rmdir(path: str) -> None:
-    """Remove an empty folder."""
-    os.rmdir(path)
 
 
 def try_lock(fd: int) -> bool:

@@ -154,7 +154,7 @@ def _read_head(read: Read, where: str) -> str:
             hint="Name the folder that holds refs, blocks and data.",
         ) from None
     text = data[:1024].decode("utf-8", "replace").strip()
-    if hashes.is_old_text(text):
+    if text.startswith("z"):
         raise FormatError(
             f"{where}: {HEAD} is written in base58, as before 2024; such blocks number their events differently",
             code="odf-too-old",

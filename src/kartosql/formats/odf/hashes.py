@@ -64,11 +64,6 @@ def check(data: bytes, what: str = "hash", *, code: int | None = None) -> bytes:
     return data
 
 
-def is_old_text(text: str) -> bool:
-    """Return whether a hash is written in base58, as blocks before 2024 were named."""
-    return text.startswith("z")
-
-
 def did_to_text(data: bytes) -> str:
     """Return the text of the id of a dataset."""
     return f"{DID}f{data.hex()}"
