@@ -606,6 +606,7 @@ class Mounts:
     def __init__(self, main: Store) -> None:
         self.main = main
         self.counter = main.counter
+        self.map = main.map
         self._mounted: WeakValueDictionary[str, Store] = WeakValueDictionary()
         self._admit: dict[str, WeakMethod[Callable[[Sequence[str]], None]]] = {}
         self._count = 0
@@ -681,10 +682,6 @@ class Mounts:
             own = [key[len(begin) :] for key in keys if key.startswith(begin)]
             if own and admit is not None:
                 admit(own)
-
-    def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
-        """Apply a function to all items concurrently and return the results in order."""
-        return self.main.map(function, items)
 
 
 Files = Store | Mounts  # what engines ask for files

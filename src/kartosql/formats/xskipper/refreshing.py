@@ -239,19 +239,18 @@ class _Parts:
         self.keys: list[str] = []
 
     def add(self, rows: pa.Table, *, bounds_are_exact: bool, reading: str | None) -> None:
-        held = self._held.setdefault((bounds_are_exact, reading), [])
+        how = bounds_are_exact, reading
+        held = self._held.setdefault(how, [])
         held.append(rows)
         if sum(t.nbytes for t in held) > PART_BYTES or sum(t.num_rows for t in held) > PART_ROWS:
             self._wait()
-            rows = self._taken(bounds_are_exact, reading)
-            self._writing = self.thread.submit(self._put, rows, bounds_are_exact, reading)
+            self._writing = self.thread.submit(self._put, pa.concat_tables(self._held.pop(how)), *how)
 
     def end(self) -> None:
         self._wait()
-        for exact, reading in list(self._held):
-            rows = self._taken(exact, reading)
-            if rows.num_rows:
-                self._put(rows, exact, reading)
+        for how, held in self._held.items():
+            if any(t.num_rows for t in held):
+                self._put(pa.concat_tables(held), *how)
 
     def hold(self) -> None:
         """Write a part file without rows, so that indexes outlast that there is no file to index."""
@@ -261,9 +260,6 @@ class _Parts:
         """Raise what went wrong with the part that was written meanwhile."""
         if self._writing is not None:
             self._writing.result()
-
-    def _taken(self, exact: bool, reading: str | None) -> pa.Table:
-        return pa.concat_tables(self._held.pop((exact, reading)))
 
     def _put(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
         self.keys.append(f"{self._folder}/{part_name()}")
