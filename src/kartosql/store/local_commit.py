@@ -138,14 +138,10 @@ class LocalWriter:
             raise PreconditionFailed(key)
         settled = settling(key, lambda: self._version(path) == expected)
         with self._temporary(key, data) as temp:
-            if self.checks_by_reading:
-                with settled:
-                    self._name(syscalls.rename, temp, path)
-                self._sync_committed(key)
-            elif expected is None:
+            if self.checks_by_reading or expected is None:
                 with settled:
                     try:
-                        self._name(syscalls.link, temp, path)
+                        self._name(syscalls.rename if self.checks_by_reading else syscalls.link, temp, path)
                     except FileExistsError:
                         raise PreconditionFailed(key) from None
                 self._sync_committed(key)
@@ -167,9 +163,7 @@ class LocalWriter:
             with self._locked(key, path) as fd:
                 if _content_version(fd) != expected:
                     raise PreconditionFailed(key)
-                with settling(key, lambda: self._version(path) == expected):
-                    syscalls.unlink(path)
-                self._sync_committed(key)
+                self._unlink(key, path, expected)
         except PreconditionFailed:
             if os.path.lexists(path):
                 raise
@@ -183,10 +177,13 @@ class LocalWriter:
             return
         if version != expected:
             raise PreconditionFailed(key)
+        self._unlink(key, path, expected)
+        self._remove_empty({os.path.dirname(path)})
+
+    def _unlink(self, key: str, path: str, expected: Version) -> None:
         with settling(key, lambda: self._version(path) == expected):
             syscalls.unlink(path)
         self._sync_committed(key)
-        self._remove_empty({os.path.dirname(path)})
 
     def _version(self, path: str) -> Version | None:
         try:

@@ -157,22 +157,9 @@ class RemoteWriter:
 
     # -- current state ----------------------------------------------------------------------
 
-    def details(self, prefix: str) -> dict[str, Detail]:
-        """Return size and time of every object whose key starts with ``prefix``."""
-        folder = prefix.rpartition("/")[0]
-        try:
-            self.fs.invalidate_cache()
-            rows: dict[str, Any] = self.fs.find(self.path(folder) if folder else self.root or "/", detail=True)
-        except FileNotFoundError:
-            return {}
-        found = {}
-        for path, info in sorted(rows.items()):
-            key = path[len(self.root) + 1 :]
-            if not key.startswith(prefix):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                found[key] = Detail(int(info.get("size") or 0), self._modified(path, info))
-        return found
+    def detail(self, key: str, info: dict[str, Any]) -> Detail:
+        """Return size and time of an object of which a listing told ``info``; raises FileNotFoundError."""
+        return Detail(int(info.get("size") or 0), self._modified(self.path(key), info))
 
     def _modified(self, path: str, info: dict[str, Any]) -> dt.datetime:
         times = (info.get(name) for name in _TIMES)
@@ -215,10 +202,6 @@ class _MemoryWriter(RemoteWriter):
         for key in keys:
             with _memory_lock:
                 self._delete_one(key)
-
-    def details(self, prefix: str) -> dict[str, Detail]:
-        with _memory_lock:  # no dictionary can be listed while others change it
-            return super().details(prefix)
 
     def now(self) -> dt.datetime:
         return dt.datetime.now(dt.timezone.utc)

@@ -282,7 +282,7 @@ class Store:
     def infos_below(self, prefix: str = "") -> dict[str, dict[str, Any]]:
         """Return every key below ``prefix`` with what the filesystem tells of it."""
         self.fs.invalidate_cache()
-        path = self.path(prefix) if prefix else self.root
+        path = self.path(prefix) if prefix else self.root or "/"
         found = self._listed(prefix, lambda: self.fs.find(path, detail=True)) or {}
         return {path[len(self.root) + 1 :]: info for path, info in found.items()}
 
@@ -517,7 +517,14 @@ class Store:
         check_key(f"{prefix}x", source=self.url)
         self.counter.add("lists")
         with self.failures(prefix, "list"):
-            return self._writer.details(prefix)
+            if self.is_local:
+                return cast("LocalWriter", self._writer).details(prefix)
+            found, writer = {}, cast("RemoteWriter", self._writer)
+            for key, info in sorted(self.infos_below(prefix.rpartition("/")[0]).items()):
+                if key.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):
+                        found[key] = writer.detail(key, info)
+            return found
 
     def now(self) -> dt.datetime:
         """Return the time by the clock of the store, which may not be that of this machine."""

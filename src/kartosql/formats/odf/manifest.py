@@ -341,29 +341,20 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z\Z")
 
 
-def _yaml_lines(value: dict[str, Any], indent: str = "") -> list[str]:
+def _yaml_lines(value: dict[str, Any] | list[Any], indent: str = "") -> list[str]:
     lines: list[str] = []
+    if isinstance(value, list):
+        for item in value:
+            is_nested = isinstance(item, dict | list) and item
+            inner = _yaml_lines(item, indent + "  ") if is_nested else [f"{indent}  {_yaml_scalar(item)}"]
+            lines += [f"{indent}- {inner[0][len(indent) + 2 :]}", *inner[1:]]
+        return lines
     for key, item in value.items():
         name = f"{indent}{_yaml_scalar(key)}:"
-        if isinstance(item, dict) and item:
-            lines += [name, *_yaml_lines(item, indent + "  ")]
-        elif isinstance(item, list) and item:
-            lines += [name, *_yaml_items(item, indent)]
+        if isinstance(item, dict | list) and item:
+            lines += [name, *_yaml_lines(item, indent + "  " if isinstance(item, dict) else indent)]
         else:
             lines.append(f"{name} {_yaml_scalar(item)}")
-    return lines
-
-
-def _yaml_items(items: list[Any], indent: str) -> list[str]:
-    lines: list[str] = []
-    for item in items:
-        if isinstance(item, dict) and item:
-            inner = _yaml_lines(item, indent + "  ")
-        elif isinstance(item, list) and item:
-            inner = _yaml_items(item, indent + "  ")
-        else:
-            inner = [f"{indent}  {_yaml_scalar(item)}"]
-        lines += [f"{indent}- {inner[0][len(indent) + 2 :]}", *inner[1:]]
     return lines
 
 

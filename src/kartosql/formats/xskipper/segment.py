@@ -127,7 +127,10 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
     for versions that are not known. ``source`` names the file.
     """
     found = {k: v for k, v in (footer or {}).items() if isinstance(k, bytes)}
-    described = _json(found.get(ROW_METADATA.encode()), source)
+    raw_schema = found.get(ROW_METADATA.encode())
+    described = None
+    if raw_schema is not None and len(raw_schema) <= MAX_JSON:
+        described = _json(raw_schema, source, "the schema in its footer is no JSON")
     fields = described.get("fields") if isinstance(described, dict) else None
     if not isinstance(fields, list) or len(fields) > MAX_FIELDS:
         raise _odd(source, "its footer holds no schema of Spark")
@@ -180,24 +183,18 @@ def _odd(source: str, problem: str) -> FormatError:
     )
 
 
-def _json(raw: bytes | None, source: str) -> Any:
-    if raw is None or len(raw) > MAX_JSON:
-        raise _odd(source, "its footer holds no schema of Spark")
+def _json(raw: bytes, source: str, problem: str) -> Any:
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
-        raise _odd(source, "the schema in its footer is no JSON") from None
+        raise _odd(source, problem) from None
 
 
 def _sizes(raw: bytes | None, source: str) -> list[int | None] | None:
-    if raw is None:
-        return None
-    try:
-        sizes = json.loads(raw)
-    except (ValueError, RecursionError):
-        sizes = None
-    if not isinstance(sizes, list) or not all(size is None or type(size) is int for size in sizes):
-        raise _odd(source, "the sizes in its footer are no list of numbers")
+    problem = "the sizes in its footer are no list of numbers"
+    sizes = None if raw is None else _json(raw, source, problem)
+    if raw is not None and not (isinstance(sizes, list) and all(s is None or type(s) is int for s in sizes)):
+        raise _odd(source, problem)
     return sizes
 
 

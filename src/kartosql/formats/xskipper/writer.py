@@ -52,7 +52,10 @@ _SPARK_NAMES = {
     pa.date32(): "date",
     **{pa.type_for_alias(name): name for name in ("float", "double", "string", "binary")},
 }
-_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)}
+_KEPT_AS = {
+    **{pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0)},
+    **{pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.date64(): pa.date32()},
+}
 TIME = pa.timestamp("us", "UTC")
 _GROUP_BYTES = 16 << 20
 
@@ -262,13 +265,7 @@ def value_type(type_: pa.DataType, index: str) -> pa.DataType | None:
     """Return the type in which an index keeps values of a column, None where it cannot be over such a column."""
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type
-    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        type_ = pa.string()
-    if pa.types.is_timestamp(type_):
-        type_ = TIME
-    if pa.types.is_date64(type_):
-        type_ = pa.date32()
-    type_ = _WIDER.get(type_, type_)
+    type_ = TIME if pa.types.is_timestamp(type_) else _KEPT_AS.get(type_, type_)
     if index == REGEX:
         return type_ if type_ == pa.string() else None
     if index == BLOOM:
