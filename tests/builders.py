@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write.files import file_columns
-from kartosql.write.layout import Layout
-from kartosql.write.sorting import arranged, folders, run_starts
+from kartosql.write.layout import Layout, arranged, folders, run_starts
 
 WRITE_ID = "0123456789abcdef" * 2
 SEED_FLAGS = {

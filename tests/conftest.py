@@ -20,7 +20,7 @@ import golden
 import tiers
 from kartosql.errors import UsageError
 from kartosql.store import Store
-from kartosql.write.retry import RetryPolicy
+from kartosql.write.document import RetryPolicy
 
 # A run does not hang on how busy the machine is, nor on luck. --hypothesis-profile=default looks for other examples.
 settings.register_profile(

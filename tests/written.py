@@ -8,11 +8,11 @@ from typing import Any
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write import cubes, datasets, files
+from kartosql.write.files import WriteOptions, Written
+from kartosql.write.files import write_rows as write_files
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import Layout
 from kartosql.write.operation import Operation
-from kartosql.write.rows import WriteOptions, Written
-from kartosql.write.rows import write_rows as write_files
 
 Summary = dict[str, int]
 

@@ -693,12 +693,12 @@ class Connection:
         Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders
         also ``no-metadata-folder``, ``encrypted-metadata``, and what is wrong with the metadata.
         """
-        from kartosql.statements import skipping
+        from kartosql.statements import upkeep
         from kartosql.write.skipping import specs
 
         self._session.check_writable()
         indexes = specs(minmax, valuelist, bloomfilter, regexvaluelist)
-        return skipping.create_index(self._session, table, indexes, spark)
+        return upkeep.create_skipping_index(self._session, table, indexes, spark)
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
         """Bring the skipping indexes of a table up to date, after writes of other programs.
@@ -706,18 +706,18 @@ class Connection:
         ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
         """
-        from kartosql.statements import skipping
+        from kartosql.statements import upkeep
 
-        return skipping.refresh_index(self._session, table, spark)
+        return upkeep.refresh_skipping_index(self._session, table, spark)
 
     def drop_skipping_index(self, table: str) -> dict[str, Any]:
         """Drop all skipping indexes of a table, and return how many ``files`` these were; of a cube by dataset.
 
         Raises ``unknown-table`` and ``not-indexed``.
         """
-        from kartosql.statements import skipping
+        from kartosql.statements import upkeep
 
-        return skipping.drop_index(self._session, table)
+        return upkeep.drop_skipping_index(self._session, table)
 
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
         """Look for what is wrong with a cube or a dataset, and return what was found.
@@ -751,9 +751,9 @@ class Connection:
         ``recorded``. A broken history is put aside and a new one begun. Raises ``unknown-table``,
         and what commits raise.
         """
-        from kartosql.statements import schemas
+        from kartosql.statements import upkeep
 
-        return schemas.record_schema(self._session, table)
+        return upkeep.record_schema(self._session, table)
 
     def export_schema_history(self, table: str, target: str | os.PathLike[str] | Store) -> dict[str, Any]:
         """Write the schema history of a dataset as a chain that other tools of Open Data Fabric read.
@@ -762,9 +762,9 @@ class Connection:
         ``head``, the hash of the last block, and the number of ``blocks``. Raises ``unknown-table``,
         ``no-schema-history``, ``broken-schema-history`` and ``dataset-exists``.
         """
-        from kartosql.statements import schemas
+        from kartosql.statements import upkeep
 
-        return schemas.export_history(self._session, table, target)
+        return upkeep.export_history(self._session, table, target)
 
     def export_odf(
         self,
@@ -781,9 +781,9 @@ class Connection:
         is the time of writing. Raises ``dataset-exists``, ``unknown-column``, ``invalid-argument``,
         ``invalid-data``, ``null-in-key`` and ``odf-invalid-schema``.
         """
-        from kartosql.statements import schemas
+        from kartosql.statements import upkeep
 
-        return schemas.export_odf(self._session, data, target, primary_key, event_time)
+        return upkeep.export_odf(self._session, data, target, primary_key, event_time)
 
 
 def _where(target: Any) -> Any:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kartosql.sources.registry import Attachments
+    from kartosql.write.files import WriteProgress
     from kartosql.write.operation import Operation
-    from kartosql.write.rows import WriteProgress
 
     Tell = Callable[[WriteProgress], None]
 
@@ -132,8 +132,8 @@ class Session:
         spark: Any = None,
     ) -> Operation:
         """Begin a write, the ``name`` of which other writers will read if they lose against it."""
+        from kartosql.write.layout import SpillingSorter
         from kartosql.write.operation import Operation
-        from kartosql.write.sorting import SpillingSorter
 
         self.check_writable()
         return Operation(

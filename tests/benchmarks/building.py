@@ -21,8 +21,7 @@ import pyarrow as pa
 from kartosql.store import Store
 from kartosql.write import files, indexing
 from kartosql.write.inputs import open_rows
-from kartosql.write.layout import Layout
-from kartosql.write.sorting import SpillingSorter
+from kartosql.write.layout import Layout, SpillingSorter
 from tests.benchmarks.ratios import HEAD, Figure, in_turns, row
 from tests.written import write_rows
 

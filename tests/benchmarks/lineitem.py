@@ -18,9 +18,8 @@ import pyarrow as pa
 import kartosql
 from kartosql.store import Store
 from kartosql.write.inputs import open_rows
-from kartosql.write.layout import Layout
+from kartosql.write.layout import Layout, run_starts
 from kartosql.write.operation import Operation
-from kartosql.write.sorting import run_starts
 from tests.written import build_cube, write_dataset
 
 FILE_COUNTS = {"lineitem_few": 1_000, "lineitem_many": 10_000}

@@ -29,7 +29,7 @@ import pyarrow as pa
 import kartosql
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import indexing
+from kartosql.write import files, indexing
 from kartosql.write.indexing import read_index
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
@@ -153,7 +153,7 @@ def tally(
     store = Store(url, options)
     table = Snapshot(store).dataset(DATASET).tables["table"]
     told = indexing.flat(read_index(store, table.indices["i"].key, "i"), "i", pa.string())
-    true = indexing.pairs_of_files(store, table, table.labels, "i")
+    true = files.pairs_of_files(store, table, table.labels, "i")
     in_index = Counter(zip(told["value"].to_pylist(), told["label"].to_pylist(), strict=True))
     in_files = Counter(zip(true["value"].to_pylist(), true["label"].to_pylist(), strict=True))
     return Tally(

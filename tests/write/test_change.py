@@ -15,7 +15,7 @@ OLD = DatasetDocument(
 
 
 def _apply(document=OLD, removed=(), **options) -> DatasetDocument:
-    return apply(document, Change("d", "change", **options), frozenset(removed), {}, "now")
+    return apply(document, Change("d", "change", **options), frozenset(removed), "now")
 
 
 def _entries(*labels: str) -> dict[str, dict[str, str]]:

@@ -25,8 +25,8 @@ from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
+from kartosql.write.document import RetryPolicy
 from kartosql.write.recovery import read_head
-from kartosql.write.retry import RetryPolicy
 from write import rivals
 from write.rivals import QUICK, adding, content, in_partition, values
 

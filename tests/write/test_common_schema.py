@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.formats.kartothek.schema import read_schema
-from kartosql.write.schema import common_schema, schema_bytes
+from kartosql.write.change import common_schema, schema_bytes
 
 
 def test_partition_keys_come_first_and_the_rest_by_code_point():

@@ -13,8 +13,8 @@ from kartosql import Cube
 from kartosql.errors import ConcurrentCommit, FormatError, KartosqlError, KartosqlWarning, UsageError
 from kartosql.store import Store
 from kartosql.write.compact import compact
+from kartosql.write.layout import SpillingSorter
 from kartosql.write.operation import Operation
-from kartosql.write.sorting import SpillingSorter
 
 CUBE = Cube("c", ["x", "y"], ["p"], index_columns="i")
 

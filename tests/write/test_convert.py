@@ -11,8 +11,8 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError, UsageError
+from kartosql.write.change import common_schema, widen
 from kartosql.write.inputs import converted, may_become, open_rows
-from kartosql.write.schema import common_schema, widen
 
 # The stored types, as columns of one dataset.
 TARGETS = {

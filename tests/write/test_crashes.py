@@ -18,9 +18,9 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import cubes, datasets
 from kartosql.write.check import check
+from kartosql.write.document import RetryPolicy
 from kartosql.write.operation import Operation
 from kartosql.write.removal import Removal
-from kartosql.write.retry import RetryPolicy
 
 CUBE = Cube("c", "x", "p", index_columns="i")
 SEED = pa.table({"x": [1, 2], "p": ["a", "b"], "i": ["u", "v"], "v": [10, 20]})

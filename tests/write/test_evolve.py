@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import builders
+from kartosql.write.change import HeadMoved, heal
 from kartosql.write.document import read_raw
-from kartosql.write.schema import HeadMoved, heal
 
 KEY = "d/table/_common_metadata"
 FIRST, SECOND = (builders.schema_bytes({"x": type_}) for type_ in (pa.int64(), pa.string()))

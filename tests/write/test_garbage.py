@@ -17,9 +17,9 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.commit import commit, commit_all
-from kartosql.write.garbage import collect
-from kartosql.write.marks import MIN_GRACE, Marks, keep, marks_key, put_marks, read_marks
+from kartosql.write.document import MIN_GRACE, GarbageMarks, garbage_key, put_garbage, read_garbage, unmark_garbage
 from kartosql.write.recovery import read_head
+from kartosql.write.removal import collect
 from write import rivals
 from write.rivals import QUICK, adding, in_partition, values
 from written import build_cube
@@ -83,7 +83,7 @@ def test_a_file_that_nothing_refers_to_is_marked_first_and_removed_a_grace_perio
     assert made.read(key) == b"x" * 7
     clock.ahead = GRACE + dt.timedelta(minutes=1)
     assert [(g.key, g.removed) for g in gc(made)] == [(key, True)]
-    assert below(made) == sorted([*before, marks_key("d")])
+    assert below(made) == sorted([*before, garbage_key("d")])
     assert gc(made) == []
     assert values(made, "d") == ["a", "b"]
 
@@ -125,7 +125,7 @@ def test_a_dry_run_changes_nothing(made, clock):
     assert [g.removed for g in gc(made, dry_run=True)] == [False]
     gc(made)
     marked = {k: made.read(k) for k in made.list_below("d/")}
-    assert set(marked) - set(before) == {marks_key("d")}
+    assert set(marked) - set(before) == {garbage_key("d")}
     clock.ahead = 2 * GRACE
     (found,) = gc(made, dry_run=True)
     assert found.due < clock.now(made)
@@ -165,7 +165,7 @@ def test_files_of_all_tables_are_referred_to(tmp_path, clock):
         con.create_dataset("d", tables, partition_on="p")
         before = below(con.store)
         assert clean(con.store, clock) == []
-        assert below(con.store) in (before, sorted([*before, marks_key("d")]))
+        assert below(con.store) in (before, sorted([*before, garbage_key("d")]))
 
 
 def test_what_a_crashed_build_left_is_removed_and_its_folder_too(store, clock):
@@ -195,7 +195,7 @@ def test_metadata_that_cannot_be_read_keep_everything(made, clock):
         gc(made, "d", "e")
     assert e.value.code == "invalid-metadata"
     assert made.read(key)
-    assert there in read_marks(made, "e").since
+    assert there in read_garbage(made, "e").since
 
 
 def test_datasets_of_other_names_are_not_touched(tmp_path, clock):
@@ -298,7 +298,7 @@ def test_what_a_crash_leaves_of_a_change_of_several_datasets_is_gone_after_the_g
                 needed = {e["files"]["table"] for e in document["partitions"].values()} | set(
                     document.get("indices", {}).values()
                 )
-                left = set(below(store, uuid)) - needed - {marks_key(uuid), f"{uuid}/table/_common_metadata"}
+                left = set(below(store, uuid)) - needed - {garbage_key(uuid), f"{uuid}/table/_common_metadata"}
                 assert not left, (at, when)
 
 
@@ -412,11 +412,11 @@ def test_a_cleanup_that_dies_in_the_middle_is_finished_by_the_next(made, clock, 
 
 
 def test_files_on_the_list_that_are_being_removed_cannot_be_kept(made):
-    put_marks(made, "d", Marks({"d/a": dt.datetime.now(dt.timezone.utc)}, frozenset({"d/b"})))
-    keep(made, "d", {"d/a"})
-    assert read_marks(made, "d").since == {}
+    put_garbage(made, "d", GarbageMarks({"d/a": dt.datetime.now(dt.timezone.utc)}, frozenset({"d/b"})))
+    unmark_garbage(made, "d", {"d/a"})
+    assert read_garbage(made, "d").since == {}
     with pytest.raises(CommitError) as e:
-        keep(made, "d", {"d/b"})
+        unmark_garbage(made, "d", {"d/b"})
     assert e.value.code == "commit-expired"
 
 
@@ -430,7 +430,7 @@ def test_files_on_the_list_that_are_being_removed_cannot_be_kept(made):
     ],
 )
 def test_a_damaged_list_is_named(made, data):
-    made.put(marks_key("d"), data)
+    made.put(garbage_key("d"), data)
     with pytest.raises(FormatError) as e:
         gc(made)
     assert "garbage.json" in e.value.message
@@ -439,9 +439,9 @@ def test_a_damaged_list_is_named(made, data):
 def test_the_list_says_what_it_is(made):
     key = orphan(made)
     gc(made)
-    stored = json.loads(made.read(marks_key("d")))
+    stored = json.loads(made.read(garbage_key("d")))
     assert list(stored["marked"]) == [key]
-    assert replace(read_marks(made, "d"), version=None).removing == frozenset()
+    assert replace(read_garbage(made, "d"), version=None).removing == frozenset()
 
 
 def test_the_schema_of_a_dropped_dataset_stays_where_deletes_have_no_condition(cube, clock, monkeypatch):

@@ -14,8 +14,8 @@ from kartosql.errors import FormatError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import indexing
-from kartosql.write.files import parquet_bytes
-from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of, pairs_of_files
+from kartosql.write.files import pairs_of_files, parquet_bytes
+from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from written import write_dataset, write_rows

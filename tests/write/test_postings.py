@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.write.indexing import Postings, unique_values
-from kartosql.write.sorting import SpillingSorter
+from kartosql.write.layout import SpillingSorter
 
 
 @pytest.mark.parametrize(

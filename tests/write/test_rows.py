@@ -11,11 +11,10 @@ import pytest
 import kartosql
 from kartosql.errors import StoreError, UsageError
 from kartosql.formats.kartothek.naming import write_id
-from kartosql.write import rows as rows_module
+from kartosql.write import files
+from kartosql.write.files import WriteProgress, discard
 from kartosql.write.inputs import open_rows
-from kartosql.write.layout import Layout
-from kartosql.write.rows import WriteProgress, discard
-from kartosql.write.sorting import SpillingSorter
+from kartosql.write.layout import Layout, SpillingSorter
 from written import write_rows
 
 CUBE = Layout("c++seed", "seed", ("p",), ("p", "x"), ("x", "i"), ("p", "x", "i"))
@@ -53,8 +52,8 @@ def stored(store, uuid="c++seed") -> set[str]:
 @pytest.fixture
 def streamed(monkeypatch):
     """Let partitions count as large, and streams as larger than memory, from few rows on."""
-    monkeypatch.setattr(rows_module, "MIN_FLUSH_BYTES", 20_000)
-    monkeypatch.setattr("kartosql.write.sorting.MIN_MEMORY", 100_000)
+    monkeypatch.setattr(files, "MIN_FLUSH_BYTES", 20_000)
+    monkeypatch.setattr("kartosql.write.layout.MIN_MEMORY", 100_000)
     monkeypatch.setattr("kartosql.write.inputs.PIECE_BYTES", 50_000)
 
 

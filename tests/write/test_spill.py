@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from kartosql.errors import StoreError
-from kartosql.write import sorting
-from kartosql.write.sorting import SpillingSorter
+from kartosql.write import layout
+from kartosql.write.layout import SpillingSorter
 
 MEMORY = 64_000_000
 
@@ -20,8 +20,8 @@ MEMORY = 64_000_000
 def runs(request, monkeypatch):
     """Let each sort be of one run in memory's size, and of many with few rows in a batch."""
     if request.param:
-        monkeypatch.setattr(sorting, "MAX_RUN_BYTES", 30_000)
-        monkeypatch.setattr(sorting, "BATCH_BYTES", 1_000)
+        monkeypatch.setattr(layout, "MAX_RUN_BYTES", 30_000)
+        monkeypatch.setattr(layout, "BATCH_BYTES", 1_000)
     return request.param
 
 
@@ -115,7 +115,7 @@ def test_pieces_stay_small_however_many_rows_there_are(monkeypatch, runs):
         found = list(SpillingSorter().sort(pieces(table), table.schema, ["k"], 400_000))
         assert pa.concat_tables(found)["k"].to_pylist() == sorted(keys)
         limit = 30_000 if runs else 100_000
-        assert max(piece.nbytes for piece in found) < 3 * limit + (0 if runs else sorting.BATCH_BYTES * 40)
+        assert max(piece.nbytes for piece in found) < 3 * limit + (0 if runs else layout.BATCH_BYTES * 40)
 
 
 def test_files_stand_in_the_folder_asked_for_and_go(tmp_path):
@@ -161,7 +161,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sorting.pa, "OSFile", full)
+    monkeypatch.setattr(layout.pa, "OSFile", full)
     with pytest.raises(StoreError) as e:
         sort(pa.table({"k": [2, 1]}), ["k"], temp_directory=str(tmp_path))
     assert e.value.code == "disk-full"

@@ -13,8 +13,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.kartothek.naming import write_id
 from kartosql.store import Store
 from kartosql.write.inputs import open_rows
-from kartosql.write.layout import Layout
-from kartosql.write.sorting import run_starts
+from kartosql.write.layout import Layout, run_starts
 from written import write_rows
 
 

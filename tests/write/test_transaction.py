@@ -17,8 +17,8 @@ from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown
 from kartosql.write.change import Change
 from kartosql.write.commit import commit, commit_all
+from kartosql.write.document import RetryPolicy
 from kartosql.write.recovery import finish, read_head
-from kartosql.write.retry import RetryPolicy
 from write import rivals
 from write.rivals import QUICK, adding, in_partition, values
 

@@ -7,7 +7,7 @@ import pytest
 
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek.schema import read_schema
-from kartosql.write.schema import common_schema, schema_bytes, widen
+from kartosql.write.change import common_schema, schema_bytes, widen
 
 
 def stored(schema: pa.Schema, partition_on=("p",)) -> pa.Schema:

@@ -166,8 +166,8 @@ if __name__ == "__main__":
     import kartosql.write.compact
     import kartosql.write.copy
     import kartosql.write.cubes
-    import kartosql.write.garbage
     import kartosql.write.odf
+    import kartosql.write.removal
     import kartosql.write.skipping
 
     serve()

@@ -21,7 +21,7 @@ from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.store import Store
 from kartosql.write import commit as commits
-from kartosql.write.retry import RetryPolicy
+from kartosql.write.document import RetryPolicy
 from lossy_files import FATES, WRITES, Fault, LossyFiles, copy_store
 from write.test_crashes import check_indices, rows_of
 from writing import operations

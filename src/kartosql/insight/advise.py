@@ -43,7 +43,7 @@ from kartosql.text.sizes import counted, human_bytes, percent
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.files import ROW_GROUP_ROWS
-from kartosql.write.sorting import is_index_type
+from kartosql.write.layout import is_index_type
 
 MAX_FILES = 32  # into which is looked for one condition
 MAX_BYTES = 256_000_000  # of the columns of a condition

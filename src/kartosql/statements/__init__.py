@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kartosql.result import Query
 from kartosql.session import Request
-from kartosql.sql import Attach, Detach, Inspect, Reset, Set, Statement
-from kartosql.sql.statements import VerifyData, Write
+from kartosql.sql import Inspect, Statement
+from kartosql.sql.statements import Write
 
 
 def run(request: Request, statement: Statement) -> Query:
@@ -18,14 +18,6 @@ def run(request: Request, statement: Statement) -> Query:
         from kartosql.statements.write import write
 
         return write(request, statement)
-    if isinstance(statement, Attach | Detach | VerifyData):
-        from kartosql.statements.attach import attach
+    from kartosql.statements.catalog import answer
 
-        return attach(request, statement)
-    from kartosql.statements import catalog
-
-    return (
-        catalog.set_or_reset(request, statement)
-        if isinstance(statement, Set | Reset)
-        else catalog.answer(request, statement)
-    )
+    return answer(request, statement)

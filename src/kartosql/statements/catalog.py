@@ -1,4 +1,4 @@
-"""SHOW, DESCRIBE, SET and RESET."""
+"""SHOW, DESCRIBE, SET and RESET; ATTACH, DETACH and VERIFY of what is attached."""
 
 from __future__ import annotations
 
@@ -6,43 +6,56 @@ import contextlib
 import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError, SqlError
+from kartosql.errors import KartosqlError, SqlError, UsageError
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.resolve import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.result import Query
 from kartosql.session import Request, Session
 from kartosql.settings import SETTINGS, Settings, find
-from kartosql.sql import Describe, Reset, Set, Show, Statement
+from kartosql.sql import Attach, Describe, Detach, Reset, Set, Show, Statement
+from kartosql.sql.statements import VerifyData
 from kartosql.store import Files
 from kartosql.tables.names import Tables, quote_if_needed
 from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
 
-_STRINGS = pa.list_(pa.string())
+if TYPE_CHECKING:
+    from kartosql.sources.indexing import FolderIndexes
+
+
+_TEXT, _TEXTS, _COUNT = pa.string(), pa.list_(pa.string()), pa.int64()
 
 
 def answer(request: Request, statement: Statement) -> Query:
-    """Answer SHOW or DESCRIBE."""
+    """Answer SHOW or DESCRIBE, or set, attach, detach or verify something."""
     session = request.session
     if isinstance(statement, Describe) and statement.query is not None:
         return Query(describe_schema(request.query(statement.query).schema))
     request.refuse_parameters()
-    tables_now = session.tables()
+    if isinstance(statement, Set | Reset):
+        return Query(_set_or_reset(session, statement))
+    if isinstance(statement, Attach):
+        return Query(_attach(session, statement))
+    if isinstance(statement, Detach):
+        return Query(_detach(session, statement))
+    if isinstance(statement, VerifyData):
+        return Query(_verify(session, statement))
+    known = session.tables()
     if isinstance(statement, Show):
-        return Query(_show(session, statement, tables_now))
+        return Query(_show(session, statement, known))
     assert isinstance(statement, Describe)
     assert statement.target is not None
-    source = tables_now.find(statement.target, statement.span, statement.text)
+    source = known.find(statement.target, statement.span, statement.text)
     if statement.version is None and statement.as_of is None:
         return Query(describe(source))
     from kartosql.schema_log import schema_at
 
-    return Query(describe_schema(schema_at(source, tables_now.snapshot, statement.version, statement.as_of)))
+    return Query(describe_schema(schema_at(source, known.snapshot, statement.version, statement.as_of)))
 
 
 def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
@@ -92,10 +105,9 @@ def _attached_tables(
     return found
 
 
-def set_or_reset(request: Request, statement: Set | Reset) -> Query:
+def _set_or_reset(session: Session, statement: Set | Reset) -> pa.Table:
     """Set a setting, or give it back the value that the owner gave it; on a read-only connection only narrower."""
-    request.refuse_parameters()
-    session, name = request.session, statement.name
+    name = statement.name
     value = statement.value if isinstance(statement, Set) else None
     if not find(name).in_sql:
         raise SqlError(f"The setting {name!r} is given to connect() only.", code="not-allowed", sql=statement.text)
@@ -105,7 +117,67 @@ def set_or_reset(request: Request, statement: Set | Reset) -> Query:
         session.settings.narrow(name, value)
     else:
         session.settings.set(name, value)
-    return Query(settings(session.settings, [name]))
+    return settings(session.settings, [name])
+
+
+def _attach(session: Session, statement: Attach) -> pa.Table:
+    options = dict(statement.options)
+    session.attachments.attach(
+        statement.url,
+        statement.name,
+        options.pop("type"),
+        options,
+        is_taken=session.tables().is_taken,
+        replace=statement.replace,
+        if_not_exists=statement.if_not_exists,
+    )
+    return attached([e for n, e in session.attachments.entries.items() if n == statement.name])
+
+
+def _detach(session: Session, statement: Detach) -> pa.Table:
+    if not session.settings["attach"]:
+        raise SqlError("Statements of this connection may not detach.", code="not-allowed", sql=statement.text)
+    try:
+        done = session.attachments.detach(statement.name, if_exists=statement.if_exists)
+    except SqlError as e:
+        e.span, e.sql = statement.span, statement.text
+        raise
+    return pa.table({"name": [statement.name], "detached": [done]})
+
+
+def _verify(session: Session, statement: VerifyData) -> pa.Table:
+    """Return what was checked of what is attached: block, kind, name, check, result, note."""
+    found = session.attachments.find(statement.target) if session.attached is not None else None
+    checks = getattr(found, "verify", None)
+    if checks is None:
+        session.tables().find(statement.target, statement.span, statement.text)
+        raise SqlError(
+            f"{'.'.join(statement.target)!r} has no hashes to verify.",
+            code="not-supported",
+            hint="VERIFY name checks ODF datasets that are attached, VERIFY SELECT ... the answer of a query.",
+            span=statement.span,
+            sql=statement.text,
+        )
+    rows = [(c.number, c.kind, c.name, c.check, c.result, c.note) for c in checks()]
+    return _table(rows, block=_COUNT, kind=_TEXT, name=_TEXT, check=_TEXT, result=_TEXT, note=_TEXT)
+
+
+def indexes_of_folder(session: Session, name: str, spark: Any = None) -> FolderIndexes | None:
+    """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
+    found = session.attachments.find((name,)) if session.attached is not None and isinstance(name, str) else None
+    if found is None:
+        return None
+    if spark:
+        raise UsageError(f"{name!r} is attached: Spark indexes the files of datasets only.", hint="Leave out spark=.")
+    indexes = getattr(found, "skipping_indexes", None)
+    if indexes is None:
+        raise UsageError(
+            f"{name!r} is attached, and what is attached can only be read.",
+            code="unknown-table",
+            hint="Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store.",
+        )
+    made: FolderIndexes = indexes()
+    return made
 
 
 def _table(rows: Iterable[Sequence[Any]], /, **columns: pa.DataType) -> pa.Table:
@@ -118,30 +190,23 @@ def settings(values: Settings, names: Iterable[str]) -> pa.Table:
     """Return settings with their values: name, value, about."""
     found = [find(n) for n in names]
     rows = [(s.name, None if values[s.name] is None else redacted(str(values[s.name])), s.about) for s in found]
-    return _table(rows, name=pa.string(), value=pa.string(), about=pa.string())
+    return _table(rows, name=_TEXT, value=_TEXT, about=_TEXT)
 
 
 def cubes(snapshot: Snapshot) -> pa.Table:
     """Return the cubes of a store, one row each."""
-    rows = [
-        (
-            name,
-            cube.seed_dataset,
-            list(cube.dimension_columns),
-            list(cube.partition_columns),
-            sorted(cube.index_columns),
-            snapshot.names(name),
-        )
-        for name, cube in snapshot.cubes().items()
-    ]
+    rows = []
+    for name, cube in snapshot.cubes().items():
+        columns = (list(cube.dimension_columns), list(cube.partition_columns), sorted(cube.index_columns))
+        rows.append((name, cube.seed_dataset, *columns, snapshot.names(name)))
     return _table(
         rows,
-        cube=pa.string(),
-        seed_dataset=pa.string(),
-        dimension_columns=_STRINGS,
-        partition_columns=_STRINGS,
-        index_columns=_STRINGS,
-        datasets=_STRINGS,
+        cube=_TEXT,
+        seed_dataset=_TEXT,
+        dimension_columns=_TEXTS,
+        partition_columns=_TEXTS,
+        index_columns=_TEXTS,
+        datasets=_TEXTS,
     )
 
 
@@ -159,7 +224,7 @@ def tables(known: Tables, attached: Iterable[tuple[tuple[str, ...], str]] = ()) 
     rows += [(quote_if_needed(uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members]
     rows += [(quote_if_needed(name), "registered") for name in known.registered]
     rows += [(".".join(map(quote_if_needed, name)), kind) for name, kind in attached]
-    return _table(rows, table=pa.string(), kind=pa.string())
+    return _table(rows, table=_TEXT, kind=_TEXT)
 
 
 def attached(entries: Iterable[Any]) -> pa.Table:
@@ -169,7 +234,7 @@ def attached(entries: Iterable[Any]) -> pa.Table:
         shown = ((n, dict.fromkeys(v, HIDDEN) if n.lower() == "metadata_keys" else v) for n, v in entry.options.items())
         options = redacted(", ".join(f"{name.upper()} {value!r}" for name, value in sorted(shown)))
         rows.append((entry.name, entry.type, redacted(entry.url), options or None))
-    return _table(rows, name=pa.string(), type=pa.string(), url=pa.string(), options=pa.string())
+    return _table(rows, name=_TEXT, type=_TEXT, url=_TEXT, options=_TEXT)
 
 
 def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, Table | KartosqlError]] = ()) -> pa.Table:
@@ -194,13 +259,7 @@ def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, Table | KartosqlE
             table = source.parts[0].table
             rows.append((name, [name], list(table.partition_keys), len(table.files), [], None))
     return _table(
-        rows,
-        dataset=pa.string(),
-        tables=_STRINGS,
-        partition_keys=_STRINGS,
-        files=pa.int64(),
-        indexes=_STRINGS,
-        problem=pa.string(),
+        rows, dataset=_TEXT, tables=_TEXTS, partition_keys=_TEXTS, files=_COUNT, indexes=_TEXTS, problem=_TEXT
     )
 
 
@@ -211,26 +270,17 @@ def members(source: Table, store: Files) -> pa.Table:
         table = part.table
         role = "seed" if source.cube and part.name == source.cube.seed_dataset else "enrichment"
         payload = [c for c in part.columns if c not in part.join_key]
-        rows.append(
-            (
-                part.name,
-                role if part.join_key else "dataset",
-                list(part.join_key),
-                list(table.partition_keys),
-                payload,
-                sorted(table.indices),
-                len(table.files),
-            )
-        )
+        columns = (list(part.join_key), list(table.partition_keys), payload, sorted(table.indices))
+        rows.append((part.name, role if part.join_key else "dataset", *columns, len(table.files)))
     return _table(
         rows,
-        dataset=pa.string(),
-        role=pa.string(),
-        join_key=_STRINGS,
-        partition_keys=_STRINGS,
-        payload_columns=_STRINGS,
-        indexes=_STRINGS,
-        files=pa.int64(),
+        dataset=_TEXT,
+        role=_TEXT,
+        join_key=_TEXTS,
+        partition_keys=_TEXTS,
+        payload_columns=_TEXTS,
+        indexes=_TEXTS,
+        files=_COUNT,
     )
 
 
@@ -244,7 +294,7 @@ def describe(source: Table) -> pa.Table:
         kinds = [_index(source, column), *skipping.get(part.name if part else "", {}).get(column.lower(), ())]
         index = ", ".join(k for k in kinds if k is not None) or None
         rows.append((column, _type_name(type_), _role(source, column), part.name if part else None, index))
-    return _table(rows, column=pa.string(), type=pa.string(), role=pa.string(), dataset=pa.string(), index=pa.string())
+    return _table(rows, column=_TEXT, type=_TEXT, role=_TEXT, dataset=_TEXT, index=_TEXT)
 
 
 def _type_name(type_: pa.DataType) -> str:
@@ -281,7 +331,7 @@ def _index(source: Table, column: str) -> str | None:
 
 def describe_schema(schema: pa.Schema) -> pa.Table:
     """Return the columns of a query: name and type."""
-    return _table([(f.name, str(f.type)) for f in schema], column=pa.string(), type=pa.string())
+    return _table([(f.name, str(f.type)) for f in schema], column=_TEXT, type=_TEXT)
 
 
 def partitions(source: Table, store: Files) -> pa.Table:
@@ -295,7 +345,7 @@ def partitions(source: Table, store: Files) -> pa.Table:
         for at, row in enumerate(values.tuples):
             shown = ", ".join(f"{k} = {_value(v, t)}" for k, v, t in zip(values.keys, row, values.types, strict=True))
             rows.append((part.name, shown or None, counts.get(at, 0)))
-    return _table(rows, dataset=pa.string(), partition=pa.string(), files=pa.int64())
+    return _table(rows, dataset=_TEXT, partition=_TEXT, files=_COUNT)
 
 
 def _value(value: Any, type_: pa.DataType) -> str:
@@ -311,7 +361,7 @@ def indexes(source: Table, store: Files) -> pa.Table:
         for part in source.parts
         for column, index in sorted(part.table.indices.items())
     ]
-    return _table(rows, dataset=pa.string(), column=pa.string(), type=pa.string(), key=pa.string())
+    return _table(rows, dataset=_TEXT, column=_TEXT, type=_TEXT, key=_TEXT)
 
 
 def skipping(source: Table, store: Files) -> pa.Table:
@@ -323,8 +373,8 @@ def skipping(source: Table, store: Files) -> pa.Table:
             for index in indexes:
                 parameters = ", ".join(f"{k.rpartition('.')[2]} = {v}" for k, v in sorted(index.params.items()))
                 rows.append((part.name, index.name, index.shown, parameters, known, len(part.table.files)))
-    types = dict.fromkeys(("dataset", "index", "column", "parameters"), pa.string())
-    return _table(rows, **types, indexed_files=pa.int64(), files=pa.int64())
+    types = dict.fromkeys(("dataset", "index", "column", "parameters"), _TEXT)
+    return _table(rows, **types, indexed_files=_COUNT, files=_COUNT)
 
 
 def metadata(source: Table, store: Files) -> pa.Table:
@@ -334,7 +384,7 @@ def metadata(source: Table, store: Files) -> pa.Table:
         for part in source.parts
         for key, value in sorted(users_metadata(part.table.metadata).items())
     ]
-    found = _table(rows, dataset=pa.string(), key=pa.string(), value=pa.string())
+    found = _table(rows, dataset=_TEXT, key=_TEXT, value=_TEXT)
     return found if len(source.parts) > 1 else found.drop_columns("dataset")
 
 
@@ -345,7 +395,7 @@ def files(source: Table, store: Files) -> pa.Table:
         sizes = store.map(lambda key: _size(store, key), part.table.files)
         for at, (label, size) in enumerate(zip(part.table.labels, sizes, strict=True)):
             rows.append((part.name, label, part.table.display_name(at), size))
-    return _table(rows, dataset=pa.string(), label=pa.string(), key=pa.string(), bytes=pa.int64())
+    return _table(rows, dataset=_TEXT, label=_TEXT, key=_TEXT, bytes=_COUNT)
 
 
 def _size(store: Files, key: str) -> int | None:
@@ -372,15 +422,7 @@ def stats(source: Table, store: Files) -> pa.Table:
         found = collect_stats(store, part.table)
         numbers = (found[name] for name in ("partitions", "files", "rows", "blobsize"))
         rows.append((part.name, *numbers, _created(part.table)))
-    return _table(
-        rows,
-        dataset=pa.string(),
-        partitions=pa.int64(),
-        files=pa.int64(),
-        rows=pa.int64(),
-        bytes=pa.int64(),
-        created=pa.string(),
-    )
+    return _table(rows, dataset=_TEXT, partitions=_COUNT, files=_COUNT, rows=_COUNT, bytes=_COUNT, created=_TEXT)
 
 
 def _created(table: FileTable) -> str | None:

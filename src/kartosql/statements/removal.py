@@ -79,9 +79,8 @@ def removal_where(
 ) -> Removal | None:
     """Return what ``query``, ``FROM t WHERE condition``, removes; None if it holds for no partition at all.
 
-    The condition is evaluated once per combination of partition values, and NULL keeps rows.
-    A dataset that is not partitioned by all of the columns named keeps its rows. Raises what
-    ``condition_columns`` raises.
+    The condition is evaluated once per combination of partition values, and NULL keeps rows. A dataset that is not
+    partitioned by all of the columns named keeps its rows. Raises what ``condition_columns`` raises.
     """
     if query.tree is None:
         table_names(query.text)  # the engine says what is wrong with the text

@@ -1,110 +1,127 @@
-"""COPY, COMPACT, CLEANUP and CHECK: what keeps cubes and datasets in order."""
+"""The statements that few sessions run, and the calls that do the same: upkeep, skipping indexes, schemas, exports."""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
+from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.resolve import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.session import Session
+from kartosql.formats.xskipper.naming import spelled
+from kartosql.result import Query
+from kartosql.schema_log import blocks_of
+from kartosql.session import Request, Session
 from kartosql.sql import write_statements as ws
-from kartosql.statements import results
-from kartosql.statements.targets import cube_name, dataset_uuid, left_behind, need_cube, need_uuid, resolved
+from kartosql.sql.statements import Select
+from kartosql.statements import write
+from kartosql.statements.catalog import indexes_of_folder
+from kartosql.statements.write import COUNT, TEXT, by_dataset, changes, cube_name, dropped, resolved, table_of
+from kartosql.store import Store
+from kartosql.text.secrets import redacted
 from kartosql.write import check as checking
-from kartosql.write import garbage
+from kartosql.write import datasets, removal, skipping
+from kartosql.write.commit import utc_now
 from kartosql.write.compact import compact
 from kartosql.write.copy import copy_cube, copy_dataset
-from kartosql.write.cubes import find_cube
-from kartosql.write.datasets import find_uuid
+from kartosql.write.cubes import chosen_members, find_cube
+from kartosql.write.datasets import dataset_of, find_uuid, members_of
 from kartosql.write.files import collect_stats
 from kartosql.write.layout import columns_of
-from kartosql.write.skipping import drop_forgotten
+from kartosql.write.odf import check_empty, write_chain, write_dataset
 
-Report = dict[str, dict[str, Any]]
+if TYPE_CHECKING:
+    from kartosql.formats.xskipper.writer import IndexSpec
+
+_TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
+_GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
+_FINDING = {"dataset": TEXT, "check": TEXT, "severity": TEXT, "key": TEXT, "message": TEXT, "repairable": _FLAG}
+_SKIPPING = dict.fromkeys(("indexes", "added", "removed", "kept", "unindexed"), COUNT)
+_RECORDED = {"dataset": TEXT, "table": TEXT, "version": COUNT, "block": TEXT, "recorded": _FLAG}
+_EXPORTED = {"target": TEXT, "id": TEXT, "head": TEXT, "blocks": COUNT, "rows": COUNT, "bytes": COUNT}
+
+
+# -- COPY, COMPACT, CLEANUP and CHECK ------------------------------------------------------------
 
 
 def run_upkeep(
-    session: Session,
-    statement: ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check,
+    session: Session, statement: ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check
 ) -> pa.Table:
     """Run one of the statements and return the table of what it did, or would do."""
     snapshot, text = session.snapshot(), statement.text
-    if isinstance(statement, ws.CopyCube):
-        copied = need_cube(snapshot, statement.cube, text)
-        name = statement.new_name.last if statement.new_name is not None else None
-        datasets = None
-        if statement.datasets is not None:
-            datasets = resolved(statement.datasets, snapshot.members[copied], f"The cube {copied!r}", text, "dataset")
-        return results.changes(
-            copy_cube(snapshot, copied, session.operation_at(statement.url, "copy_cube"), name=name, datasets=datasets)
-        )
-    if isinstance(statement, ws.CopyDataset):
-        copied = need_uuid(snapshot, statement.dataset, text)
-        name = statement.new_name.last if statement.new_name is not None else None
-        return results.changes(
-            {
-                name or copied: copy_dataset(
-                    snapshot, copied, session.operation_at(statement.url, "copy_dataset"), name=name
-                )
-            }
-        )
+    if isinstance(statement, ws.CopyCube | ws.CopyDataset):
+        return changes(_copied(session, snapshot, statement))
     # Names alone decide, as what is broken can be checked and cleaned up, too.
-    cube = cube_name(snapshot, statement.target, text)
-    uuid = None if cube is not None else dataset_uuid(snapshot, statement.target, text)
+    cube = cube_name(snapshot, statement.target)
+    uuid = None if cube is not None else write.dataset_uuid(snapshot, statement.target, text)
     if cube is None and uuid is None and not isinstance(statement, ws.Compact):
-        cube, uuid = left_behind(snapshot, statement.target)
+        cube, uuid = write.left_behind(snapshot, statement.target)
     if cube is None and uuid is None:
-        uuid = need_uuid(snapshot, statement.target, text)
+        uuid = write.need_uuid(snapshot, statement.target, text)
+    name = cube or str(uuid)
     if isinstance(statement, ws.Check):
-        findings = check(session, cube or str(uuid), full=statement.full, repair=statement.repair)
-        return results.findings(findings)
+        found = check(session, name, full=statement.full, repair=statement.repair)
+        return table_of((_fields(one, _FINDING) for one in found), _FINDING)
     if isinstance(statement, ws.Cleanup):
+        dry_run = statement.dry_run
         if cube is not None:
-            return results.garbage(cleanup_cube(session, cube, dry_run=statement.dry_run))
-        return results.garbage({str(uuid): garbage_collect(session, str(uuid), dry_run=statement.dry_run)})
-    if cube is not None:
-        return results.changes(compact(session.operation("compact"), cube))
-    member = naming.split_member(str(uuid))
-    if member is not None and snapshot.is_cube(member[0]):
-        return results.changes(compact(session.operation("compact"), member[0], [member[1]]))
-    return results.changes({str(uuid): compact(session.operation("compact"), str(uuid))})
+            done = cleanup_cube(session, cube, dry_run=dry_run)
+        else:
+            done = {name: garbage_collect(session, name, dry_run=dry_run)}
+        rows = ({"dataset": name, **_fields(file, _GARBAGE)} for name, one in done.items() for file in one["files"])
+        return table_of(rows, {"dataset": TEXT, **_GARBAGE})
+    operation, member = session.operation("compact"), naming.split_member(name)
+    if cube is None and member is not None and snapshot.is_cube(member[0]):
+        return changes(compact(operation, member[0], [member[1]]))
+    merged = compact(operation, name)
+    return changes(merged if cube is not None else {name: merged})
 
 
-def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -> Report:
+def _fields(found: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in names}
+
+
+def _copied(session: Session, snapshot: Snapshot, statement: ws.CopyCube | ws.CopyDataset) -> write.Reports:
+    name = statement.new_name.last if statement.new_name is not None else None
+    if isinstance(statement, ws.CopyDataset):
+        copied = write.need_uuid(snapshot, statement.dataset, statement.text)
+        target = session.operation_at(statement.url, "copy_dataset")
+        return {name or copied: copy_dataset(snapshot, copied, target, name=name)}
+    copied, only = write.need_cube(snapshot, statement.cube, statement.text), None
+    if statement.datasets is not None:
+        known = snapshot.members[copied]
+        only = resolved(statement.datasets, known, f"The cube {copied!r}", statement.text, "dataset")
+    return copy_cube(snapshot, copied, session.operation_at(statement.url, "copy_cube"), name=name, datasets=only)
+
+
+def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -> dict[str, dict[str, Any]]:
     """Remove files of a cube that belong to nothing; see Connection.cleanup_cube."""
     prefix = prefix_of(cube)
-    uuids = garbage.members_of(session.store_to_keep(only_looks=dry_run), prefix)
-    found = garbage.collect(session.store, uuids.values(), session.grace, dry_run=dry_run)
+    uuids = members_of(session.store_to_keep(only_looks=dry_run), prefix)
+    found = removal.collect(session.store, uuids.values(), session.grace, dry_run=dry_run)
     if not dry_run:
-        drop_forgotten(session.store, f"{prefix}{naming.CUBE_SEPARATOR}")
-    return {name: garbage.summary(g for g in found if g.uuid == uuid) for name, uuid in uuids.items()}
+        skipping.drop_forgotten(session.store, f"{prefix}{naming.CUBE_SEPARATOR}")
+    return {name: removal.summary(g for g in found if g.uuid == uuid) for name, uuid in uuids.items()}
 
 
 def garbage_collect(session: Session, uuid: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Remove files of a dataset that belong to nothing; see Connection.garbage_collect."""
-    uuid = garbage.dataset_of(session.store_to_keep(only_looks=dry_run), uuid)
-    return garbage.summary(garbage.collect(session.store, [uuid], session.grace, dry_run=dry_run))
+    uuid = dataset_of(session.store_to_keep(only_looks=dry_run), uuid)
+    return removal.summary(removal.collect(session.store, [uuid], session.grace, dry_run=dry_run))
 
 
 def stats(session: Session, cube: Cube | str, datasets: str | Iterable[str] | None) -> dict[str, dict[str, int]]:
     """Return how much datasets of a cube hold; see Connection.collect_stats."""
-    members = find_cube(session.snapshot(), cube).members
-    names = tuple(members) if datasets is None else columns_of(datasets, "datasets")
-    for name in names:
-        if name not in members:
-            raise UsageError(
-                f"The cube has no dataset {name!r}.",
-                code="unknown-dataset",
-                hint=f"Datasets: {', '.join(members)}.",
-            )
-    return {name: collect_stats(session.store, members[name].table) for name in names}
+    state = find_cube(session.snapshot(), cube)
+    names = chosen_members(state, datasets)
+    return {name: collect_stats(session.store, state.members[name].table) for name in names}
 
 
 def metadata(session: Session, table: Cube | str) -> dict[str, Any]:
@@ -136,14 +153,14 @@ def _to_check(session: Session, table: Cube | str) -> tuple[Cube | KartosqlError
     name, snapshot = prefix_of(table), session.snapshot()
     if not isinstance(table, Cube) and (name in snapshot.keys or name not in snapshot.members):
         try:
-            uuid = garbage.dataset_of(session.store, name)
+            uuid = dataset_of(session.store, name)
         except UsageError:
             # A cube that was deleted may have left files behind.
-            return None, list(garbage.members_of(session.store, name).values())
+            return None, list(members_of(session.store, name).values())
         is_member = naming.split_member(uuid)
         cube = _cube_of(snapshot, is_member[0]) if is_member and snapshot.is_cube(is_member[0]) else None
         return cube if isinstance(cube, Cube) else None, [uuid]
-    return _cube_of(snapshot, name), list(garbage.members_of(session.store, name).values())
+    return _cube_of(snapshot, name), list(members_of(session.store, name).values())
 
 
 def _cube_of(snapshot: Snapshot, prefix: str) -> Cube | KartosqlError:
@@ -161,3 +178,157 @@ def prefix_of(cube: Any) -> str:
     if not isinstance(name, str):
         raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
     return name
+
+
+# -- skipping indexes of datasets, of cubes and of folders that are attached -----------------------
+
+
+def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkipping | ws.DropSkipping) -> pa.Table:
+    """Run a statement about skipping indexes and return the table of what it did."""
+    session, tables = request.session, request.session.tables()
+    source = tables.find(statement.target.parts, statement.target.span, statement.text)
+    is_cube = source.cube is not None and len(source.parts) > 1
+    if source.is_indexable:
+        shown = table = source.name
+    elif is_cube and source.cube is not None:
+        shown = table = source.cube.uuid_prefix
+    else:
+        target = write.dataset_target(tables, statement.target, statement.text)
+        shown, table = target.dataset, target.table.uuid
+
+    def reports(made: write.Report) -> dict[str, write.Report]:
+        return dict(made) if is_cube else {shown: made}
+
+    if isinstance(statement, ws.DropSkipping):
+        return dropped(reports(drop_skipping_index(session, table)))
+    if isinstance(statement, ws.RefreshSkipping):
+        return by_dataset(reports(refresh_skipping_index(session, table)), _SKIPPING)
+    columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}, "REGEXVALUELIST": {}}
+    for one in statement.indexes:
+        name = spelled(one.column)
+        if one.kind == "BLOOMFILTER":
+            columns[one.kind][name] = {k.lower(): float(v) if k == "FPP" else v for k, v in one.parameters}
+        elif one.kind == "REGEXVALUELIST":
+            columns[one.kind][name] = [pattern for _, pattern in one.parameters]
+        else:
+            columns[one.kind].append(name)
+    return by_dataset(reports(create_skipping_index(session, table, skipping.specs(*columns.values()))), _SKIPPING)
+
+
+def create_skipping_index(
+    session: Session, table: str, indexes: Sequence[IndexSpec], spark: Any = None
+) -> dict[str, Any]:
+    """Make skipping indexes; see Connection.create_skipping_index."""
+    operation = session.operation("create_skipping_index", spark=spark)
+    if (folder := indexes_of_folder(session, table, spark)) is not None:
+        return folder.create(indexes)
+    if datasets := skipping.of_datasets(operation.snapshot, table, indexes):
+        return {
+            name: skipping.create_skipping(session.operation("create_skipping_index", spark=spark), uuid, own)
+            for name, (uuid, own) in datasets.items()
+        }
+    return skipping.create_skipping(operation, table, indexes)
+
+
+def refresh_skipping_index(session: Session, table: str, spark: Any = None) -> dict[str, Any]:
+    """Bring skipping indexes up to date; see Connection.refresh_skipping_index."""
+    operation = session.operation("refresh_skipping_index", spark=spark)
+    if (folder := indexes_of_folder(session, table, spark)) is not None:
+        return folder.refresh()
+    if datasets := skipping.indexed_datasets(operation.snapshot, table):
+        return {name: refresh_skipping_index(session, uuid, spark) for name, uuid in datasets.items()}
+    return skipping.refresh_skipping(operation, table)
+
+
+def drop_skipping_index(session: Session, table: str) -> dict[str, Any]:
+    """Drop all skipping indexes; see Connection.drop_skipping_index."""
+    operation = session.operation("drop_skipping_index")
+    if (folder := indexes_of_folder(session, table)) is not None:
+        return folder.drop()
+    if datasets := skipping.indexed_datasets(operation.snapshot, table):
+        return {name: drop_skipping_index(session, uuid) for name, uuid in datasets.items()}
+    return skipping.drop_skipping(operation, table)
+
+
+# -- schema histories, and rows as datasets of Open Data Fabric ------------------------------------
+
+
+def run_schema(
+    session: Session,
+    statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf,
+    read: Callable[[Select, str], write.QueryRows],
+) -> pa.Table:
+    """Run RECORD or EXPORT, and return what was recorded or written; ``read`` gives the rows of a query."""
+    tables, text = session.tables(), statement.text
+    if isinstance(statement, ws.ExportOdf):
+        rows = read(statement.query, statement.url)
+        key = rows.named(statement.primary_key, text)
+        event = (statement.event_time,) if statement.event_time is not None else ()
+        event_time = next(iter(rows.named(event, text)), None)
+        return _exported(statement.url, export_odf(session, rows, statement.url, key, event_time))
+    if isinstance(statement, ws.RecordSchema):
+        uuid = cube_name(tables.snapshot, statement.target) or write.need_uuid(tables.snapshot, statement.target, text)
+        return table_of(record_schema(session, uuid), _RECORDED)
+    tables.find(statement.target.parts, statement.target.span, text)
+    name = ".".join(statement.target.parts)
+    return _exported(statement.url, export_history(session, name, statement.url))
+
+
+def _exported(url: str, found: write.Report) -> pa.Table:
+    given = {"target": redacted(url), **found}
+    return table_of([given], {name: type_ for name, type_ in _EXPORTED.items() if name in given})
+
+
+def record_schema(session: Session, table: str) -> list[dict[str, Any]]:
+    """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet."""
+    operation, snapshot = session.operation("record_schema"), session.snapshot()
+    if text_of(table) in snapshot.members and snapshot.is_cube(table):
+        uuids = [f"{table}{naming.CUBE_SEPARATOR}{name}" for name in snapshot.names(table)]
+    else:
+        parts = _parts(table)
+        uuids = [table if len(parts) == 1 else naming.CUBE_SEPARATOR.join(parts)]
+        if uuids[0] not in snapshot.keys:
+            raise UsageError(f"There is no dataset {table!r}.", code="unknown-table")
+    return [row for uuid in uuids for row in datasets.record_schema(operation, uuid)]
+
+
+def export_history(session: Session, table: str, target: str | os.PathLike[str] | Store) -> dict[str, Any]:
+    """Write the schema history of a dataset as a chain that other tools of Open Data Fabric read."""
+    session.check_writable()
+    tables = session.tables()
+    blocks = blocks_of(tables.find(_parts(table), (0, 0), table), tables.snapshot)
+    store = target if isinstance(target, Store) else Store(target, create=True)
+    check_empty(store)
+    return {"head": write_chain(store, blocks), "blocks": len(blocks)}
+
+
+def export_odf(
+    session: Session,
+    data: Any,
+    target: str | os.PathLike[str] | Store,
+    primary_key: str | Iterable[str] = (),
+    event_time: str | None = None,
+) -> dict[str, Any]:
+    """Write rows as a new root dataset of Open Data Fabric, and return its ``id``, ``head``, ``rows``, ``bytes``."""
+    session.check_writable()
+    keys = columns_of(primary_key, "primary_key")
+    try:
+        # Through the reader of our own results errors keep their codes.
+        rows = data.reader() if isinstance(data, Query) else pa.RecordBatchReader.from_stream(data)
+    except (TypeError, ValueError, pa.ArrowException) as e:
+        reraise(e)
+        raise UsageError(
+            f"{type(data).__name__} is no Arrow data: {str(e)[:200]}",
+            code="invalid-data",
+            hint="Hand over anything with __arrow_c_stream__: pyarrow, pandas, polars, a result.",
+        ) from None
+    for name in [*keys, *([event_time] if event_time is not None else [])]:
+        if name not in rows.schema.names:
+            raise UsageError(f"The rows have no column {name!r}.", code="unknown-column")
+    store = target if isinstance(target, Store) else Store(target, create=True)
+    check_empty(store)
+    return write_dataset(store, rows, primary_key=keys, event_time=event_time, now=utc_now())
+
+
+def _parts(table: str) -> tuple[str, ...]:
+    return tuple(text_of(table).split("."))

@@ -1,50 +1,40 @@
-"""The statements that write: names and queries to the writes that they stand for."""
+"""The statements that write: what their names mean, the rows of their queries, and what they did as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import difflib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import SqlError, UsageError
+from kartosql.errors import ConcurrentCommit, SqlError, UsageError
+from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
-from kartosql.statements import results
-from kartosql.statements.query_rows import QueryRows, target_columns
 from kartosql.statements.removal import removal_where
-from kartosql.statements.targets import (
-    WriteTarget,
-    cube_name,
-    dataset_target,
-    dataset_uuid,
-    left_behind,
-    need_cube,
-    need_uuid,
-    resolved,
-)
+from kartosql.tables.names import Tables, by_case, quote_if_needed
+from kartosql.tables.table import Table
 from kartosql.write import cubes, datasets
-from kartosql.write.datasets import create_index, drop_index
-from kartosql.write.inputs import converted
+from kartosql.write.datasets import dataset_of, members_of
+from kartosql.write.inputs import check_origin, converted
 from kartosql.write.operation import Operation
 
-
-def constants_of(given: Mapping[str, Any], stored: pa.Schema, name: str) -> dict[str, Any]:
-    """Return the constants of PARTITION in the types of their columns; raises ``invalid-data``."""
-    found: dict[str, Any] = {}
-    for column, value in given.items():
-        type_ = stored.field(column).type
-        try:
-            found[column] = converted(pa.chunked_array([pa.array([value])]), type_)[0].as_py()
-        except (OverflowError, ValueError) as e:
-            raise UsageError(f"{name}: {value!r} is no {type_}, the type of {column!r}.", code="invalid-data") from e
-    return found
-
+COUNT, TEXT = pa.int64(), pa.string()
+_COMMIT = {"sequence": COUNT, "id": TEXT}
+_CHANGE = {"files": COUNT, "rows": COUNT, "bytes": COUNT, "removed": COUNT, **_COMMIT}
 
 Report = Mapping[str, Any]
+Reports = Mapping[str, Report]
 
 
 def write(request: Request, statement: Write) -> Query:
@@ -113,24 +103,22 @@ class _Writing:
             case ws.DropDataset():
                 return self._drop_dataset(statement)
             case ws.CreateIndex():
-                return self._index(statement, create_index)
+                return self._index(statement, datasets.create_index)
             case ws.DropIndex():
-                return self._index(statement, drop_index)
+                return self._index(statement, datasets.drop_index)
             case ws.SetMetadata():
-                return self._set_metadata(statement)
+                uuid = need_uuid(self._snapshot, statement.target, statement.text)
+                operation = self._session.operation("set_metadata")
+                return changes({uuid: datasets.set_metadata(operation, uuid, dict(statement.metadata))})
+        from kartosql.statements import upkeep
+
+        match statement:
             case ws.CreateSkipping() | ws.RefreshSkipping() | ws.DropSkipping():
-                from kartosql.statements.skipping import run_skipping
-
-                return run_skipping(self._request, statement)
+                return upkeep.run_skipping(self._request, statement)
             case ws.RecordSchema() | ws.ExportHistory() | ws.ExportOdf():
-                from kartosql.statements.schemas import run_schema
-
-                return run_schema(self._session, statement, self._read)
-            case _:
-                assert isinstance(statement, ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check)
-                from kartosql.statements.upkeep import run_upkeep
-
-                return run_upkeep(self._session, statement)
+                return upkeep.run_schema(self._session, statement, self._read)
+        assert isinstance(statement, ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check)
+        return upkeep.run_upkeep(self._session, statement)
 
     # -- rows from queries -------------------------------------------------------------------
 
@@ -139,54 +127,42 @@ class _Writing:
         return self._rows
 
     def _create_cube(self, statement: ws.CreateCube) -> pa.Table:
-        rows = self._read(statement.query, statement.cube.last)
-
-        def columns(given: ws.Columns) -> list[str]:
-            return resolved(given, rows.given.names, "The query", statement.text)
-
+        rows, text = self._read(statement.query, statement.cube.last), statement.text
         seed = statement.seed.last if statement.seed else "seed"
-        keys, index = columns(statement.partition_by), columns(statement.index)
-        cube = Cube(statement.cube.last, columns(statement.dimensions), keys, seed, index)
-        return results.changes(
-            cubes.build_cube(self._session.operation("build_cube"), cube, {seed: rows}, overwrite=statement.replace)
-        )
+        keys, index = rows.named(statement.partition_by, text), rows.named(statement.index, text)
+        cube = Cube(statement.cube.last, rows.named(statement.dimensions, text), keys, seed, index)
+        operation = self._session.operation("build_cube")
+        return changes(cubes.build_cube(operation, cube, {seed: rows}, overwrite=statement.replace))
 
     def _add_dataset(self, statement: ws.AddDataset) -> pa.Table:
         name, dataset = need_cube(self._snapshot, statement.cube, statement.text), statement.dataset.last
         cube = self._snapshot.cube(name).cube
         rows = self._read(statement.query, f"{name}.{dataset}")
-
-        def columns(given: ws.Columns) -> list[str]:
-            return resolved(given, rows.given.names, "The query", statement.text)
-
         keys = statement.partition_by
-        partition_on = None if keys is None else {dataset: columns(keys)}
+        partition_on = None if keys is None else {dataset: rows.named(keys, statement.text)}
         wider = Cube(
             cube.uuid_prefix,
             cube.dimension_columns,
             cube.partition_columns,
             cube.seed_dataset,
-            cube.index_columns.union(columns(statement.index)),
+            cube.index_columns.union(rows.named(statement.index, statement.text)),
             cube.suppress_index_on,
         )
-        return results.changes(
-            cubes.extend_cube(self._session.operation("extend_cube"), wider, {dataset: rows}, partition_on=partition_on)
-        )
+        operation = self._session.operation("extend_cube")
+        return changes(cubes.extend_cube(operation, wider, {dataset: rows}, partition_on=partition_on))
 
     def _create_dataset(self, statement: ws.CreateDataset) -> pa.Table:
         uuid = statement.dataset.last
         rows = self._read(statement.query, uuid)
-
-        names = rows.given.names
         found = datasets.create_dataset(
             self._session.operation("create_dataset"),
             uuid,
             rows,
-            partition_on=resolved(statement.partition_by, names, "The query", statement.text),
-            index_columns=resolved(statement.index, names, "The query", statement.text),
+            partition_on=rows.named(statement.partition_by, statement.text),
+            index_columns=rows.named(statement.index, statement.text),
             overwrite=statement.replace,
         )
-        return results.changes({uuid: found})
+        return changes({uuid: found})
 
     def _insert(self, statement: ws.Insert) -> pa.Table:
         target = dataset_target(self._tables, statement.target, statement.text)
@@ -200,41 +176,42 @@ class _Writing:
             if column in constants:
                 raise SqlError(f"{column!r} is given by PARTITION already.", code="syntax-error", sql=statement.text)
         rows = self._read(statement.query, shown)
-
         try:
-            data: Any = rows.become(target_columns(rows.given, stored, positions, constants, shown))
+            rows.become(stored, positions, constants)
         except SqlError as e:
             e.span, e.sql = statement.target.span, statement.text
             raise
-        if target.table.table != "table":
-            data = {target.table.table: data}
+        data = rows if target.table.table == "table" else {target.table.table: rows}
         operation = self._session.operation("replace_partitions" if statement.overwrite else "append_to_dataset")
-        found = datasets.append_to_dataset(operation, target.uuid, data, replace_partitions=statement.overwrite)
-        return results.changes({target.dataset: found})
+        found = datasets.append_to_dataset(operation, target.table.uuid, data, replace_partitions=statement.overwrite)
+        return changes({target.dataset: found})
 
-    def _constants(self, statement: ws.Insert, target: WriteTarget) -> dict[str, Any]:
-        """Return the constants of PARTITION by column, which has to list the partition columns of the table."""
+    def _constants(self, statement: ws.Insert, target: _WriteTarget) -> dict[str, Any]:
+        """Return the constants of PARTITION in the types of their columns; it has to list all partition columns."""
         if statement.partition is None:
             return {}
-        keys = target.table.partition_keys
+        keys, shown = target.table.partition_keys, target.source.name
         names = resolved(tuple(n for n, _ in statement.partition), keys, "PARTITION", statement.text)
         if set(names) != set(keys):
-            raise SqlError(
-                f"PARTITION names {', '.join(names) or 'nothing'}, but {target.source.name} is partitioned by "
+            raise _refused(
+                statement.target,
+                statement.text,
+                "invalid-argument",
+                f"PARTITION names {', '.join(names) or 'nothing'}, but {shown} is partitioned by "
                 f"{', '.join(keys) or 'nothing'}.",
-                code="invalid-argument",
-                hint="Partitions are replaced as a whole, so PARTITION lists all partition columns, or is left out.",
-                span=statement.target.span,
-                sql=statement.text,
+                "Partitions are replaced as a whole, so PARTITION lists all partition columns, or is left out.",
             )
-        given = {name: value for name, (_, value) in zip(names, statement.partition, strict=True) if value is not None}
-        return constants_of(given, target.table.schema, target.source.name)
-
-    def _set_metadata(self, statement: ws.SetMetadata) -> pa.Table:
-        uuid = need_uuid(self._snapshot, statement.target, statement.text)
-        return results.changes(
-            {uuid: datasets.set_metadata(self._session.operation("set_metadata"), uuid, dict(statement.metadata))}
-        )
+        found: dict[str, Any] = {}
+        for column, (_, value) in zip(names, statement.partition, strict=True):
+            type_ = target.table.schema.field(column).type
+            try:
+                if value is not None:
+                    found[column] = converted(pa.chunked_array([pa.array([value])]), type_)[0].as_py()
+            except (OverflowError, ValueError) as e:
+                raise UsageError(
+                    f"{shown}: {value!r} is no {type_}, the type of {column!r}.", code="invalid-data"
+                ) from e
+        return found
 
     # -- removing ----------------------------------------------------------------------------
 
@@ -261,45 +238,36 @@ class _Writing:
                     f"{', '.join(keys_of[name]) or 'nothing'}.",
                 )
         if removal is None:
-            return results.changes({})
-        return results.changes(
+            return changes({})
+        return changes(
             cubes.remove_partitions(self._session.operation("remove_partitions"), source.name, removal, names)
         )
 
     def _delete_from_dataset(self, statement: ws.Delete) -> pa.Table:
         if statement.datasets is not None:
-            raise SqlError(
-                "DATASETS is for cubes.", code="syntax-error", span=statement.target.span, sql=statement.text
-            )
+            raise _refused(statement.target, statement.text, "syntax-error", "DATASETS is for cubes.")
         target = dataset_target(self._tables, statement.target, statement.text)
         types = target.table.types
         schema = pa.schema([(key, types[key]) for key in target.table.partition_keys])
         removal = removal_where(self._request, statement.query, schema, set(types))
         if removal is None:
-            return results.changes({})
-        return results.changes(
-            {
-                target.dataset: datasets.delete_from_dataset(
-                    self._session.operation("delete_from_dataset"), target.uuid, removal
-                )
-            }
-        )
+            return changes({})
+        operation = self._session.operation("delete_from_dataset")
+        return changes({target.dataset: datasets.delete_from_dataset(operation, target.table.uuid, removal)})
 
     def _drop_cube(self, statement: ws.DropCube) -> pa.Table:
-        if statement.if_exists and cube_name(self._snapshot, statement.cube, statement.text) is None:
-            self._leave_to_cleanup(statement.cube)
-            return results.dropped({})
+        if statement.if_exists and cube_name(self._snapshot, statement.cube) is None:
+            return self._leave_to_cleanup(statement.cube)
         cube = need_cube(self._snapshot, statement.cube, statement.text)
-        return results.dropped(cubes.delete_cube(self._session.operation("delete_cube"), cube))
+        return dropped(cubes.delete_cube(self._session.operation("delete_cube"), cube))
 
     def _drop_dataset(self, statement: ws.DropDataset) -> pa.Table:
         if statement.if_exists and dataset_uuid(self._snapshot, statement.dataset, statement.text) is None:
-            self._leave_to_cleanup(statement.dataset)
-            return results.dropped({})
+            return self._leave_to_cleanup(statement.dataset)
         uuid = need_uuid(self._snapshot, statement.dataset, statement.text)
-        return results.dropped({uuid: datasets.delete_dataset(self._session.operation("delete_dataset"), uuid)})
+        return dropped({uuid: datasets.delete_dataset(self._session.operation("delete_dataset"), uuid)})
 
-    def _leave_to_cleanup(self, named: ws.Named) -> None:
+    def _leave_to_cleanup(self, named: ws.Named) -> pa.Table:
         """Mark what a write left that did not come to its end; it may still be at work, so nothing is deleted now."""
         from kartosql.statements.upkeep import cleanup_cube, garbage_collect
 
@@ -308,12 +276,284 @@ class _Writing:
             cleanup_cube(self._session, cube)
         elif uuid is not None and uuid not in self._snapshot.keys:
             garbage_collect(self._session, uuid)
+        return dropped({})
 
     def _index(
         self, statement: ws.CreateIndex | ws.DropIndex, change: Callable[[Operation, str, list[str]], Report]
     ) -> pa.Table:
         target = dataset_target(self._tables, statement.target, statement.text)
         columns = resolved(statement.columns, target.table.schema.names, target.source.name, statement.text)
-        return results.indexed(
-            {target.dataset: change(self._session.operation(change.__name__), target.uuid, columns)}, columns
+        done = change(self._session.operation(change.__name__), target.table.uuid, columns)
+        values = done.get("values") or {}
+        rows = [{**done, "dataset": target.dataset, "column": c, "values": values.get(c)} for c in columns]
+        return table_of(rows, {"dataset": TEXT, "column": TEXT, "values": COUNT, **_COMMIT})
+
+
+# -- what a statement did ------------------------------------------------------------------------
+
+
+def table_of(rows: Iterable[Report], columns: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return what was done as a table, one row for each report."""
+    listed = list(rows)
+    return pa.table({name: pa.array([row.get(name) for row in listed], type_) for name, type_ in columns.items()})
+
+
+def by_dataset(found: Reports, columns: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return what was done as a table, one row for each dataset."""
+    return table_of(({**one, "dataset": name} for name, one in found.items()), {"dataset": TEXT, **columns})
+
+
+def changes(found: Reports) -> pa.Table:
+    """Return one row per dataset: files, rows and bytes written, files removed, and the commit."""
+    return by_dataset(found, _CHANGE)
+
+
+def dropped(found: Reports) -> pa.Table:
+    """Return one row per dataset that is gone, with the number of its files."""
+    return by_dataset(found, {"files": COUNT})
+
+
+# -- what names mean -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _WriteTarget:
+    """One table of a dataset, which the cube that it is a member of calls ``dataset``."""
+
+    source: Table
+    dataset: str
+
+    @property
+    def table(self) -> DatasetTable:
+        table = self.source.parts[0].table
+        assert isinstance(table, DatasetTable)
+        return table
+
+
+def _refused(named: ws.Named, text: str, code: str, message: str, hint: str | None = None) -> SqlError:
+    return SqlError(message, code=code, hint=hint, span=named.span, sql=text)
+
+
+def _unknown(message: str, named: ws.Named, known: Iterable[str], text: str, code: str = "unknown-table") -> SqlError:
+    """Return the error about a name that is not known, with a suggestion."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(named.last.lower(), by_lower, 1, cutoff=0.6)
+    hint = f"Did you mean {quote_if_needed(by_lower[close[0]])}?" if close else None
+    if hint is None and by_lower:
+        hint = f"Known: {', '.join(list(by_lower.values())[:20])}{', ...' if len(by_lower) > 20 else ''}."
+    return _refused(named, text, code, message, hint)
+
+
+def cube_name(snapshot: Snapshot, named: ws.Named) -> str | None:
+    """Return the cube that is meant, whatever state its datasets are in, or None."""
+    found = by_case(named.last, snapshot.members) if len(named.parts) == 1 else None
+    return found if found is not None and snapshot.is_cube(found) else None
+
+
+def need_cube(snapshot: Snapshot, named: ws.Named, text: str) -> str:
+    """Return the cube that is meant; raises ``unknown-table``."""
+    found = cube_name(snapshot, named)
+    if found is None:
+        raise _unknown(f"There is no cube {named.last!r}.", named, snapshot.cubes(), text)
+    return found
+
+
+def dataset_uuid(snapshot: Snapshot, named: ws.Named, text: str) -> str | None:
+    """Return the uuid of the dataset that is meant, whatever state it is in; raises ``unknown-table`` for a cube."""
+    found = None
+    if len(named.parts) == 1:
+        found = by_case(named.last, snapshot.keys)
+    elif len(named.parts) == 2:
+        prefix = by_case(named.parts[0], snapshot.members)
+        member = by_case(named.last, snapshot.members[prefix]) if prefix is not None else None
+        found = f"{prefix}{naming.CUBE_SEPARATOR}{member}" if member is not None else None
+    cube = _cube_hint(snapshot, named, text) if found is None else None
+    if cube is not None:
+        raise cube
+    return found
+
+
+def need_uuid(snapshot: Snapshot, named: ws.Named, text: str) -> str:
+    """Return the uuid of the dataset that is meant, whatever state it is in; raises ``unknown-table``."""
+    found = dataset_uuid(snapshot, named, text)
+    if found is None:
+        raise _unknown(f"There is no dataset {'.'.join(named.parts)!r}.", named, snapshot.keys, text)
+    return found
+
+
+def left_behind(snapshot: Snapshot, named: ws.Named) -> tuple[str | None, str | None]:
+    """Return the cube or the dataset of which a write that did not come to its end left files, and nothing else is."""
+    name = ".".join(named.parts)
+    with contextlib.suppress(UsageError):
+        return None, dataset_of(snapshot.store, name)
+    with contextlib.suppress(UsageError):
+        members_of(snapshot.store, name)
+        return name, None
+    return None, None
+
+
+def _cube_hint(snapshot: Snapshot, named: ws.Named, text: str) -> SqlError | None:
+    """Return the error about the name of a cube where that of a dataset is needed."""
+    cube = cube_name(snapshot, named)
+    if cube is None:
+        return None
+    listed = ", ".join(f"{quote_if_needed(cube)}.{quote_if_needed(d)}" for d in sorted(snapshot.members[cube]))
+    message = f"{cube!r} is a cube, and here one of its datasets is needed."
+    return _refused(named, text, "unknown-table", message, f"Use one of {listed}.")
+
+
+def dataset_target(tables: Tables, named: ws.Named, text: str) -> _WriteTarget:
+    """Return the table of a dataset that is meant; a cube of one dataset stands for that.
+
+    Raises ``unknown-table``, ``ambiguous-name`` and what is wrong with the dataset.
+    """
+    source = tables.find(named.parts, named.span, text)
+    if source.data is not None:
+        message = f"{source.name!r} is registered data, no dataset of the store."
+        raise _refused(named, text, "unknown-table", message, "CREATE DATASET ... AS SELECT ... makes one of it.")
+    if source.is_attached:
+        message = f"{source.name!r} is attached, and what is attached can only be read."
+        raise _refused(named, text, "unknown-table", message, "Connect to the store itself to write to it.")
+    if source.cube is None:
+        return _WriteTarget(source, source.parts[0].table.uuid)
+    if len(source.parts) > 1:
+        error = _cube_hint(tables.snapshot, named, text)
+        assert error is not None
+        raise error
+    return _WriteTarget(source, source.parts[0].name)
+
+
+def resolved(columns: ws.Columns, known: Iterable[str], what: str, text: str, kind: str = "column") -> list[str]:
+    """Return the columns, or the datasets, that names mean; raises ``unknown-column`` and for two ``syntax-error``."""
+    known = list(known)
+    found: list[str] = []
+    for named in columns:
+        name = by_case(named.last, known)
+        if name is None:
+            raise _unknown(f"{what} has no {kind} {named.last!r}.", named, known, text, f"unknown-{kind}")
+        if name in found:
+            raise _refused(named, text, "syntax-error", f"{name!r} occurs twice.")
+        found.append(name)
+    return found
+
+
+# -- rows of queries -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _TargetColumn:
+    """A column to be written: that of the query at ``place``, or a ``constant`` (None is NULL) where that is None.
+
+    ``type`` is that of the table. Values of the same kind are widened to it; all others are left to the writer.
+    """
+
+    name: str
+    place: int | None
+    type: pa.DataType | None = None
+    constant: Any = None
+
+
+class QueryRows(Query):
+    """The rows of a query for a writer, as the columns of a dataset.
+
+    The query runs when the writer asks for the first row, over what the store holds at that
+    moment: the writer noted before which commits it knows, so a commit of somebody else after
+    that is a rival, and what the query reads is never older than what the write replaces.
+    """
+
+    def __init__(self, make: Callable[[], SelectQuery], name: str) -> None:
+        super().__init__()
+        self._make = make
+        self._name = name
+        self._given = make().schema  # names are checked before anything is written
+        self._columns = [_TargetColumn(n, place) for place, n in enumerate(self._given.names)]
+        self._batches: Generator[pa.RecordBatch, None, None] | None = None
+
+    def named(self, columns: ws.Columns, text: str) -> list[str]:
+        """Return the columns of the query that names mean; raises ``unknown-column``."""
+        return resolved(columns, self._given.names, "The query", text)
+
+    def become(self, stored: pa.Schema, positions: Sequence[str] | None, constants: Mapping[str, Any]) -> None:
+        """Let the rows have the columns ``stored`` of a table.
+
+        ``positions`` are the columns of the table in the order of the query; those that are
+        missing there are NULL. Without it columns are found by their names. Raises
+        ``incompatible-schema`` for columns too many, too few or twice.
+        """
+        count = len(self._given.names)
+        if positions is None:
+            places = _by_name(self._given, stored, constants, self._name)
+        elif len(positions) != count:
+            raise SqlError(
+                f"The query has {count} column{'' if count == 1 else 's'}, {self._name} takes {len(positions)} here: "
+                f"{', '.join(positions)}.",
+                code="incompatible-schema",
+            )
+        else:
+            places = {column: place for place, column in enumerate(positions)}
+        self._columns = [_TargetColumn(f.name, places.get(f.name), f.type, constants.get(f.name)) for f in stored]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows that are written."""
+        return pa.schema([(c.name, self._type(c)) for c in self._columns])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the rows; ``concurrent-commit`` is raised on the way if the query has other columns by now."""
+        self._batches = self._run()
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._batches is not None:
+            self._batches.close()
+
+    def _type(self, column: _TargetColumn) -> pa.DataType:
+        if column.place is None:
+            return column.type
+        given = self._given.field(column.place).type
+        return column.type if column.type is not None and normalise(given).equals(column.type) else given
+
+    def _run(self) -> Generator[pa.RecordBatch, None, None]:
+        schema = self.schema
+        running = self._make()
+        with running.reader() as reader:
+            if not reader.schema.equals(self._given):
+                raise ConcurrentCommit(f"{self._name}: the columns of the query changed while the statement ran.")
+            types = running.types or ()
+            places = {c.name: c.place for c in self._columns if c.place is not None}
+            check_origin({name: types[place] for name, place in places.items()}, self._name)
+            for batch in reader:
+                yield pa.RecordBatch.from_arrays([self._array(c, batch) for c in self._columns], schema=schema)
+
+    def _array(self, column: _TargetColumn, batch: pa.RecordBatch) -> pa.Array:
+        if column.place is None:
+            if column.constant is None:
+                return pa.nulls(batch.num_rows, column.type)
+            return pa.repeat(pa.scalar(column.constant, column.type), batch.num_rows)
+        return batch.column(column.place).cast(self._type(column))
+
+
+def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], name: str) -> dict[str, int]:
+    hint = f"Columns are found by their names: rename them with AS, or say INSERT INTO {name} (a, b) SELECT ..."
+    by_lower: dict[str, list[str]] = {}
+    for column in stored.names:
+        by_lower.setdefault(column.lower(), []).append(column)
+    places: dict[str, int] = {}
+    for place, given in enumerate(query.names):
+        alike = by_lower.get(given.lower(), [])
+        found = given if given in alike else alike[0] if len(alike) == 1 else None
+        if found is None or found in constants:
+            reason = f"is no column of {name}" if found is None else "is given by PARTITION already"
+            raise SqlError(f"The column {given!r} of the query {reason}.", code="incompatible-schema", hint=hint)
+        if found in places:
+            raise SqlError(f"The query has the column {given!r} twice.", code="incompatible-schema", hint=hint)
+        places[found] = place
+    missing = [c for c in stored.names if c not in places and c not in constants]
+    if missing:
+        raise SqlError(
+            f"The query has no column {', '.join(map(repr, missing))}, which {name} has.",
+            code="incompatible-schema",
+            hint=hint,
         )
+    return places

@@ -79,7 +79,7 @@ class Tables:
 
     def _below(self, name: Name) -> Table | None:
         """Return the table of an attached store that a name of several parts means."""
-        first = _by_case(name[0], self._attached)
+        first = by_case(name[0], self._attached)
         if first is None or name[0] in self.registered:
             return None
         return self._attachment(first, name[1:])
@@ -163,7 +163,7 @@ class Tables:
         kind, found = self._match(first)
         if kind == "cube":
             state = self.snapshot.cube(found)
-            name = _by_case(second, state.members)
+            name = by_case(second, state.members)
             if name is not None:
                 return member_table(state, name)
             if found not in self.snapshot.keys:
@@ -175,7 +175,7 @@ class Tables:
             kind = "dataset"
         if kind == "dataset":
             tables = self.snapshot.dataset(found).tables
-            name = _by_case(second, tables)
+            name = by_case(second, tables)
             if name is not None:
                 return dataset_table(tables[name], qualified=True)
             raise SqlError(
@@ -207,7 +207,8 @@ def no_versions(name: str) -> SqlError:
     )
 
 
-def _by_case(name: str, known: Iterable[str]) -> str | None:
+def by_case(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that is meant: the same one, else the only one that differs in case alone."""
     known = list(known)
     if name in known:
         return name

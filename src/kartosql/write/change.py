@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import datetime as dt
+import json
+import uuid as uuids
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.errors import ConcurrentCommit, FormatError, UsageError
+from kartosql.formats.kartothek import naming, resolve
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.history import recorded
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.resolve import OWN_KEYS
+from kartosql.formats.kartothek.schema import merge_types, normalise, read_schema
+from kartosql.store import Store
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, check_key
+from kartosql.write import files, indexing
+from kartosql.write.document import (
+    MIN_GRACE,
+    Head,
+    attempts,
+    check_writable,
+    digest,
+    expired,
+    new_id,
+    read_raw,
+    succeed,
+    unmark_garbage,
+    with_marks,
+)
+
+GRACE = dt.timedelta(days=7)
+CODECS = {"json": naming.METADATA_JSON, "msgpack": naming.METADATA_MSGPACK}
+# From here on an index is written without ever being in memory as a whole.
+STREAMED_PAIRS = 1_000_000
+# The version whose description of columns the pandas block follows.
+_PANDAS_VERSION = "1.3.5"
 
 # Returns the labels to remove from a table as it stands; asked again whenever somebody else was faster.
 Select = Callable[[DatasetTable], Sequence[str]]
-
-CODECS = {"json": naming.METADATA_JSON, "msgpack": naming.METADATA_MSGPACK}
 
 
 @dataclass(frozen=True)
 class Change:
     """A change of the dataset ``uuid``, put together before it is known what it will meet.
 
-    ``added`` maps the labels of new partitions, in order, to their file per table, ``pairs``
-    each indexed column to the values (column ``value``) and labels (column ``label``) of the
-    new files, and ``schemas`` each table to the schema of its columns, partition columns
-    included. ``metadata`` go into the document, ``forgotten`` are the keys of those that leave it.
-    ``indices`` creates an index from such pairs over all partitions, or drops it (None). With
-    ``create`` the dataset must not exist; with ``replace_all`` whatever it holds goes away, and so
-    does it with ``drop``. ``positions`` says of added labels whose place among the partitions they
-    take, or before which they come if that one stays; all others come last. ``repaired`` are the
-    ids of lost commits that this one brings back. With ``restart_history`` the schema history
-    begins anew.
+    ``added`` maps the labels of new partitions, in order, to their file per table, ``pairs`` each indexed column to the
+    values (column ``value``) and labels (column ``label``) of the new files, and ``schemas`` each table to the schema
+    of its columns, partition columns included. ``metadata`` go into the document, ``forgotten`` are the keys of those
+    that leave it. ``indices`` creates an index from such pairs over all partitions, or drops it (None). With ``create``
+    the dataset must not exist; with ``replace_all`` whatever it holds goes away, and so does it with ``drop``.
+    ``positions`` says of added labels whose place among the partitions they take, or before which they come if that one
+    stays; all others come last. ``repaired`` are the ids of lost commits that this one brings back. With
+    ``restart_history`` the schema history begins anew.
     """
 
     uuid: str
@@ -61,33 +89,20 @@ class Change:
         return self.create or self.replace_all
 
 
-def apply(
-    document: DatasetDocument | None,
-    change: Change,
-    removed: frozenset[str],
-    indices: Mapping[str, Any],
-    created: str,
-) -> DatasetDocument:
-    """Return the document after ``change``, which takes the labels ``removed`` away.
+def apply(document: DatasetDocument | None, change: Change, removed: frozenset[str], created: str) -> DatasetDocument:
+    """Return the document after ``change``, which takes the labels ``removed`` away, without its indices.
 
-    ``indices`` are those of the result. The keys of kartosql itself are not carried over;
-    ``created`` is the time to record where the metadata have none.
+    The keys of kartosql itself are not carried over; ``created`` is the time to record where the metadata have none.
     """
     if document is None or change.starts_anew:
         key = document.key if document is not None else change.uuid + CODECS[change.format]
         document = DatasetDocument(change.uuid, key, (), {}, change.partition_keys or (), {}, {})
-    labels, files = _with_places(document, change, removed)
-    metadata = {k: v for k, v in document.metadata.items() if k not in OWN_KEYS and k not in change.forgotten}
-    metadata.update({k: v for k, v in change.metadata.items() if k not in OWN_KEYS})
+    labels, files_ = _partitions(document, change, removed)
+    metadata = {k: v for k, v in document.metadata.items() if k not in resolve.OWN_KEYS and k not in change.forgotten}
+    metadata.update({k: v for k, v in change.metadata.items() if k not in resolve.OWN_KEYS})
     metadata.setdefault("creation_time", created)
-    return replace(
-        document,
-        labels=labels,
-        files=files,
-        partition_keys=partition_keys_of(document),
-        indices=dict(indices),
-        metadata=metadata,
-    )
+    keys = partition_keys_of(document)
+    return replace(document, labels=labels, files=files_, partition_keys=keys, indices={}, metadata=metadata)
 
 
 def partition_keys_of(document: DatasetDocument) -> tuple[str, ...]:
@@ -101,48 +116,558 @@ def partition_keys_of(document: DatasetDocument) -> tuple[str, ...]:
     return ()
 
 
-def _with_places(
+def _partitions(
     document: DatasetDocument, change: Change, removed: frozenset[str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
-    old = document.labels or ()
-    place_of = {place: label for label, place in change.positions.items() if place in removed}
-    tables = list(dict.fromkeys([*document.files, *(t for entry in change.added.values() for t in entry)]))
-    if not removed and not place_of:
-        kept: Sequence[int] = range(len(old))
-        labels = old
-    else:
-        kept = [i for i, label in enumerate(old) if label not in removed or label in place_of]
-        labels = tuple([place_of.get(old[i], old[i]) for i in kept])
-    placed = set(place_of.values())
-    last = [label for label in change.added if label not in placed]
-    files: dict[str, tuple[str | None, ...]] = {}
-    for table in tables:
-        column = document.files.get(table, (None,) * len(old))
-        if isinstance(kept, list):
-            column = tuple(
-                [change.added[place_of[old[i]]].get(table) if old[i] in place_of else column[i] for i in kept]
-            )
-        column += tuple([change.added[label].get(table) for label in last])
-        if any(key is not None for key in column):
-            files[table] = column
-    return _moved(labels + tuple(last), files, change.positions)
+    """Return the labels after a change, and the files of each table."""
+    old, added = document.labels or (), list(change.added)
+    labels = (*old, *added)
+    columns = {}
+    for table in dict.fromkeys([*document.files, *chain.from_iterable(change.added.values())]):
+        before = document.files.get(table, (None,) * len(old))
+        columns[table] = before + tuple([change.added[label].get(table) for label in added])
+    if removed or change.positions:
+        order = _order(labels, len(old), removed, change.positions)
+        labels = tuple([labels[at] for at in order])
+        columns = {table: tuple([column[at] for at in order]) for table, column in columns.items()}
+    return labels, {table: column for table, column in columns.items() if any(key is not None for key in column)}
 
 
-def _moved(
-    labels: tuple[str, ...], files: dict[str, tuple[str | None, ...]], positions: Mapping[str, str]
-) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
-    """Put labels before those that they have to stand before."""
-    if positions.keys().isdisjoint(labels) or set(positions.values()).isdisjoint(labels):
-        return labels, files
-    number = {label: at for at, label in enumerate(labels)}
+def _order(labels: Sequence[str], old: int, removed: frozenset[str], positions: Mapping[str, str]) -> list[int]:
+    """Return which labels stay, of which the first ones are ``old``, each behind those that come in front of it."""
+    places = set(positions.values()).intersection(labels)
     before: dict[str, list[int]] = {}
-    for label, place in positions.items():
-        if label in number and place in number:
-            before.setdefault(place, []).append(number[label])
-    moving = {at for found in before.values() for at in found}
+    for at, label in enumerate(labels[old:], old):
+        if positions.get(label) in places:
+            before.setdefault(positions[label], []).append(at)
+    moved = {at for found in before.values() for at in found}
     order: list[int] = []
     for at, label in enumerate(labels):
         order += before.get(label, ())
-        if at not in moving:
+        if at not in moved and (at >= old or label not in removed):
             order.append(at)
-    return tuple([labels[at] for at in order]), {t: tuple([c[at] for at in order]) for t, c in files.items()}
+    return order
+
+
+def common_schema(schema: pa.Schema, partition_on: tuple[str, ...]) -> pa.Schema:
+    """Return the schema that Kartothek records for a table: partition keys, then by name.
+
+    Types are normalised; a pandas block is attached, without which Kartothek refuses to append.
+    """
+    names = [*partition_on, *sorted(n for n in schema.names if n not in partition_on)]
+    return _with_pandas_block([pa.field(n, normalise(schema.field(n).type)) for n in names], {})
+
+
+def widen(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+    """Return the schema that holds what ``old`` and ``new`` hold, in the order of ``old``.
+
+    Both have the same columns of the same normalised types, except that a column of type null
+    takes any; ``old`` itself is returned where nothing is to be widened. Raises
+    ``incompatible-schema``, which names the first column that does not fit.
+    """
+    for name in sorted(set(old.names).symmetric_difference(new.names)):
+        known = name in old.names
+        raise UsageError(
+            f"The column {name!r} is missing in the new data."
+            if known
+            else f"The new data have a column {name!r} that the table does not have.",
+            code="incompatible-schema",
+            hint=f"The columns of the table are {', '.join(old.names)}."[:300],
+        )
+    fields = []
+    for column in old:
+        left, right = normalise(column.type), normalise(new.field(column.name).type)
+        type_ = merge_types(left, right)
+        if type_ is None:
+            raise UsageError(
+                f"The column {column.name!r} is {left} in the table, but {right} in the new data.",
+                code="incompatible-schema",
+                hint=f"Cast the new column to {left}.",
+            )
+        fields.append(column if type_.equals(column.type) else pa.field(column.name, type_))
+    if all(f.type.equals(o.type) for f, o in zip(fields, old, strict=True)):
+        return old
+    return _with_pandas_block(fields, old.metadata or {})
+
+
+def _with_pandas_block(fields: list[pa.Field], metadata: Mapping[bytes, bytes]) -> pa.Schema:
+    block = {
+        "index_columns": [],
+        "column_indexes": [],
+        "columns": [_pandas_column(f.name, f.type) for f in fields],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": _PANDAS_VERSION,
+    }
+    return pa.schema(fields, metadata={**metadata, b"pandas": json.dumps(block).encode()})
+
+
+def schema_bytes(schema: pa.Schema) -> bytes:
+    """Return ``schema`` as a Parquet file without rows."""
+    sink = pa.BufferOutputStream()
+    pq.write_metadata(schema, sink, version="2.6", coerce_timestamps="us", use_compliant_nested_type=False)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _pandas_column(name: str, type_: pa.DataType) -> dict[str, Any]:
+    numpy_type, details = "object", None
+    if pa.types.is_timestamp(type_):
+        numpy_type = "datetime64[ns]"
+        details = {"timezone": type_.tz} if type_.tz else None
+    elif pa.types.is_decimal(type_):
+        details = {"precision": type_.precision, "scale": type_.scale}
+    elif pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        numpy_type = _pandas_type(type_)
+    return {
+        "name": name,
+        "field_name": name,
+        "pandas_type": _pandas_type(type_),
+        "numpy_type": numpy_type,
+        "metadata": details,
+    }
+
+
+def _pandas_type(type_: pa.DataType) -> str:
+    t = pa.types
+    if t.is_list(type_):
+        return f"list[{_pandas_type(type_.value_type)}]"
+    if t.is_timestamp(type_):
+        return "datetimetz" if type_.tz else "datetime"
+    if t.is_decimal(type_):
+        return "decimal"
+    names = {
+        pa.string(): "unicode",
+        pa.binary(): "bytes",
+        pa.date32(): "date",
+        pa.float64(): "float64",
+        pa.int64(): "int64",
+        pa.uint64(): "uint64",
+        pa.bool_(): "bool",
+        pa.null(): "empty",
+    }
+    return names.get(type_, "time" if t.is_time(type_) else "object")
+
+
+class HeadMoved(Exception):
+    """The document was written meanwhile, so the caller reads it again."""
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """The schemas of the tables, of which ``pending`` files are to be put once the document says so."""
+
+    known: Mapping[str, pa.Schema]
+    pending: Mapping[str, bytes] = field(default_factory=dict)
+
+    def mark(self) -> dict[str, str]:
+        """Return the entry of the document until the pending files are in place."""
+        return {table: base64.b64encode(data).decode() for table, data in self.pending.items()}
+
+    def table(self, document: DatasetDocument, name: str | None = None) -> DatasetTable:
+        """Return a table of ``document``, the first one unless it is named."""
+        tables = Dataset(document, self.known).tables
+        return tables[name] if name is not None else next(iter(tables.values()))
+
+
+def read_known(store: Store, document: DatasetDocument) -> dict[str, pa.Schema]:
+    """Return the schema of each table of a dataset; raises ``missing-metadata`` and ``invalid-schema``."""
+    tables = list(document.tables) or _listed_tables(store, document.uuid)
+    return {table: _stored(store, document.uuid, table)[0] for table in tables}
+
+
+def _listed_tables(store: Store, uuid: str) -> list[str]:
+    """Return the tables of a dataset without partitions, which only its schema files show."""
+    try:
+        store.read_versioned(naming.schema_key(uuid, naming.DEFAULT_TABLE))
+        return [naming.DEFAULT_TABLE]
+    except KeyError:
+        parts = [k.split("/") for k in store.list_below(f"{uuid}/") if k.endswith(f"/{naming.COMMON_METADATA}")]
+        return sorted(p[1] for p in parts if len(p) == 3) or [naming.DEFAULT_TABLE]
+
+
+def _stored(store: Store, uuid: str, table: str) -> tuple[pa.Schema, Version]:
+    key = naming.schema_key(uuid, table)
+    try:
+        data, version = store.read_versioned(key)
+    except KeyError:
+        raise FormatError(
+            f"Dataset {uuid!r}: {key} is missing",
+            code="missing-metadata",
+            hint="The dataset is incomplete: it was deleted in part, or its write never finished.",
+        ) from None
+    return read_schema(data, key), version
+
+
+def _widened(store: Store, head: Head, change: Change, keys: tuple[str, ...]) -> Schemas:
+    """Return the schemas of a dataset after a change that keeps its rows; files are widened where needed.
+
+    Raises ``incompatible-schema`` for columns that do not fit and HeadMoved.
+    """
+    heal(store, head)
+    known = read_known(store, head.document)
+    strange = [t for t in change.schemas if t not in known]
+    if strange or (head.document.tables and change.added and change.schemas and set(change.schemas) != set(known)):
+        raise UsageError(
+            f"Dataset {change.uuid!r}: it has the tables {', '.join(known)}, the new data have "
+            f"{', '.join(change.schemas)}",
+            code="incompatible-schema",
+            hint="Give all tables of the dataset, and no others.",
+        )
+    for table, schema in change.schemas.items():
+        key = naming.schema_key(head.uuid, table)
+        for _ in attempts(key):
+            known[table], version = _stored(store, head.uuid, table)
+            try:
+                target = widen(known[table], common_schema(schema, keys))
+            except UsageError:
+                _check_unmoved(store, head)
+                raise
+            if target.equals(known[table]):
+                break
+            target = common_schema(target, keys)
+            # Widening only replaces the type null, so it does no harm where the commit then fails.
+            with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+                store.put_if(key, schema_bytes(target), version)
+                known[table] = target
+                break
+    return Schemas(known)
+
+
+def _replaced(store: Store, change: Change, keys: tuple[str, ...]) -> Schemas:
+    """Return the schemas of a dataset that starts anew.
+
+    A file that is not there yet is put, as nobody reads it before the document. One that says
+    something else is left to ``heal``: the document of the old rows may still count.
+    """
+    known: dict[str, pa.Schema] = {}
+    pending: dict[str, bytes] = {}
+    for table, schema in change.schemas.items():
+        target = known[table] = common_schema(schema, keys)
+        key = naming.schema_key(change.uuid, table)
+        for _ in attempts(key):
+            with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+                try:
+                    data = store.read_versioned(key)[0]
+                except KeyError:
+                    store.put_if(key, schema_bytes(target), None)
+                else:
+                    if not _says(data, key, target):
+                        pending[table] = schema_bytes(_unique(target))
+                break
+    return Schemas(known, pending)
+
+
+def _says(data: bytes, key: str, target: pa.Schema) -> bool:
+    try:
+        stored = read_schema(data, key)
+    except FormatError:
+        return False
+    return bool(stored.equals(target)) and b"pandas" in (stored.metadata or {})
+
+
+def _unique(schema: pa.Schema) -> pa.Schema:
+    """Return ``schema`` with a mark that makes its file unlike any other.
+
+    Who is late in replacing a file would else take a later one of the same content for the one that he was to replace.
+    """
+    block = json.loads(schema.metadata[b"pandas"])
+    block["creator"]["id"] = new_id()
+    return schema.with_metadata({b"pandas": json.dumps(block).encode()})
+
+
+def nanoseconds(moment: dt.datetime) -> int:
+    """Return a moment in nanoseconds since 1970."""
+    past = moment - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return (past.days * 86_400 + past.seconds) * 1_000_000_000 + past.microseconds * 1000
+
+
+def heal(store: Store, head: Head) -> None:
+    """Put the schema files that the document asks for in their place; raises HeadMoved if it does no more."""
+    for table, data in head.pending_schemas.items():
+        key = naming.schema_key(head.uuid, table)
+        for _ in attempts(key):
+            version: Version | None = None
+            with contextlib.suppress(KeyError):
+                stored, version = store.read_versioned(key)
+                if stored == data:
+                    break
+            # Only a file that was read while the document asked for the new one may be replaced.
+            _check_unmoved(store, head)
+            with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+                store.put_if(key, data, version)
+                break
+
+
+def _check_unmoved(store: Store, head: Head) -> None:
+    now = read_raw(store, head.uuid)
+    if now is None or now.version != head.version:
+        raise HeadMoved
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The document that a change leads to; ``index_keys`` are the files that were written for it alone."""
+
+    document: DatasetDocument
+    index_keys: tuple[str, ...]
+    removed: frozenset[str]
+    has_pending: bool
+
+
+def rebase(
+    store: Store,
+    change: Change,
+    head: Head | None,
+    base: Head | None,
+    *,
+    commit_id: str,
+    now: dt.datetime,
+    grace: dt.timedelta = GRACE,
+) -> Prepared:
+    """Return what ``change``, planned on ``base``, makes of ``head``; marks of changes under way are kept.
+
+    Raises ConcurrentCommit where the two do not go together, ``incompatible-schema``,
+    ``implicit-partitions`` and ``commit-expired``; HeadMoved where the head is out of date.
+    """
+    check_conflicts(change, head, base)
+    live = None if head is None or head.is_absent else head
+    kept = None if change.starts_anew else live
+    if kept is not None:
+        check_writable(kept.document)
+    _check_files(store, change, now, grace)
+    keys = _partition_keys(change, kept)
+    schemas = _replaced(store, change, keys) if kept is None else _widened(store, kept, change, keys)
+    removed = _removed_labels(change, live, base, schemas)
+    created = now.astimezone(dt.timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds")
+    document = apply(live.document if live is not None else None, change, removed, created)
+    if head is not None:
+        document = replace(document, key=head.key)
+    old = dict(kept.document.indices) if kept is not None else None
+    seen = base or live
+    planned = frozenset(seen.document.labels or ()) if seen is not None else frozenset()
+    indices, index_keys = _IndexWork(store, change, old, planned, schemas, removed, document).write(created)
+    source = change.metadata if live is None or change.create else live.document.metadata
+    history = None if change.restart_history else source.get(resolve.HISTORY)
+    document = with_marks(
+        replace(document, indices=indices),
+        intent=head.intent._asdict() if head is not None and head.intent is not None else None,
+        unfinished=head.unfinished if head is not None else None,
+        schema=schemas.mark(),
+    )
+    with contextlib.suppress(FormatError):  # one that is broken stays as it is
+        history = recorded(history, schemas.known, document, nanoseconds(now))
+    document = with_marks(document, history=history)
+    identity = succeed(
+        head.identity if head is not None else None,
+        commit_id=commit_id,
+        digest=digest(document),
+        operation=change.operation,
+        time=now,
+        schemas={table: resolve.fingerprint(schema) for table, schema in schemas.known.items()},
+        anew=kept is None,
+        removes=bool(removed),
+    )
+    return Prepared(with_marks(document, identity=identity.to_dict()), index_keys, removed, bool(schemas.pending))
+
+
+def _partition_keys(change: Change, head: Head | None) -> tuple[str, ...]:
+    if head is None:
+        return change.partition_keys or ()
+    keys = partition_keys_of(head.document)
+    if change.partition_keys is not None and change.added and change.partition_keys != keys:
+        raise UsageError(
+            f"Dataset {change.uuid!r}: it is partitioned by {', '.join(keys) or 'nothing'}, the new files "
+            f"by {', '.join(change.partition_keys) or 'nothing'}",
+            code="incompatible-schema",
+        )
+    return keys
+
+
+def _check_files(store: Store, change: Change, now: dt.datetime, grace: dt.timedelta) -> None:
+    """Make sure of files that were written long ago: what nothing refers to is removed some day."""
+    # A cleanup elsewhere may have a shorter grace period than this one.
+    if change.started is None or now - change.started <= min(grace, MIN_GRACE) / 2:
+        return
+    keys = {key for entry in change.added.values() for key in entry.values()}
+    unmark_garbage(store, change.uuid, keys)
+    try:
+        store.sizes(sorted(keys))
+    except KeyError as e:
+        raise expired(change.uuid, e.args[0]) from None
+
+
+# -- conflicts ---------------------------------------------------------------------------------------
+
+
+def check_conflicts(change: Change, head: Head | None, base: Head | None) -> None:
+    """Raise ConcurrentCommit if the dataset is not, or no more, what ``change`` needs to find."""
+    exists = head is not None and not head.is_absent
+    if base is None:
+        if change.create and exists:
+            raise conflict(change, head, "the dataset exists by now")
+        if not change.create and not exists:
+            raise conflict(change, None, "there is no such dataset")
+        return
+    if head is None or not exists:
+        raise conflict(change, None, "the dataset was dropped")
+    if head.version == base.version:
+        return
+    if _is_another(head, base):
+        raise conflict(change, head, "the dataset was replaced")
+    if (change.replace_all or change.drop) and _content(head) != _content(base):
+        raise conflict(change, head, "the dataset was changed")
+
+
+def _is_another(head: Head, base: Head) -> bool:
+    """Return whether the dataset was made anew, or all of it replaced."""
+    if head.identity is None and base.identity is not None:
+        # Another program wiped the metadata; if it kept files, it did no more.
+        labels = base.document.labels or ()
+        return bool(labels) and set(labels).isdisjoint(head.document.labels or ())
+    origins = [h.identity.origin if h.identity is not None else None for h in (head, base)]
+    return origins[0] != origins[1]
+
+
+def _content(head: Head) -> tuple[str, dict[str, Any]]:
+    return head.digest, {k: v for k, v in head.document.metadata.items() if k not in resolve.OWN_KEYS}
+
+
+def _removed_labels(change: Change, head: Head | None, base: Head | None, schemas: Schemas) -> frozenset[str]:
+    """Return the labels that ``change`` takes away from ``head``; raises ConcurrentCommit."""
+    if head is None:
+        return frozenset()
+    labels = head.document.labels or ()
+    if change.starts_anew:
+        return frozenset(labels)
+    if change.removed is None:
+        return frozenset()
+    if not callable(change.removed):
+        gone = change.removed.difference(labels)
+        if gone:
+            raise conflict(change, head, f"the partition {min(gone)!r} is gone")
+        return change.removed
+    found = frozenset(change.removed(schemas.table(head.document)))
+    if base is not None and base.version != head.version:
+        # Whoever wrote these did not see the removal, and the removal did not see them.
+        late = found.difference(base.document.labels or ())
+        if late:
+            raise conflict(change, head, f"the partition {min(late)!r}, which it would remove, was added")
+    return found
+
+
+def conflict(change: Change, head: Head | None, what: str) -> ConcurrentCommit:
+    """Return the error for a change that somebody else was faster than."""
+    winner: dict[str, Any] = {}
+    by = ""
+    identity = head.identity if head is not None and not head.is_foreign else None
+    if identity is not None:
+        winner = {"operation": identity.operation, "id": identity.id, "time": identity.time}
+        by = f", last by {identity.operation} {identity.id} at {identity.time}"
+    elif head is not None:
+        winner = {"operation": "unknown", "id": None, "time": None}
+        by = ", last by another program"
+    return ConcurrentCommit(
+        f"Dataset {change.uuid!r}: {change.operation} cannot be committed, as {what}{by}",
+        winner=winner,
+        hint="Nothing was changed. Look at the dataset as it stands now and try again.",
+    )
+
+
+# -- indices -----------------------------------------------------------------------------------------
+
+# An index as it stands in its file, the pairs that are new, and the labels that go.
+_Parts = tuple[pa.Table | None, pa.Table, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class _IndexWork:
+    """What there is to do for the inverted indices of a document.
+
+    ``old`` are the indices, None of a dataset that starts anew, and ``planned`` the labels that the change was
+    planned on; ``document`` is the next one, but for its indices.
+    """
+
+    store: Store
+    change: Change
+    old: dict[str, Any] | None
+    planned: frozenset[str]
+    schemas: Schemas
+    removed: frozenset[str]
+    document: DatasetDocument
+
+    def write(self, created: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the indices by column and the keys of those files that are new."""
+        old = self.old or {}
+        wanted = {c: w for c, w in old.items() if self.change.indices.get(c, ...) is not None}
+        new = [*(self.change.pairs.items() if self.old is None else ()), *self.change.indices.items()]
+        # The originals cannot read an index without a type.
+        wanted |= {c: None for c, p in new if p is not None and not _is_untyped(p)}
+        parts = self.store.map(lambda column: self._parts(column, wanted[column]), list(wanted))
+        made = {column: found for column, found in zip(wanted, parts, strict=True) if found is not None}
+        keys = {}
+        for column in made:
+            # Two commits in one microsecond must not meet.
+            key = indexing.index_key(self.document.uuid, column, f"{created}-{uuids.uuid4().hex}")
+            keys[column] = check_key(key, f"{self.document.uuid}/", source=self.document.key)
+        self.store.map(lambda column: self._put(keys[column], column, *made[column]), list(made))
+        return {column: keys.get(column, old.get(column)) for column in wanted}, tuple(keys.values())
+
+    def _put(self, key: str, column: str, old: pa.Table | None, added: pa.Table, removed: frozenset[str]) -> None:
+        if old is not None or added.num_rows < STREAMED_PAIRS:
+            table = indexing.merge(old, removed, added, column)
+            self.store.put(key, files.parquet_bytes(table, indexing.VALUES_PER_ROW_GROUP))
+            return
+        # Row group by row group, so that an index may be larger than memory.
+        schema, pieces = indexing.index_schema(added, column), indexing.merged(None, removed, added, column)
+        with self.store.output(key) as out:
+            files.write_parquet(files.Counted(out), schema, pieces, indexing.VALUES_PER_ROW_GROUP)
+
+    def _parts(self, column: str, where: Any) -> _Parts | None:
+        """Return what the index of a column is made of; None if the old file stays."""
+        given = self.change.indices.get(column)
+        if given is not None:
+            labels = self.document.labels or ()
+            gone = self.planned.difference(labels)
+            if gone:
+                is_gone = pc.is_in(given["label"].cast(pa.string()), value_set=pa.array(sorted(gone), pa.string()))
+                given = given.filter(pc.invert(is_gone))
+            later = [label for label in labels if label not in self.planned]
+            return None, _joined([given, *self._pairs(column, later)]), frozenset()
+        if where is None:
+            return None, self.change.pairs[column], frozenset()
+        if not self.removed and not self.change.added:
+            return None
+        if not isinstance(where, str):
+            everything = self._pairs(column, self.document.labels or ())
+            return (None, _joined(everything), frozenset()) if everything else None
+        added = self.change.pairs.get(column)
+        new = [added] if added is not None else self._pairs(column, list(self.change.added))
+        new = [pairs for pairs in new if not _is_untyped(pairs)]
+        if not self.removed and not any(pairs.num_rows for pairs in new):
+            return None
+        old = indexing.read_index(self.store, where, column)
+        nothing = indexing.pairs_of(old.schema.field(0).type, (), ())
+        return old, _joined(new or [nothing]), self.removed
+
+    def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
+        """Return the values of a column in the files of some labels, from each table that has it."""
+        found = []
+        wanted = set(labels)
+        for name, schema in self.schemas.known.items():
+            if column in schema.names and not pa.types.is_null(schema.field(column).type):
+                table = self.schemas.table(self.document, name)
+                here = [label for label in table.labels if label in wanted]
+                found.append(files.pairs_of_files(self.store, table, here, column))
+        return found
+
+
+def _is_untyped(pairs: pa.Table) -> bool:
+    """Return whether a column has no value at all, and so no type of its own."""
+    return bool(pa.types.is_null(pairs.schema.field("value").type))
+
+
+def _joined(pairs: Sequence[pa.Table]) -> pa.Table:
+    if len(pairs) == 1:
+        return pairs[0]
+    # Labels may be encoded as a dictionary here and as text there.
+    plain = [pa.table({"value": p["value"], "label": p["label"].cast(pa.string())}) for p in pairs if p.num_rows]
+    return pa.concat_tables(plain) if plain else pairs[0]

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, KartosqlError
-from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIndex
-from kartosql.formats.kartothek.history import history_of, plain
+from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.formats.kartothek.schema import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import commit_log, garbage, indexing
-from kartosql.write.change import Change
+from kartosql.write import indexing, removal
+from kartosql.write.change import GRACE, Change, read_known
 from kartosql.write.commit import commit
-from kartosql.write.datasets import ORIGINALS_REFUSE
-from kartosql.write.document import Head, read_raw
-from kartosql.write.files import open_key
-from kartosql.write.garbage import collect
-from kartosql.write.indexing import pairs_of_files, read_index
-from kartosql.write.marks import read_marks
-from kartosql.write.rebase import GRACE
+from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
+from kartosql.write.document import Head, Identity, LogEntry, RetryPolicy, read_garbage, read_log, read_raw
+from kartosql.write.files import opened_parquet, pairs_of_files
+from kartosql.write.indexing import read_index
 from kartosql.write.recovery import complete_schemas, read_head
-from kartosql.write.retry import RetryPolicy
-from kartosql.write.schema import read_known
+from kartosql.write.removal import collect
 
 BATCH_FILES = 64
 
@@ -77,28 +71,26 @@ class _Look:
     with_null: frozenset[str] = frozenset()
 
 
+@dataclass
 class _Dataset:
     """The checks of one dataset, one after the other."""
 
-    def __init__(self, store: Store, uuid: str, cube: Cube | None, grace: dt.timedelta, full: bool) -> None:
-        self._store = store
-        self._uuid = uuid
-        self._cube = cube
-        self._grace = grace
-        self._full = full
-        split = naming.split_member(uuid)
-        self._name = split[1] if split is not None else uuid
+    store: Store
+    uuid: str
+    cube: Cube | None
+    grace: dt.timedelta
+    full: bool
 
     def _finding(self, check_: str, severity: str, key: str | None, message: str, **more: Any) -> Finding:
-        return Finding(self._name, check_, severity, key, message, **more)
+        split = naming.split_member(self.uuid)
+        return Finding(split[1] if split is not None else self.uuid, check_, severity, key, message, **more)
 
     def _of(self, error: KartosqlError, check_: str, key: str | None, **more: Any) -> Finding:
         return self._finding(check_, "error", key, error.message, **more)
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings."""
         try:
-            head = read_raw(self._store, self._uuid)
+            head = read_raw(self.store, self.uuid)
         except FormatError as e:
             yield self._of(e, "metadata", None)
             return
@@ -114,13 +106,13 @@ class _Dataset:
             return
         yield from self._commits(head)
         try:
-            dataset = Snapshot(self._store).dataset(self._uuid)
+            dataset = Snapshot(self.store).dataset(self.uuid)
             tables = dataset.tables
         except FormatError as e:
             yield self._of(e, "schema", None)
             return
         yield from self._schemas(head)
-        below = self._store.list_below(f"{self._uuid}/")
+        below = self.store.list_below(f"{self.uuid}/")
         values: dict[str, list[pa.Table]] = {}
         is_whole = True
         for table in tables.values():
@@ -134,9 +126,9 @@ class _Dataset:
     def _no_document(self) -> Iterator[Finding]:
         """Tell of files without a document, unless a cleanup knows them already."""
         with contextlib.suppress(FormatError):
-            if garbage.is_known(self._store, self._uuid):
+            if removal.is_known(self.store, self.uuid):
                 return
-        message = f"{self._uuid!r} has no metadata document: its write never finished, or it was deleted in part"
+        message = f"{self.uuid!r} has no metadata document: its write never finished, or it was deleted in part"
         yield self._finding(
             "metadata", "warning", None, f"{message}; REPAIR leaves its files to CLEANUP", repairable=True
         )
@@ -163,9 +155,7 @@ class _Dataset:
         """
         document = head.document
         try:
-            history = history_of(document)
-            for one in history.tables.values() if history is not None else ():
-                _ = one.chain
+            checked_history(document)
         except FormatError as e:
             yield self._finding("history", "warning", head.key, e.message)
             return
@@ -173,29 +163,29 @@ class _Dataset:
         if told is None or head.pending_schemas:
             return
         try:
-            stored = read_known(self._store, document)
+            stored = read_known(self.store, document)
         except FormatError as e:
             yield self._of(e, "schema", None)
             return
         for name, schema in stored.items():
             if name in told and not plain(schema).equals(plain(told[name])):
-                key = naming.schema_key(self._uuid, name)
+                key = naming.schema_key(self.uuid, name)
                 yield self._finding("schema", "error", key, "it is not the schema that the document says")
 
     def _commits(self, head: Head) -> Iterator[Finding]:
-        entries = commit_log.read(self._store, self._uuid)
+        entries = read_log(self.store, self.uuid)
         identity = head.identity
         if head.is_foreign or (identity is None and entries):
             since = f" after {identity.operation} {identity.id} of {identity.time}" if identity is not None else ""
             yield self._finding(
                 "foreign-write", "warning", head.key, f"another program wrote the dataset{since}", repairable=True
             )
-        for one in commit_log.lost(entries, identity, head.document.labels or ()):
-            reason = one.reason or self._missing(one)
+        for one in lost(entries, identity, head.document.labels or ()):
+            reason = one.reason or _missing(self.store, one)
             yield self._finding(
                 "lost-commit",
                 "error",
-                commit_log.entry_key(self._uuid, one.entry.sequence, one.entry.id),
+                one.entry.key(self.uuid),
                 f"{one.entry.operation} {one.entry.id} of {one.entry.time} was dropped by another program: "
                 f"{len(one.added)} partitions are missing, {len(one.removed)} are back"
                 + (f"; it cannot be brought back, as {reason}" if reason else ""),
@@ -203,18 +193,10 @@ class _Dataset:
                 detail=one,
             )
 
-    def _missing(self, one: commit_log.Lost) -> str | None:
-        keys = [key for files in one.added.values() for key in files.values()]
-        try:
-            self._store.sizes(keys)
-        except KeyError as e:
-            return f"the file {e.args[0]} is gone"
-        return None
-
     def _orphans(self, head: Head | None) -> Iterator[Finding]:
-        below = self._store.details(f"{self._uuid}/")
-        marks = read_marks(self._store, self._uuid)
-        found = garbage.unreferenced(self._store, self._uuid, head, below, marks, self._store.now(), self._grace)
+        below = self.store.details(f"{self.uuid}/")
+        marks = read_garbage(self.store, self.uuid)
+        found = removal.unreferenced(self.store, self.uuid, head, below, marks, self.store.now(), self.grace)
         if found:
             size = sum(g.bytes for g in found)
             yield self._finding(
@@ -241,7 +223,7 @@ class _Dataset:
         look = partial(self._look, table, indexed, cell)
         for batch in _batches(groups):
             files = [at for group in batch for at in group]
-            looks = dict(zip(files, self._store.map(look, [table.files[at] for at in files]), strict=True))
+            looks = dict(zip(files, self.store.map(look, [table.files[at] for at in files]), strict=True))
             for at in files:
                 yield from looks[at].problems
                 for column, array in (looks[at].uniques or {}).items():
@@ -254,7 +236,7 @@ class _Dataset:
         if overlaid:
             message = f"{overlaid:,} rows were overwritten by later files; COMPACT drops them"
             yield self._finding("overlays", "info", None, message)
-        for column in sorted(with_null) if self._cube is not None else ():
+        for column in sorted(with_null) if self.cube is not None else ():
             message = f"the indexed column {column!r} holds NULL, which its index leaves out. {ORIGINALS_REFUSE}"
             yield self._finding("null-in-index", "info", None, message)
         for column, pairs in found.items():
@@ -264,10 +246,10 @@ class _Dataset:
 
     def _cells(self, table: DatasetTable, there: Sequence[int]) -> tuple[list[str], list[list[int]]]:
         """Return the columns that tell cells apart within a partition, and the files to be looked at together."""
-        if self._cube is not None and table.table == naming.DEFAULT_TABLE:
-            shared = [name for name in table.partition_keys if name in self._cube.partition_columns]
+        if self.cube is not None and table.table == naming.DEFAULT_TABLE:
+            shared = [name for name in table.partition_keys if name in self.cube.partition_columns]
             names = set(table.schema.names) - set(table.partition_keys)
-            cell = [c for c in self._cube.dimension_columns if c in names]
+            cell = [c for c in self.cube.dimension_columns if c in names]
             with contextlib.suppress(FormatError):
                 places = [table.partition_keys.index(name) for name in shared]
                 by_values: dict[Any, list[int]] = {}
@@ -290,17 +272,14 @@ class _Dataset:
 
     def _look(self, table: DatasetTable, indexed: Sequence[str], cell: Sequence[str], key: str) -> _Look:
         try:
-            with (
-                contextlib.closing(open_key(self._store, key)) as source,
-                pq.ParquetFile(source, page_checksum_verification=self._full) as file,
-            ):
+            with opened_parquet(self.store, key, page_checksum_verification=self.full) as file:
                 problems = tuple(self._schema(table, file.schema_arrow, key))
                 if problems:
                     return _Look(problems)
                 uniques: dict[str, list[pa.Array]] = {column: [] for column in indexed}
                 cells, with_null = [], set()
                 for group in range(file.num_row_groups):
-                    wanted = None if self._full else list(dict.fromkeys([*indexed, *cell]))
+                    wanted = None if self.full else list(dict.fromkeys([*indexed, *cell]))
                     if wanted == []:
                         break
                     rows = file.read_row_group(group, wanted)
@@ -309,11 +288,10 @@ class _Dataset:
                         uniques[column].append(indexing.unique_values(rows[column], type_))
                     with_null |= {column for column in indexed if rows[column].null_count}
                     cells.append(rows.select(list(cell)))
-        except KeyError:
-            return _Look((self._finding("missing-file", "error", key, "the file is missing"),))
-        except (pa.ArrowException, OSError) as e:
-            reraise(e, f"Cannot read {key!r}")
-            return _Look((self._finding("corrupt-file", "error", key, f"the file cannot be read: {e}"),))
+        except FormatError as e:
+            is_missing = e.code == "missing-file"
+            message = "is missing" if is_missing else f"cannot be read: {e.message.removeprefix(f'{key}: ')}"
+            return _Look((self._finding(str(e.code), "error", key, f"the file {message}"),))
         found = {
             column: pc.unique(pa.chunked_array(arrays, normalise(table.schema.field(column).type)))
             for column, arrays in uniques.items()
@@ -354,7 +332,7 @@ class _Dataset:
     def _index(self, index: InvertedIndex, values: list[pa.Table], is_whole: bool) -> Iterator[Finding]:
         assert index.key is not None
         type_ = normalise(index.type)
-        stored = indexing.flat(read_index(self._store, index.key, index.column), index.column, type_)
+        stored = indexing.flat(read_index(self.store, index.key, index.column), index.column, type_)
         if not is_whole:
             return  # of files that cannot be read nobody knows the values
         missing, wrong = _differences([stored], values)
@@ -408,6 +386,109 @@ def _differences(stored: Sequence[pa.Table], real: Sequence[pa.Table]) -> tuple[
     return pc.sum(pc.equal(counts, 1)).as_py() or 0, pc.sum(pc.equal(counts, 2)).as_py() or 0
 
 
+# -- commits that the document does not know -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A commit that another program dropped: of it ``added`` and ``removed`` are missing in the document.
+
+    ``later`` are the labels that commits added which came after it; ``reason`` says why it cannot be brought back.
+    """
+
+    entry: LogEntry
+    added: Mapping[str, Mapping[str, str]]
+    removed: tuple[str, ...]
+    later: frozenset[str]
+    reason: str | None = None
+
+
+def lost(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
+    """Return the commits that the document with this identity and these labels has lost, in their order.
+
+    Each tells what is missing of it in the end: nothing that was removed later on is. Without
+    an identity nothing is known, as the other program may have seen everything.
+    """
+    return net(dropped(entries, identity, labels))
+
+
+def dropped(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
+    """Return the commits that a document has lost, each with what it did when the others before it are back."""
+    if identity is None:
+        return []
+    by_id = {e.id: e for e in entries if e.origin == identity.origin}
+    known = _ancestors(by_id, identity)
+    oldest = min([by_id[i].sequence for i in known if i in by_id] or [identity.sequence])
+    repaired = {i for k in known if k in by_id for i in by_id[k].repaired}
+    state = set(labels)
+    found = []
+    for entry in sorted(by_id.values(), key=lambda e: e.order):
+        if entry.id in known or entry.id in repaired or entry.sequence < oldest:
+            continue
+        one = _lost(entry, by_id, known, identity.recent, state)
+        if one.added or one.removed:
+            found.append(one)
+            if one.reason is None:
+                state = (state - set(one.removed)) | set(one.added)
+    return found
+
+
+def net(found: Sequence[Lost]) -> list[Lost]:
+    """Leave out what one lost commit added and a later one took away again."""
+    sound = [one for one in found if one.reason is None]
+    both = {label for one in sound for label in one.added} & {label for one in sound for label in one.removed}
+    left = []
+    for one in found:
+        if one.reason is None and both:
+            added = {label: files for label, files in one.added.items() if label not in both}
+            one = replace(one, added=added, removed=tuple(label for label in one.removed if label not in both))
+        if one.added or one.removed:
+            left.append(one)
+    return left
+
+
+def _ancestors(by_id: Mapping[str, LogEntry], identity: Identity) -> set[str]:
+    known = {identity.id, *identity.recent}
+    pending = list(known)
+    while pending:
+        entry = by_id.get(pending.pop())
+        if entry is not None and entry.parent is not None and entry.parent not in known:
+            known.add(entry.parent)
+            pending.append(entry.parent)
+    return known
+
+
+def _lost(
+    entry: LogEntry,
+    by_id: Mapping[str, LogEntry],
+    known: Collection[str],
+    recent: Sequence[str],
+    state: Collection[str],
+) -> Lost:
+    at: str | None = entry.parent
+    while at is not None and at not in known and at in by_id:
+        at = by_id[at].parent
+    later_ids: Collection[str] | None = None
+    if at is not None and at in recent:
+        later_ids = recent[recent.index(at) + 1 :]
+    elif at is not None and at in known and at in by_id:
+        later_ids = [i for i in known if i in by_id and by_id[i].sequence > by_id[at].sequence]
+    after = [by_id[i] for i in (by_id if later_ids is None else later_ids) if i in by_id]
+    gone = {label for e in after for label in e.removed}
+    added = {label: files for label, files in entry.added.items() if label not in state and label not in gone}
+    if later_ids is None:
+        return Lost(entry, added, (), frozenset(), "its place among the other commits is not known")
+    removed = tuple(label for label in entry.removed if label in state)
+    later = frozenset(label for e in after for label in e.added)
+    reason = None
+    if added and len(removed) < len(entry.removed):
+        # It took the place of rows that another commit took away, too.
+        reason = "what it replaced was removed or replaced by a later commit"
+    return Lost(entry, added, removed, later, reason)
+
+
+# -- repairing ------------------------------------------------------------------------------------------
+
 OPERATION = "repair"
 # Long ago, so that a commit makes sure that no cleanup takes the files.
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -423,10 +504,9 @@ def repair(
 ) -> list[Finding]:
     """Mend what can be mended of the ``findings`` about one dataset, and return them with what was done.
 
-    Changes of several datasets are carried out or taken back, wrong indices are built again, commits
-    that another program dropped are brought back, and what it wrote itself becomes part of the history.
-    Files without a document are marked for a cleanup.
-    Raises what commits raise.
+    Changes of several datasets are carried out or taken back, wrong indices are built again, commits that another
+    program dropped are brought back, and what it wrote itself becomes part of the history. Files without a document are
+    marked for a cleanup. Raises what commits raise.
     """
     done: set[str] = set()
     wanted = {f.check for f in findings if f.repairable}
@@ -461,7 +541,6 @@ def repair(
 
 
 def _indices(store: Store, head: Head, columns: set[str]) -> Change | None:
-    """Return the change that builds indices again."""
     dataset = Snapshot(store).dataset(head.uuid)
     pairs = {}
     for column in sorted(columns.intersection(head.document.indices)):
@@ -476,9 +555,9 @@ def lost_change(store: Store, head: Head) -> Change | None:
     What they added comes before what was committed after them, so that newer rows stay the newer ones.
     """
     labels = head.document.labels or ()
-    all_ = commit_log.dropped(commit_log.read(store, head.uuid), head.identity, labels)
-    missing = [one for one in commit_log.net(all_) if one.reason is None]
-    found = [one for one in missing if _has_files(store, one)]
+    all_ = dropped(read_log(store, head.uuid), head.identity, labels)
+    missing = [one for one in net(all_) if one.reason is None]
+    found = [one for one in missing if _missing(store, one) is None]
     left = {one.entry.id for one in missing} - {one.entry.id for one in found}
     added: dict[str, Mapping[str, str]] = {}
     removed: set[str] = set()
@@ -504,9 +583,10 @@ def lost_change(store: Store, head: Head) -> Change | None:
     )
 
 
-def _has_files(store: Store, one: commit_log.Lost) -> bool:
+def _missing(store: Store, one: Lost) -> str | None:
+    """Return why a lost commit cannot be brought back, if a file of it is gone."""
     try:
         store.sizes([key for files in one.added.values() for key in files.values()])
-    except KeyError:
-        return False
-    return True
+    except KeyError as e:
+        return f"the file {e.args[0]} is gone"
+    return None

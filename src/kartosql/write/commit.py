@@ -13,18 +13,20 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
 from kartosql.formats.kartothek import resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version
-from kartosql.write.change import CODECS, Change
-from kartosql.write.commit_log import record
+from kartosql.write.change import CODECS, GRACE, Change, HeadMoved, Prepared, check_conflicts, conflict, rebase
 from kartosql.write.document import (
+    LONGEST_WAIT_OF_COMMIT,
     RECENT,
     Head,
+    LogEntry,
+    Race,
+    RetryPolicy,
     digest,
     encode,
     new_id,
@@ -36,10 +38,7 @@ from kartosql.write.document import (
     touched,
     with_marks,
 )
-from kartosql.write.rebase import GRACE, Prepared, check_conflicts, conflict, rebase
-from kartosql.write.recovery import abort, clear_away, complete_schemas, finish, open_head, roll_back
-from kartosql.write.retry import LONGEST_WAIT_OF_COMMIT, Race, RetryPolicy
-from kartosql.write.schema import HeadMoved
+from kartosql.write.recovery import abort, clear_away, complete_schemas, finish, is_open, open_head, roll_back
 
 CREATED = 32
 MOST_UNANSWERED = 8  # puts, after which no more are sent
@@ -113,9 +112,8 @@ class CommitAttempt:
 class Committed:
     """What a commit did.
 
-    ``rebased`` counts the rounds that were lost to others; ``foreign`` tells whether another
-    program had written the dataset since the last commit of kartosql. ``document`` is what was
-    committed, None after a drop.
+    ``rebased`` counts the rounds that were lost to others; ``foreign`` tells whether another program had written the
+    dataset since the last commit of kartosql. ``document`` is what was committed, None after a drop.
     """
 
     uuid: str
@@ -182,43 +180,35 @@ def commit_all(
             race.wait()
 
 
+@dataclass
 class _Committing:
     """The rounds of one commit: ``change`` is that of the document that is swapped."""
 
     is_primary = False
 
-    def __init__(
-        self,
-        store: Store,
-        change: Change,
-        bases: dict[str, Head | None],
-        patience: RetryPolicy,
-        grace: dt.timedelta,
-        race: Race,
-    ) -> None:
-        self.store = store
-        self.change = change
-        self.bases = bases
-        self.patience = patience
-        self.grace = grace
-        self.race = race
-        self.id = new_id()
-        self.attempts: list[CommitAttempt] = []  # puts that may have happened, or may happen yet
-        self.winner: Head | None = None
+    store: Store
+    change: Change
+    bases: dict[str, Head | None]
+    patience: RetryPolicy
+    grace: dt.timedelta
+    race: Race
+    id: str = field(default_factory=new_id)
+    attempts: list[CommitAttempt] = field(default_factory=list)  # puts that may have happened, or may happen yet
+    winner: Head | None = None
 
     def run(self) -> Committed:
         """Go on until the change is committed, or cannot be."""
         while True:
+            done = None
             try:
                 with self.store.turn(self.change.uuid):
                     done = self._round()
             except HeadMoved:
-                done = None
+                pass
             except StoreError as e:
                 if not self.attempts:
                     raise
                 self._check_time(e)  # only the document can tell, and it cannot be read now
-                done = None
             except KartosqlError as e:
                 if self.attempts:
                     raise self._unknown() from e
@@ -289,7 +279,7 @@ class _Committing:
             with contextlib.suppress(KartosqlError):
                 complete_schemas(self.store, change.uuid)
         if prepared is not None:
-            record(self.store, change, prepared.document, prepared.removed)
+            _record(self.store, change, prepared)
         document = prepared.document if prepared is not None else None
         shown = found.document if found is not None and document is not None else document
         identity = read_identity(shown.metadata) if shown is not None else None
@@ -299,7 +289,7 @@ class _Committing:
             id=self.id,
             labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
             rebased=self.race.rounds,
-            foreign=tell_foreign(before, self.bases.get(change.uuid)),
+            foreign=_tell_foreign(before, self.bases.get(change.uuid)),
             document=document,
         )
 
@@ -358,15 +348,18 @@ class _Member:
     staged: str | None
 
 
+@dataclass
 class _Transaction(_Committing):
     """One try at a change of several datasets, of which ``change`` is that of the seed."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.seed = self.change.uuid
-        self.members: dict[str, _Member] = {}
-        self.is_own = True
-        self.is_announced = False
+    members: dict[str, _Member] = field(default_factory=dict)
+    is_own: bool = True
+    is_announced: bool = False
+
+    @property
+    def seed(self) -> str:
+        """The uuid of the seed."""
+        return self.change.uuid
 
     def run_all(self, changes: Sequence[Change]) -> list[Committed]:
         """Return what was committed; raises _TakenBack if it is to be tried again."""
@@ -441,15 +434,13 @@ class _Transaction(_Committing):
                 return
 
     def _mark(self, uuid: str) -> None:
-        """Mark a member."""
         while True:
             member = self.members[uuid]
             kind = "delete" if member.change.drop else "change"
             if self._put_mark(member.head, member.change, kind, member.staged):
                 return
             self._discard(member)
-            seed = read_raw(self.store, self.seed)
-            if seed is None or seed.intent is None or seed.intent.tx != self.id:
+            if not is_open(read_raw(self.store, self.seed), self.id):
                 raise _TakenBack
             self._stage(member.change)
 
@@ -475,8 +466,7 @@ class _Transaction(_Committing):
         return self._has_mark(change.uuid)
 
     def _has_mark(self, uuid: str) -> bool:
-        now = read_raw(self.store, uuid)
-        return now is not None and now.intent is not None and now.intent.tx == self.id
+        return is_open(read_raw(self.store, uuid), self.id)
 
     # -- the commit ------------------------------------------------------------------------------
 
@@ -542,14 +532,13 @@ class _Transaction(_Committing):
             self._clear()
 
     def _clear(self) -> None:
-        """Take the marks of a change away that is not committed."""
         with contextlib.suppress(KartosqlError):
             seed = read_raw(self.store, self.seed)
             if seed is not None and (self.id in seed.unfinished or (seed.intent and seed.intent.tx == self.id)):
                 return
             for uuid, member in self.members.items():
                 head = read_raw(self.store, uuid)
-                if head is not None and head.intent is not None and head.intent.tx == self.id:
+                if head is not None and is_open(head, self.id):
                     with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
                         roll_back(self.store, head)
                 self._discard(member)
@@ -562,12 +551,27 @@ class _Transaction(_Committing):
 
 
 def _absent_document(change: Change) -> DatasetDocument:
-    """Return the document of a dataset that is to be made."""
     keys = change.partition_keys or ()
     return DatasetDocument(change.uuid, change.uuid + CODECS[change.format], (), {}, keys, {}, {resolve.ABSENT: True})
 
 
-def tell_foreign(before: Head | None, base: Head | None) -> bool:
+def _record(store: Store, change: Change, prepared: Prepared) -> None:
+    """Write what a commit did beside the dataset; silent where the store refuses, as the commit counts."""
+    identity = read_identity(prepared.document.metadata)
+    if identity is not None:
+        names = ("id", "parent", "sequence", "operation", "time", "origin")
+        entry = LogEntry(
+            **{name: getattr(identity, name) for name in names},
+            added={label: dict(files) for label, files in change.added.items()},
+            removed=tuple(sorted(prepared.removed)),
+            positions=change.positions,
+            repaired=change.repaired,
+        )
+        with contextlib.suppress(KartosqlError):
+            entry.put(store, change.uuid)
+
+
+def _tell_foreign(before: Head | None, base: Head | None) -> bool:
     """Return whether another program wrote the dataset that a commit met, and warn of it."""
     if before is None or before.is_absent:
         return False

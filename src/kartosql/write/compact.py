@@ -16,10 +16,9 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.write import cubes, datasets
 from kartosql.write.change import Change
 from kartosql.write.document import check_writable
-from kartosql.write.layout import columns_of
+from kartosql.write.files import Written
 from kartosql.write.merge import Merge, Run, write_merged
 from kartosql.write.operation import Operation, report
-from kartosql.write.rows import Written
 
 TARGET_BYTES = 128_000_000
 SMALL_BYTES = 8_000_000
@@ -39,17 +38,9 @@ def compact(
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(f"{what}: {value!r} is no whole number of {least} or more.")
     if isinstance(table, Cube) or operation.snapshot.is_cube(text_of(table)):
-        cubes.begin(operation, table)
-        members = cubes.find_cube(operation.snapshot, table).members
-        chosen = tuple(members) if names is None else columns_of(names, "datasets")
-        for name in chosen:
-            if name not in members:
-                raise UsageError(
-                    f"There is no dataset {name!r} in the cube.",
-                    code="unknown-dataset",
-                    hint=f"Datasets: {', '.join(members)}.",
-                )
-        return {name: _compact(operation, members[name], target_bytes, min_files) for name in chosen}
+        state = cubes.opened_cube(operation, table)
+        members = cubes.chosen_members(state, names)
+        return {name: _compact(operation, state.members[name], target_bytes, min_files) for name in members}
     dataset = datasets.find_dataset(operation, table)
     cube = datasets.cube_of(operation.snapshot, dataset.uuid)
     if cube is not None:
@@ -63,7 +54,13 @@ def _compact(operation: Operation, what: CubeMember | Dataset, target_bytes: int
     check_writable(dataset.document)
     member = what if isinstance(what, CubeMember) else None
     runs = [r for r in _runs(operation, dataset, member, target_bytes) if len(r.labels) >= min_files]
-    merger = _Merger(operation, _merge_of(dataset, member))
+    # Made anew: a table with data-skipping metadata holds the store, which does not travel to executors.
+    tables = {
+        name: DatasetTable(t.uuid, t.table, t.schema, t.partition_keys, (), (), {}, {})
+        for name, t in dataset.tables.items()
+    }
+    name, join_key = (uuid, None) if member is None else (member.name, member.join_key)
+    merger = _Merger(operation, Merge(name, tables, tuple(dataset.document.indices), join_key))
     try:
         merger.merge(runs)
     except BaseException:
@@ -91,17 +88,20 @@ def _runs(operation: Operation, dataset: Dataset, member: CubeMember | None, tar
     """
     document = dataset.document
     sizes = operation.store.list_below(f"{dataset.uuid}/")
-    groups = _groups(member)
+    groups: dict[str, Any] | None = None
+    if member is not None:
+        table, keys = member.table, member.table.partition_keys
+        places = [i for i, name in enumerate(keys) if name in member.join_key]
+        groups = {label: table.partitions.comparable(i, places) for i, label in enumerate(table.labels)}
     found: list[Run] = []
     last: dict[Any, Run] = {}
     for at, label in enumerate(document.labels or ()):
-        keys = {table: column[at] for table, column in document.files.items()}
-        given = {table: key for table, key in keys.items() if key is not None}
+        given = {name: key for name, column in document.files.items() if (key := column[at]) is not None}
         lost = [key for key in given.values() if key not in sizes]
         if lost:
             raise missing_file(lost[0])
-        is_plain = all(key.startswith(f"{dataset.uuid}/{table}/") for table, key in given.items())
-        folders = {table: naming.folder_of(key, dataset.uuid, table) for table, key in given.items()}
+        is_plain = all(key.startswith(f"{dataset.uuid}/{name}/") for name, key in given.items())
+        folders = {name: naming.folder_of(key, dataset.uuid, name) for name, key in given.items()}
         size = sum(sizes[key] or 0 for key in given.values())
         group = groups[label] if groups is not None else tuple(folders.items())
         run = last.get(group)
@@ -112,28 +112,9 @@ def _runs(operation: Operation, dataset: Dataset, member: CubeMember | None, tar
             last.pop(group)
         run.labels.append(label)
         run.bytes += size
-        for table, key in given.items():
-            run.keys.setdefault(table, []).append(key)
+        for name, key in given.items():
+            run.keys.setdefault(name, []).append(key)
     return found
-
-
-def _groups(member: CubeMember | None) -> dict[str, Any] | None:
-    """Return for each label of a cube's dataset the partition values that are part of its cells."""
-    if member is None:
-        return None
-    table = member.table
-    places = [i for i, name in enumerate(table.partition_keys) if name in member.join_key]
-    return {label: table.partitions.comparable(i, places) for i, label in enumerate(table.labels)}
-
-
-def _merge_of(dataset: Dataset, member: CubeMember | None) -> Merge:
-    # Made anew: a table with data-skipping metadata holds the store, which does not travel to executors.
-    tables = {
-        name: DatasetTable(t.uuid, t.table, t.schema, t.partition_keys, (), (), {}, {})
-        for name, t in dataset.tables.items()
-    }
-    name, join_key = (dataset.uuid, None) if member is None else (member.name, member.join_key)
-    return Merge(name, tables, tuple(dataset.document.indices), join_key)
 
 
 class _Merger:

@@ -19,22 +19,21 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
-from kartosql.write import cubes, indexing
+from kartosql.write import cubes, files, indexing
 from kartosql.write.change import Change, partition_keys_of
 from kartosql.write.datasets import cube_of, find_uuid
-from kartosql.write.files import copy_file, footer
+from kartosql.write.document import is_there
+from kartosql.write.files import Written, copy_file, footer
 from kartosql.write.indexing import read_index
 from kartosql.write.layout import (
     Layout,
     check_member_name,
     check_name,
     check_together,
-    columns_of,
     flags,
     wanted_indices,
 )
 from kartosql.write.operation import Operation, report
-from kartosql.write.rows import Written
 
 
 def copy_cube(
@@ -131,14 +130,11 @@ def _copy(
 
 
 def _new_names(state: CubeState, datasets: Iterable[str] | Mapping[str, str] | None) -> dict[str, str]:
-    """Return the new name of each dataset to be copied."""
     if isinstance(datasets, Mapping):
         names = {old: check_member_name(new) for old, new in datasets.items()}
+        cubes.chosen_members(state, names)
     else:
-        names = {n: n for n in (state.members if datasets is None else columns_of(datasets, "datasets"))}
-    for old in names:
-        if old not in state.members:
-            raise cubes.unknown_dataset(state.cube.uuid_prefix, old, state.members)
+        names = {name: name for name in cubes.chosen_members(state, datasets)}
     if not names:
         raise UsageError("datasets: at least one is needed.")
     if len(set(names.values())) < len(names):
@@ -184,9 +180,8 @@ def _check_apart(source: Store, target: Store, moves: list[_Move]) -> None:
     probe = f"{moves[0].uuid}/{SIDE_FOLDER}/kartosql-copy-{uuids.uuid4().hex}"
     target.put(probe, b"x")
     try:
-        source.size(probe)
-    except KeyError:
-        return
+        if not is_there(source, probe):
+            return
     finally:
         target.delete([probe])
     raise UsageError("The cube would be copied onto itself.", hint="Pass another name, or another target.")
@@ -202,21 +197,27 @@ class _Move:
 
     @property
     def tables(self) -> list[DatasetTable]:
-        """The tables of the dataset; a dataset of a cube has one."""
         return list(self.dataset.tables.values())
 
     @memoized
     def begun(self) -> list[Written]:
         """The files of each table under their new names, none of which need exist yet."""
-        return [self._begin(table) for table in self.tables]
-
-    def _begin(self, table: DatasetTable) -> Written:
-        ids: dict[str, str] = {}
-        # Names of their own, so that two copies at the same time do not write the same files. Files that
-        # shared an id share one again: it tells that they hold different cells.
-        names = ["/".join(filter(None, _name_of(key, table, ids))) for key in table.files]
-        layout = Layout(self.uuid, self.uuid, table.partition_keys, table=table.table)
-        return Written(layout, table.schema, table.labels, tuple(map(layout.file_key, names)), {}, 0, 0)
+        found = []
+        for table in self.tables:
+            ids: dict[str, str] = {}
+            # Names of their own, so that two copies at the same time do not write the same files. Files that
+            # shared an id share one again: it tells that they hold different cells.
+            names = []
+            for key in table.files:
+                write = naming.write_id(key)
+                name = uuids.uuid4().hex
+                if write is not None:
+                    name = ids.setdefault(write, name)
+                    name = name if key.endswith(f"/{write}.parquet") else naming.file_id(name)
+                names.append("/".join(filter(None, [naming.folder_of(key, table.uuid, table.table), name])))
+            layout = Layout(self.uuid, self.uuid, table.partition_keys, table=table.table)
+            found.append(Written(layout, table.schema, table.labels, tuple(map(layout.file_key, names)), {}, 0, 0))
+        return found
 
     def write(self, source: Store, target: Store, spark: Any = None) -> list[Written]:
         """Copy the files, as work for the executors of ``spark`` if given, and return what was written."""
@@ -245,7 +246,7 @@ class _Move:
             if index is not None and index.key is not None:
                 return indexing.flat(read_index(source, index.key, column), column, index.type)
         tables = [t for t in self.tables if column in t.indices and column in t.schema.names]
-        pairs = [indexing.pairs_of_files(source, table, table.labels, column) for table in tables]
+        pairs = [files.pairs_of_files(source, table, table.labels, column) for table in tables]
         return pa.concat_tables(pairs) if pairs else None
 
     def change(self, target: Operation, written: Sequence[Written], *, replaces: bool) -> Change:
@@ -266,12 +267,3 @@ class _Move:
             replace_all=replaces,
             format="json" if self.dataset.document.key.endswith(naming.METADATA_JSON) else "msgpack",
         )
-
-
-def _name_of(key: str, table: DatasetTable, ids: dict[str, str]) -> tuple[str, str]:
-    write = naming.write_id(key)
-    folder = naming.folder_of(key, table.uuid, table.table)
-    if write is None:
-        return folder, uuids.uuid4().hex
-    new = ids.setdefault(write, uuids.uuid4().hex)
-    return folder, new if key.endswith(f"/{write}.parquet") else naming.file_id(new)

@@ -14,7 +14,7 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.resolve import Absent
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
-from kartosql.write.change import Change
+from kartosql.write.change import Change, Select, common_schema, widen
 from kartosql.write.inputs import Rows, open_rows
 from kartosql.write.layout import (
     Layout,
@@ -28,8 +28,7 @@ from kartosql.write.layout import (
     wanted_indices,
 )
 from kartosql.write.operation import Operation, report
-from kartosql.write.removal import Removal, Select, delete_datasets, same_partitions
-from kartosql.write.schema import common_schema, widen
+from kartosql.write.removal import Removal, delete_datasets, same_partitions
 
 Report = dict[str, dict[str, Any]]
 PartitionOn = Mapping[str, str | Iterable[str]] | None
@@ -144,18 +143,15 @@ def update_cube(
     metadata: Metadata = None,
 ) -> Report:
     """Remove partitions and append rows in one commit; see Connection.update_cube."""
-    begin(operation, cube)
-    state = find_cube(operation.snapshot, cube)
+    state = opened_cube(operation, cube)
     given = by_dataset(data, state.cube.seed_dataset)
     named = None if datasets is None else columns_of(datasets, "datasets")
     targets = tuple(dict.fromkeys([*given, *(named or ())]))
     if not targets or (removal is None and not given):
         raise UsageError(f"Cube {state.cube.uuid_prefix!r}: there are no data to append to it.")
     removals = {}
-    for name in targets if removal is not None and named is None else named or ():
-        selected = removal.of(_member(state, name).partition_keys, named=named is not None) if removal else None
-        if selected is not None:
-            removals[name] = selected
+    if removal is not None:
+        removals = _selected(state, removal, targets if named is None else named, is_named=named is not None)
     return change_members(operation, state, given, removals, targets, metadata)
 
 
@@ -163,15 +159,15 @@ def remove_partitions(
     operation: Operation, cube: Cube | str, removal: Removal, datasets: str | Iterable[str] | None = None
 ) -> Report:
     """Remove partitions from datasets of a cube; see Connection.remove_partitions."""
-    begin(operation, cube)
-    state = find_cube(operation.snapshot, cube)
-    targets = tuple(state.members) if datasets is None else columns_of(datasets, "datasets")
-    removals = {}
-    for name in targets:
-        selected = removal.of(_member(state, name).partition_keys, named=datasets is not None)
-        if selected is not None:
-            removals[name] = selected
+    state = opened_cube(operation, cube)
+    targets = chosen_members(state, datasets)
+    removals = _selected(state, removal, targets, is_named=datasets is not None)
     return change_members(operation, state, {}, removals, targets, None)
+
+
+def _selected(state: CubeState, removal: Removal, names: Iterable[str], *, is_named: bool) -> dict[str, Select]:
+    found = {name: removal.of(_member(state, name).partition_keys, named=is_named) for name in names}
+    return {name: select for name, select in found.items() if select is not None}
 
 
 def change_members(
@@ -197,7 +193,19 @@ def change_members(
     layouts: dict[str, Layout] = {}
     for name in given:
         rows[name] = open_rows(given[name], name).typed(tables[name].schema, convert=convert)
-        layouts[name] = _layout_to_append(operation, cube, tables[name], name, rows[name], metadata_of)
+        schema, keys = tables[name].schema, tables[name].partition_keys
+        columns = rows[name].schema.names
+        widen(schema, common_schema(rows[name].schema, keys))
+        indexed = operation.snapshot.dataset(tables[name].uuid).document.indices
+        for column in wanted_indices(cube, name, schema.names, keys):
+            if column not in indexed:
+                raise UsageError(
+                    f"Cube {cube.uuid_prefix!r}, dataset {name!r}: {column!r} has no index, which the cube asks for.",
+                    code="invalid-cube",
+                    hint=f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
+                )
+        there = [column for column in indexed if column in columns and column not in keys]
+        layouts[name] = appended_layout(cube, name, columns, keys, there, metadata_of.get(name, {}))
     written = operation.write(rows, layouts)
     changes = []
     for name in targets:
@@ -213,22 +221,6 @@ def change_members(
     return {name: report([written[name]] if name in written else (), done.get(cube.uuid(name))) for name in targets}
 
 
-def _layout_to_append(
-    operation: Operation, cube: Cube, table: DatasetTable, name: str, rows: Rows, metadata_of: Mapping[str, Any]
-) -> Layout:
-    widen(table.schema, common_schema(rows.schema, table.partition_keys))
-    indexed = operation.snapshot.dataset(table.uuid).document.indices
-    for column in wanted_indices(cube, name, table.schema.names, table.partition_keys):
-        if column not in indexed:
-            raise UsageError(
-                f"Cube {cube.uuid_prefix!r}, dataset {name!r}: {column!r} has no index, which the cube asks for.",
-                code="invalid-cube",
-                hint=f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
-            )
-    there = [c for c in indexed if c in rows.schema.names and c not in table.partition_keys]
-    return appended_layout(cube, name, rows.schema.names, table.partition_keys, there, metadata_of.get(name, {}))
-
-
 # -- deletion ----------------------------------------------------------------------------------
 
 
@@ -241,16 +233,12 @@ def delete_cube(operation: Operation, cube: Cube | str, datasets: str | Iterable
     names = tuple(known) if datasets is None else columns_of(datasets, "datasets")
     for name in names:
         if name not in known:
-            raise unknown_dataset(prefix, name, known)
-    done = delete_datasets(operation, [_uuid(prefix, n) for n in names], _seed_of(operation, prefix, known))
+            raise _unknown_dataset(prefix, name, known)
+    documents = operation.snapshot.documents([_uuid(prefix, n) for n in known])
+    seeds = [u for u, d in documents.items() if isinstance(d, DatasetDocument) and is_seed(d.metadata)]
+    # By the seed changes of several datasets are committed.
+    done = delete_datasets(operation, [_uuid(prefix, n) for n in names], seeds[0] if seeds else min(documents))
     return {name: done[_uuid(prefix, name)] for name in names}
-
-
-def _seed_of(operation: Operation, prefix: str, names: Collection[str]) -> str:
-    """Return the uuid of the dataset by which changes of several datasets of a cube are committed."""
-    found = operation.snapshot.documents([_uuid(prefix, n) for n in names])
-    seeds = [u for u, d in found.items() if isinstance(d, DatasetDocument) and is_seed(d.metadata)]
-    return seeds[0] if seeds else min(found)
 
 
 def _uuid(prefix: str, name: str) -> str:
@@ -266,6 +254,12 @@ def begin(operation: Operation, cube: Cube | str) -> list[str]:
     names = operation.snapshot.members.get(prefix, ()) if isinstance(prefix, str) else ()
     there = operation.existing([_uuid(prefix, name) for name in names])
     return [name for name in names if _uuid(prefix, name) in there]
+
+
+def opened_cube(operation: Operation, cube: Cube | str) -> CubeState:
+    """Note how far the datasets of a cube are, and return it as it stands; raises as ``find_cube`` does."""
+    begin(operation, cube)
+    return find_cube(operation.snapshot, cube)
 
 
 def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
@@ -320,14 +314,21 @@ def unknown_cube(name: Any, hint: str = "con.cubes() lists the cubes.") -> Usage
     return UsageError(f"There is no cube {name!r}.", code="unknown-table", hint=hint)
 
 
+def chosen_members(state: CubeState, names: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the datasets of a cube that are meant, all of them by None; raises ``unknown-dataset``."""
+    found = tuple(state.members) if names is None else columns_of(names, "datasets")
+    for name in found:
+        _member(state, name)
+    return found
+
+
 def _member(state: CubeState, name: str) -> DatasetTable:
     if name not in state.members:
-        raise unknown_dataset(state.cube.uuid_prefix, name, state.members)
+        raise _unknown_dataset(state.cube.uuid_prefix, name, state.members)
     return state.members[name].table
 
 
-def unknown_dataset(prefix: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error about a dataset that a cube does not have."""
+def _unknown_dataset(prefix: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(
         f"Cube {prefix!r} has no dataset {name!r}.", code="unknown-dataset", hint=f"Datasets: {', '.join(known)}."
     )

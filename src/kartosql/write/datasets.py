@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted
+from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
@@ -21,17 +21,15 @@ from kartosql.formats.kartothek.resolve import HISTORY
 from kartosql.formats.kartothek.schema import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.parquet.metadata import file_metadata, may_hold_null
+from kartosql.store import Store
 from kartosql.store.keys import key_problem
 from kartosql.write import cubes
-from kartosql.write.change import CODECS, Change
-from kartosql.write.indexing import pairs_of_files
+from kartosql.write.change import CODECS, Change, common_schema, read_known, widen
+from kartosql.write.files import Written, pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, open_rows
-from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of
+from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of, is_index_type
 from kartosql.write.operation import Operation, check_index_keys, no_rows, report
 from kartosql.write.removal import Removal, delete_datasets, same_partitions
-from kartosql.write.rows import Written
-from kartosql.write.schema import common_schema, read_known, widen
-from kartosql.write.sorting import is_index_type
 
 Names = str | Iterable[str]
 _RESERVED = ("ktk_cube_", "kartosql_")  # beginnings of keys that mean something to readers
@@ -66,8 +64,7 @@ def create_dataset(
             hint="Use extend_cube, or choose another name.",
         )
     keys = columns_of(partition_on, "partition_on")
-    indexed = tuple(c for c in columns_of(index_columns, "index_columns") if c not in keys)
-    base = Layout(uuid, uuid, keys, (), indexed, keys, checked_metadata({} if metadata is None else metadata, uuid))
+    base = _layout(uuid, keys, columns_of(index_columns, "index_columns"), metadata)
     rows = _open(data, table, base)
     written = list(operation.write(rows, _layouts(base, rows), may_be_empty=True).values())
     change = operation.adding(written, create=not exists, replace_all=exists, format=format)
@@ -99,16 +96,7 @@ def append_to_dataset(
             convert=True,
         )[member]
     keys = next(iter(dataset.tables.values())).partition_keys
-    indexed = tuple(c for c in dataset.document.indices if c not in keys)
-    base = Layout(
-        dataset.uuid,
-        dataset.uuid,
-        keys,
-        (),
-        indexed,
-        keys,
-        checked_metadata({} if metadata is None else metadata, name),
-    )
+    base = _layout(dataset.uuid, keys, dataset.document.indices, metadata)
     rows = _fitting(_open(data, next(iter(dataset.tables)), base), dataset)
     if replace_partitions and all(r.num_rows == 0 for r in rows.values()):
         raise no_rows(name)
@@ -161,16 +149,47 @@ def set_metadata(operation: Operation, name: str, metadata: Mapping[str, Any]) -
 
 def find_uuid(snapshot: Snapshot, name: str) -> str:
     """Return the uuid of the dataset ``name``, or ``cube.dataset``; raises ``unknown-table``."""
+    return _uuid_among(snapshot.keys, name)
+
+
+def _uuid_among(known: Collection[str], name: str) -> str:
     if isinstance(name, str):
         prefix, dot, member = name.partition(".")
         for uuid in (name, f"{prefix}{naming.CUBE_SEPARATOR}{member}" if dot else name):
-            if uuid in snapshot.keys:
+            if uuid in known:
                 return uuid
-    raise unknown_dataset(name)
+    raise _unknown_dataset(name)
 
 
-def unknown_dataset(name: Any) -> UsageError:
-    """Return the error about a dataset that does not exist."""
+def dataset_of(store: Store, name: str) -> str:
+    """Return the uuid of the dataset ``name`` or ``cube.dataset``, or of what a crash left of it.
+
+    Raises ``unknown-table``.
+    """
+    return _uuid_among(_uuids_in(store), text_of(name))
+
+
+def members_of(store: Store, cube: str) -> dict[str, str]:
+    """Return the uuids of the datasets below a cube's name, also of what a crash left of one.
+
+    Raises ``unknown-table``.
+    """
+    found = {}
+    for uuid in _uuids_in(store):
+        split = naming.split_member(uuid)
+        if split is not None and split[0] == cube:
+            found[split[1]] = uuid
+    if not found:
+        raise cubes.unknown_cube(cube)
+    return found
+
+
+def _uuids_in(store: Store) -> list[str]:
+    found = (entry.name if entry.is_dir else naming.metadata_uuid(entry.name) for entry in store.list_root())
+    return [uuid for uuid in found if uuid is not None and naming.is_dataset_uuid(uuid)]
+
+
+def _unknown_dataset(name: Any) -> UsageError:
     return UsageError(
         f"There is no dataset {name!r}.",
         code="unknown-table",
@@ -183,7 +202,7 @@ def find_dataset(operation: Operation, name: str) -> Dataset:
     uuid = find_uuid(operation.snapshot, name)
     operation.begin_at([uuid])
     if operation.document(uuid) is None:
-        raise unknown_dataset(name)
+        raise _unknown_dataset(name)
     return operation.snapshot.dataset(uuid)
 
 
@@ -191,6 +210,11 @@ def cube_of(snapshot: Snapshot, uuid: str) -> tuple[str, str] | None:
     """Return the cube that a dataset belongs to and its name there, None for a plain dataset."""
     split = naming.split_member(uuid)
     return split if split is not None and snapshot.is_cube(split[0]) else None
+
+
+def _layout(uuid: str, keys: tuple[str, ...], indexed: Iterable[str], metadata: Mapping[str, Any] | None) -> Layout:
+    indexed = tuple(c for c in indexed if c not in keys)
+    return Layout(uuid, uuid, keys, (), indexed, keys, checked_metadata({} if metadata is None else metadata, uuid))
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -364,24 +388,33 @@ def record_schema(operation: Operation, uuid: str) -> list[dict[str, Any]]:
     operation.begin_at([uuid])
     document = operation.document(uuid)
     if document is None:
-        raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
+        raise _unknown_dataset(uuid)
+    before, is_broken = None, False
     try:
-        before = _checked(document)
-        is_broken = False
+        before = checked_history(document)
     except FormatError:
-        before, is_broken = None, True
-    if before is not None and _is_up_to_date(operation, document, before):
-        return [_row(uuid, t.name, t.chain.schemas[-1].number, t.head, False) for t in before.tables.values()]
-    metadata = {DAMAGED: document.metadata[HISTORY]} if is_broken else {}
-    done = operation.commit([Change(uuid, operation.name, metadata=metadata, restart_history=is_broken)])
+        is_broken = True
+    history = before
+    if before is None or not _is_up_to_date(operation, document, before):
+        metadata = {DAMAGED: document.metadata[HISTORY]} if is_broken else {}
+        done = operation.commit([Change(uuid, operation.name, metadata=metadata, restart_history=is_broken)])
+        after = done[uuid].document
+        history = history_of(after) if after is not None else None
     old = {name: table.head for name, table in before.tables.items()} if before is not None else {}
-    after = done[uuid].document
-    history = history_of(after) if after is not None else None
-    tables = history.tables.values() if history is not None else ()
-    return [_row(uuid, t.name, t.chain.schemas[-1].number, t.head, old.get(t.name) != t.head) for t in tables]
+    return [
+        {
+            "dataset": uuid,
+            "table": table.name,
+            "version": table.chain.schemas[-1].number,
+            "block": table.head,
+            "recorded": old.get(table.name) != table.head,
+        }
+        for table in (history.tables.values() if history is not None else ())
+    ]
 
 
-def _checked(document: DatasetDocument) -> SchemaHistory | None:
+def checked_history(document: DatasetDocument) -> SchemaHistory | None:
+    """Return the schema history of a document, None if it has none; raises FormatError for one that is broken."""
     history = history_of(document)
     for table in history.tables.values() if history is not None else ():
         _ = table.chain
@@ -393,7 +426,3 @@ def _is_up_to_date(operation: Operation, document: DatasetDocument, history: Sch
         return False
     known = read_known(operation.store, document)
     return all(name in history.tables and history.tables[name].newest.equals(plain(s)) for name, s in known.items())
-
-
-def _row(uuid: str, table: str, version: int, block: str, is_new: bool) -> dict[str, Any]:
-    return {"dataset": uuid, "table": table, "version": version, "block": block, "recorded": is_new}

@@ -1,21 +1,27 @@
-"""Metadata documents as a writer sees them: read with their version, changed, encoded, and who committed them."""
+"""Documents of a dataset as a writer sees them: the one of its metadata, and beside it garbage marks and the log.
+
+They are read with their version and swapped for the next one; who loses a race waits, and tries again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import hashlib
 import json
+import random
+import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kartosql.errors import FormatError, StoreError
+from kartosql.errors import CommitError, FormatError, KartosqlError, StoreError
 from kartosql.formats.kartothek import naming, resolve
 from kartosql.formats.kartothek.metadata import DatasetDocument, many_objects, parse_document
 from kartosql.memo import memoized
 from kartosql.store import Store
-from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version
+from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version, key_problem, side_folder
 
 RECENT = 64
 
@@ -24,13 +30,11 @@ RECENT = 64
 class Identity:
     """The identity of a commit.
 
-    ``sequence`` grows with every write of the document, also those that change no content;
-    ``recent`` holds the ids of the last commits, its own last. ``digest`` is that of the
-    document's content: where it does not fit, another program wrote the document since.
-    ``origin`` is the commit that made the dataset or replaced all of it, ``removal`` the
-    sequence at which partitions were taken away last, ``schemas`` the fingerprint of each
-    table's schema, and at a seed ``transaction`` the last change of several datasets and ``created``
-    the datasets that the last such changes made.
+    ``sequence`` grows with every write of the document, also those that change no content; ``recent`` holds the ids of
+    the last commits, its own last. ``digest`` is that of the document's content: where it does not fit, another program
+    wrote the document since. ``origin`` is the commit that made the dataset or replaced all of it, ``removal`` the
+    sequence at which partitions were taken away last, ``schemas`` the fingerprint of each table's schema, and at a seed
+    ``transaction`` the last change of several datasets and ``created`` the datasets that the last such changes made.
     """
 
     sequence: int
@@ -62,34 +66,19 @@ def read_identity(metadata: Mapping[str, Any]) -> Identity | None:
     found = metadata.get(resolve.IDENTITY)
     if not isinstance(found, dict):
         return None
-    texts = [found.get(name) for name in ("id", "digest", "operation", "time")]
-    numbers = [found.get("sequence"), found.get("removal", 0)]
-    recent = found.get("recent")
-    optional = [found.get("parent"), found.get("origin"), found.get("transaction")]
-    created = found.get("created", [])
+    texts, optional = ("id", "digest", "operation", "time"), ("parent", "origin", "transaction")
+    made: dict[str, Any] = {name: found.get(name) for name in (*texts, *optional, "sequence", "recent")}
+    made |= {"removal": found.get("removal", 0), "created": found.get("created", [])}
+    numbers, lists = (made["sequence"], made["removal"]), (made["recent"], made["created"])
     if (
-        not all(isinstance(t, str) for t in texts)
-        or not all(type(n) is int for n in numbers)
-        or not isinstance(recent, list)
-        or not isinstance(created, list)
-        or not all(isinstance(r, str) for r in [*recent, *created])
-        or not all(o is None or isinstance(o, str) for o in optional)
+        not all(isinstance(made[name], str) for name in texts)
+        or not all(made[name] is None or isinstance(made[name], str) for name in optional)
+        or not all(type(number) is int for number in numbers)
+        or not all(isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in lists)
     ):
         return None
-    return Identity(
-        sequence=found["sequence"],
-        id=found["id"],
-        parent=optional[0],
-        digest=found["digest"],
-        operation=found["operation"],
-        time=found["time"],
-        recent=tuple(recent),
-        origin=optional[1],
-        removal=found.get("removal", 0),
-        schemas=resolve.fingerprints(metadata),
-        transaction=optional[2],
-        created=tuple(created),
-    )
+    made |= {"recent": tuple(made["recent"]), "created": tuple(made["created"])}
+    return Identity(**made, schemas=resolve.fingerprints(metadata))
 
 
 def succeed(
@@ -265,8 +254,7 @@ def _partitions(labels: tuple[str, ...], files: Mapping[str, tuple[str | None, .
 def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
     """Return a document with some marks of kartosql set, or taken away where they are None or empty.
 
-    ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged``, ``identity`` and
-    ``history``.
+    ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged``, ``identity`` and ``history``.
     """
     names = {
         "intent": resolve.INTENT,
@@ -305,7 +293,7 @@ def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head
     version = store.put_if(document.key, encode(document), expected.version if expected is not None else None)
     if document.key.endswith(naming.METADATA_MSGPACK):
         try:
-            is_hidden = has_json(store, document.uuid)
+            is_hidden = is_there(store, f"{document.uuid}{naming.METADATA_JSON}")
         except StoreError as e:
             raise OutcomeUnknown(document.key) from e
         if is_hidden:
@@ -314,10 +302,10 @@ def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head
     return Head(document, version)
 
 
-def has_json(store: Store, uuid: str) -> bool:
-    """Return whether there is a document in JSON."""
+def is_there(store: Store, key: str) -> bool:
+    """Return whether there is a file."""
     try:
-        store.size(f"{uuid}{naming.METADATA_JSON}")
+        store.size(key)
     except KeyError:
         return False
     return True
@@ -337,3 +325,212 @@ def remove(store: Store, head: Head) -> None:
         if e.code != "no-conditional-delete":
             raise
         swap(store, touched(tombstone(head.document), intent=None, unfinished=None), head)
+
+
+# -- waiting for others who write the same document ----------------------------------------------------
+
+FIRST_WAIT, LONGEST_WAIT = 0.002, 1.0
+LONGEST_WAIT_OF_COMMIT = 10.0
+ATTEMPTS = 100
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long, in seconds, a commit goes on after lost races, and waits for a change under way elsewhere.
+
+    ``intent`` is the time for which a change of several datasets may stand still before others
+    take it back: its writer has ended, or hangs.
+    """
+
+    race: float = 300.0
+    intent: float = 10.0
+
+
+class Race:
+    """Counts the rounds of a commit and waits between them, longer and longer, by chance.
+
+    A wait is about as long as the round before it took, or twice, four times as long after
+    more of them, up to ``longest`` seconds.
+    """
+
+    def __init__(self, seconds: float, longest: float = LONGEST_WAIT) -> None:
+        self._began = time.monotonic()
+        self._until = self._began + seconds
+        self._wait = FIRST_WAIT
+        self._longest = longest
+        self.rounds = 0
+
+    def is_over(self) -> bool:
+        """Return whether the time is up."""
+        return time.monotonic() > self._until
+
+    def wait(self) -> None:
+        """Let others finish; at random, so that those who met do not meet again."""
+        self.rounds += 1
+        # In a fraction of a round nobody could have finished.
+        self._wait = min(max(self._wait, time.monotonic() - self._began), self._longest)
+        time.sleep(random.uniform(0, self._wait))
+        self._wait *= 2
+        self._began = time.monotonic()
+
+
+def attempts(key: str) -> Iterator[int]:
+    """Yield the numbers of attempts to write ``key``, with waits between them; raises ``store-failed`` at last."""
+    race = Race(1e9)
+    for number in range(ATTEMPTS):
+        yield number
+        race.wait()
+    raise StoreError(f"{key} cannot be written: the store gives no answer, or others write it all the time.")
+
+
+# -- files that belong to nothing ----------------------------------------------------------------------
+
+# No file is removed sooner after it was marked, whatever the settings say.
+MIN_GRACE = dt.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class GarbageMarks:
+    """Files of a dataset that were seen to belong to nothing: ``since`` when, and which are about to be removed.
+
+    A cleanup removes only what was marked long before. Whoever is about to commit files that he wrote long ago
+    takes them off the list first; both do it by compare-and-swap, so that a file is either committed or removed.
+    """
+
+    since: Mapping[str, dt.datetime] = field(default_factory=dict)
+    removing: frozenset[str] = frozenset()
+    version: Version | None = None
+
+
+def garbage_key(uuid: str) -> str:
+    """Return the key of the list of a dataset."""
+    return f"{side_folder(f'{uuid}/')}/garbage.json"
+
+
+def read_garbage(store: Store, uuid: str) -> GarbageMarks:
+    """Return the list of a dataset, empty if there is none; raises ``invalid-metadata`` for a damaged one."""
+    key = garbage_key(uuid)
+    try:
+        data, version = store.read_versioned(key)
+    except KeyError:
+        return GarbageMarks()
+    try:
+        found = json.loads(data)
+        since = {str(k): dt.datetime.fromisoformat(v) for k, v in found["marked"].items()}
+        if any(time.tzinfo is None for time in since.values()):
+            raise ValueError("a time has no zone")
+        return GarbageMarks(since, frozenset(map(str, found["removing"])), version)
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise FormatError(
+            f"{key}: the list of files to be removed is damaged: {e}",
+            code="invalid-metadata",
+            hint="Delete it; a cleanup then begins anew.",
+        ) from None
+
+
+def put_garbage(store: Store, uuid: str, marks: GarbageMarks) -> GarbageMarks:
+    """Put a list in the place of the one that it was made of; raises PreconditionFailed and OutcomeUnknown."""
+    marked = {key: time.isoformat() for key, time in sorted(marks.since.items())}
+    data = json.dumps({"marked": marked, "removing": sorted(marks.removing)}).encode()
+    return replace(marks, version=store.put_if(garbage_key(uuid), data, marks.version))
+
+
+def unmark_garbage(store: Store, uuid: str, keys: Collection[str]) -> None:
+    """Take files that are about to be committed off the list; raises ``commit-expired`` if it is too late."""
+    for _ in attempts(garbage_key(uuid)):
+        marks = read_garbage(store, uuid)
+        lost = marks.removing.intersection(keys)
+        if lost:
+            raise expired(uuid, min(lost))
+        if marks.since.keys().isdisjoint(keys):
+            return
+        since = {key: time for key, time in marks.since.items() if key not in keys}
+        with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+            put_garbage(store, uuid, replace(marks, since=since))
+            return
+
+
+def expired(uuid: str, key: str) -> CommitError:
+    """Return the error for a commit whose files were written so long ago that a cleanup removed them."""
+    return CommitError(
+        f"Dataset {uuid!r}: {key} is gone; it was written long before the commit",
+        code="commit-expired",
+        hint="Files that belong to no dataset are removed after the grace period. Write the data again.",
+    )
+
+
+# -- what each commit did ------------------------------------------------------------------------------
+
+LOG = f"{SIDE_FOLDER}/log"
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """What one commit did, in a file of its own that is written after it; whatever has one was committed.
+
+    The document alone does not tell what another program dropped that wrote it without looking. An entry may be missing
+    where the writer died in between; it goes away some time after, as garbage. ``added`` maps labels to their files by
+    table, and ``removed`` lists labels. ``positions`` says of added labels whose place they took, ``origin`` which
+    commit made the dataset or replaced all of it, and ``repaired`` which lost commits this one brought back.
+    """
+
+    id: str
+    parent: str | None
+    sequence: int
+    operation: str
+    time: str
+    origin: str | None
+    added: Mapping[str, Mapping[str, str]]
+    removed: tuple[str, ...]
+    positions: Mapping[str, str] = field(default_factory=dict)
+    repaired: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """What entries are ordered by."""
+        return self.sequence, self.time, self.id
+
+    def key(self, uuid: str) -> str:
+        """Return the key of the entry of a dataset."""
+        return f"{uuid}/{LOG}/{self.sequence:012d}-{self.id}.json"
+
+    def put(self, store: Store, uuid: str) -> None:
+        """Write the entry."""
+        made = {name: value for name, value in vars(self).items() if value or name not in ("positions", "repaired")}
+        # Not synced to the disk as a commit is: after a power loss one entry less is no harm.
+        with store.output(self.key(uuid), sync_folders=False, sync_content=False) as file:
+            file.write(json.dumps(made).encode())
+
+
+def read_log(store: Store, uuid: str) -> list[LogEntry]:
+    """Return all entries of a dataset, in the order of their commits; torn ones are left out."""
+    found = store.map(lambda key: _read_entry(store, uuid, key), list(store.list_below(f"{uuid}/{LOG}/")))
+    return sorted((e for e in found if e is not None), key=lambda e: e.order)
+
+
+def _read_entry(store: Store, uuid: str, key: str) -> LogEntry | None:
+    try:
+        made = json.loads(store.read_metadata(key))
+        entry = LogEntry(
+            **{name: made[name] for name in ("id", "parent", "sequence", "operation", "time", "origin")},
+            added={label: dict(files) for label, files in made["added"].items()},
+            removed=tuple(made["removed"]),
+            positions=dict(made.get("positions", {})),
+            repaired=tuple(made.get("repaired", ())),
+        )
+        return entry if _is_sound(entry, uuid, key) else None
+    except (KartosqlError, KeyError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _is_sound(entry: LogEntry, uuid: str, key: str) -> bool:
+    texts: list[object] = [entry.id, entry.operation, entry.time, *entry.removed, *entry.repaired]
+    texts += [text for pair in entry.positions.items() for text in pair]
+    files = [file for tables in entry.added.values() for file in tables.values()]
+    return (
+        type(entry.sequence) is int
+        and all(isinstance(text, str) for text in texts)
+        and all(other is None or isinstance(other, str) for other in (entry.parent, entry.origin))
+        and all(isinstance(file, str) and key_problem(file, f"{uuid}/") is None for file in files)
+        and key == entry.key(uuid)
+    )

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
+import contextlib
 import inspect
 import io
-from collections.abc import Iterable, Mapping
+import os
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any
+from itertools import pairwise, zip_longest
+from types import TracebackType
+from typing import IO, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import missing_file
+from kartosql.errors import FormatError, missing_file
+from kartosql.failures import reraise
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.schema import normalise
 from kartosql.parquet.metadata import file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable
-from kartosql.write.layout import Layout
+from kartosql.write.indexing import Postings, pairs_of, unique_values
+from kartosql.write.inputs import Rows
+from kartosql.write.layout import (
+    Layout,
+    SpillingSorter,
+    check_columns,
+    check_label,
+    folders,
+    in_order,
+    ordered,
+    run_starts,
+)
 
 # Small enough that a point query reads little, and a multiple of DuckDB's vectors.
 ROW_GROUP_ROWS = 24_576
@@ -35,61 +56,9 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def value_texts(column: pa.ChunkedArray) -> list[str]:
-    """Return the text of each partition value, as it stands in paths before quoting.
-
-    Raises ValueError or OverflowError for moments that Python cannot represent.
-    """
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp("us", "UTC"))
-    return [_text(value) for value in column.to_pylist()]
-
-
-def _text(value: Any) -> str:
-    return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)
-
-
-def open_key(store: Store, key: str) -> Any:
-    """Return a file object to read ``key`` by ranges; reading it raises as ``Store.read`` does."""
-    return pa.OSFile(store.local_path(key)) if store.is_local else pa.PythonFile(_RemoteFile(store, key), "r")
-
-
-class _RemoteFile(io.RawIOBase):
-    """The part of a file that pyarrow needs to read Parquet, over ranged reads."""
-
-    def __init__(self, store: Store, key: str) -> None:
-        self._store, self._key, self._at = store, key, 0
-        size = store.size(key)
-        self._size = len(store.read(key)) if size is None else size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
-        if end <= self._at:
-            return b""
-        data = self._store.read(self._key, start=self._at, end=end)
-        self._at += len(data)
-        return data
-
-
 def file_columns(schema: pa.Schema, partition_on: tuple[str, ...]) -> list[str]:
-    """Return the columns that stand in the data files, those with structs last.
-
-    Kartothek counts leaves where it should count columns, so a struct in front of a column
-    would make it filter by the wrong one.
-    """
+    """Return the columns that stand in the data files, those with structs last."""
+    # Kartothek counts leaves where it should count columns: behind a struct it would filter by the wrong one.
     names = [f.name for f in schema if f.name not in partition_on]
     return sorted(names, key=lambda n: _has_struct(schema.field(n).type))
 
@@ -145,7 +114,7 @@ def _without_dictionaries(type_: pa.DataType) -> pa.DataType:
 
 
 @dataclass(frozen=True)
-class FileFormat:
+class _FileFormat:
     """How the data files of a layout are written, so that a query for one cell or value reads little.
 
     Rows stand in small row groups with a page index; where a file has several of them, the
@@ -157,17 +126,8 @@ class FileFormat:
     row_group_rows: int = ROW_GROUP_ROWS
     _repeating: dict[int, list[str]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def encode(self, rows: pa.Table, distinct: Mapping[str, int]) -> bytes:
-        """Return ``rows`` as a file; ``distinct`` is the number of values of each index column."""
-        if rows.num_rows <= self.row_group_rows:
-            distinct = {}
-        sink = pa.BufferOutputStream()
-        with self.writer(sink, rows, distinct) as writer:
-            writer.write_table(rows, row_group_size=self.row_group_rows)
-        return bytes(sink.getvalue().to_pybytes())
-
     def writer(self, sink: Any, rows: pa.Table, distinct: Mapping[str, int]) -> pq.ParquetWriter:
-        """Return a writer of row groups for rows like ``rows``; ``distinct`` as for ``encode``."""
+        """Return a writer of row groups for rows like ``rows``; ``distinct`` tells how many values columns have."""
         schema = rows.schema
         options = _OPTIONS | {"write_page_index": True, "use_dictionary": self._dictionaries(rows)}
         order = [c for c in self.layout.order if c in schema.names] if self.layout.cell else []
@@ -183,10 +143,9 @@ class FileFormat:
         return pq.ParquetWriter(sink, schema, **options)
 
     def _dictionaries(self, rows: pa.Table) -> bool | list[str]:
-        """Return the columns that are worth a dictionary; files of one call are taken to be alike."""
         if any(pa.types.is_nested(type_) for type_ in rows.schema.types):
             return True  # leaves would have to be named
-        # Looked at again for files twice as large as those before.
+        # Files of one call are taken to be alike; those twice as large as the ones before are looked at again.
         size = min(rows.num_rows, self.row_group_rows).bit_length()
         known = next((found for seen, found in list(self._repeating.items()) if seen >= size), None)
         if known is None:
@@ -194,6 +153,390 @@ class FileFormat:
             known = [c for c in rows.column_names if 2 * len(pc.unique(sample[c])) <= sample.num_rows]
             self._repeating[size] = known
         return known
+
+
+DEFAULT_MEMORY = 512_000_000
+REMOTE_WRITERS = 16
+MIN_FLUSH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class WriteProgress:
+    """Progress of the writing of a dataset: what the store holds already."""
+
+    dataset: str
+    rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """Data files that nothing refers to yet, in the order of their partitions.
+
+    ``schema`` has the types that columns are stored in, partition columns included. ``pairs``
+    has for each index column a table of ``value`` (in its normalised type) and ``label`` (as a
+    dictionary), each pair once and none with NULL; if it is large, it is a file in memory's place.
+    """
+
+    layout: Layout
+    schema: pa.Schema
+    labels: tuple[str, ...]
+    keys: tuple[str, ...]
+    pairs: Mapping[str, pa.Table]
+    rows: int
+    bytes: int
+
+    @property
+    def added(self) -> dict[str, dict[str, str]]:
+        """The partitions that were written, as they stand in a document."""
+        return {label: {self.layout.table: key} for label, key in zip(self.labels, self.keys, strict=True)}
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How files are written: in about ``memory`` bytes, what does not fit into it sorted by ``sorter``.
+
+    A partition with more than ``rows_per_file`` rows has several files; ``progress`` is told of each.
+    """
+
+    sorter: SpillingSorter | None = None
+    memory: int = DEFAULT_MEMORY
+    progress: Callable[[WriteProgress], object] | None = None
+    row_group_rows: int = ROW_GROUP_ROWS
+    rows_per_file: int | None = None
+
+
+def write_rows(
+    store: Store,
+    rows: Rows,
+    layout: Layout,
+    options: WriteOptions,
+    *,
+    write_id: str | None = None,
+    presorted: bool = False,
+) -> Written:
+    """Write the data files of one table, sorted, one for each partition, and return what they are.
+
+    With ``write_id`` the files belong to a write of which others write other files; ``presorted``
+    rows come in order. Raises ``invalid-data``, ``null-in-key``, ``duplicate-cells``, ``disk-full``
+    and ``store-failed``; the files that were written by then are deleted.
+    """
+    check_columns(rows.schema, layout)
+    with _Files(store, layout, rows.schema, options, write_id) as out:
+        found = in_order(rows, layout) if presorted else ordered(rows, layout, options.sorter, options.memory)
+        with contextlib.closing(found) as pieces:
+            for piece in pieces:
+                out.add(piece)
+        return out.finish()
+
+
+def joined(store: Store, written: Sequence[Written]) -> tuple[dict[str, dict[str, str]], dict[str, pa.Table]]:
+    """Return the partitions of all tables, and the pairs of their indices.
+
+    Files of the same partition values share a label. Where a table has no rows of a partition,
+    a file without rows is written, as the original wants all tables in each partition.
+    """
+    if len(written) == 1:
+        return written[0].added, dict(written[0].pairs)
+    by_folder: dict[str, list[list[tuple[str, str] | None]]] = {}
+    for at, one in enumerate(written):
+        for label, key in zip(one.labels, one.keys, strict=True):
+            columns = by_folder.setdefault(label.rpartition("/")[0], [[] for _ in written])
+            columns[at].append((label, key))
+    added: dict[str, dict[str, str]] = {}
+    renamed: dict[str, str] = {}
+    for columns in by_folder.values():
+        for files_ in zip_longest(*columns):
+            label = next(f[0] for f in files_ if f is not None)
+            added[label] = {}
+            for one, file in zip(written, files_, strict=True):
+                key = one.layout.file_key(label) if file is None else file[1]
+                added[label][one.layout.table] = key
+                if file is None:
+                    rows = one.schema.empty_table().select(file_columns(one.schema, one.layout.partition_on))
+                    store.put(key, parquet_bytes(rows))
+                else:
+                    renamed[file[0]] = label
+    pairs: dict[str, pa.Table] = {}
+    for one in written:
+        for column, found in one.pairs.items():
+            labels = pa.array([renamed[label] for label in found["label"].to_pylist()], pa.string())
+            found = pa.table({"value": found["value"], "label": labels})
+            pairs[column] = pa.concat_tables([pairs[column], found]) if column in pairs else found
+    return added, {c: t.group_by(["value", "label"]).aggregate([]) for c, t in pairs.items()}
+
+
+def discard(store: Store, keys: Sequence[str]) -> None:
+    """Delete files that will not be committed, as far as the store lets us."""
+    # The error that led here is what the caller needs to hear of; what stays behind is an orphan.
+    with contextlib.suppress(Exception):
+        store.delete(keys)
+
+
+class _Files:
+    """The files of one call: takes rows in order and hands each partition to a thread."""
+
+    def __init__(
+        self, store: Store, layout: Layout, schema: pa.Schema, options: WriteOptions, write_id: str | None
+    ) -> None:
+        self._store, self._layout, self._schema = store, layout, schema
+        self._progress = options.progress
+        self._columns = file_columns(schema, layout.partition_on)
+        self._format = _FileFormat(layout, options.row_group_rows)
+        limit = options.memory // 8 // max(1, len(layout.index_columns))
+        self._pairs = {c: Postings(schema.field(c).type, options.sorter, limit) for c in layout.index_columns}
+        # One id per call, as the original does: it tells which files cannot overlay each other.
+        self._write_id = write_id or uuid.uuid4().hex
+        self._is_shared = write_id is not None
+        self._most_rows = options.rows_per_file
+        self._files: list[_File] = []
+        self._folder: str | None = None
+        self._known: set[str] = set()
+        self._in_file = 0
+        self._waiting: deque[tuple[Future[Size], int]] = deque()
+        self._waiting_bytes, self._rows, self._bytes = 0, 0, 0
+        self._max_waiting = options.memory // 8
+        self._flush_bytes = max(MIN_FLUSH_BYTES, options.memory // 16)
+        self._parts: list[pa.Table] = []
+        self._parts_bytes = 0
+        workers = max(2, os.cpu_count() or 1) if store.is_local else REMOTE_WRITERS
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="kartosql-write")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=error is not None)
+        if error is not None:
+            for file in self._files:
+                file.abort()
+            discard(self._store, [file.key for file in self._files])
+        for pairs in self._pairs.values():
+            pairs.close()
+
+    def add(self, piece: pa.Table) -> None:
+        """Take rows that come behind all rows taken before."""
+        starts = run_starts(piece, self._layout.partition_on)
+        found = folders(piece, self._layout, starts)
+        rows = piece.select(self._columns)
+        for folder, (start, end) in zip(found, pairwise([*starts, piece.num_rows]), strict=True):
+            self._add_run("/".join(folder), rows.slice(start, end - start))
+        if self._parts_bytes >= self._flush_bytes:
+            # Write the row groups that are full of a partition that goes on.
+            parts, self._parts = self._parts, []
+            rest = self._files[-1].add(self._pool, pa.concat_tables(parts))
+            self._parts, self._parts_bytes = [rest], rest.nbytes
+
+    def _add_run(self, folder: str, rows: pa.Table) -> None:
+        while rows.num_rows:
+            if folder != self._folder or self._in_file == self._most_rows:
+                self._end_file()
+                self._begin_file(folder)
+            room = rows.num_rows if self._most_rows is None else self._most_rows - self._in_file
+            some, rows = rows.slice(0, room), rows.slice(room)
+            self._in_file += some.num_rows
+            self._parts.append(some)
+            self._parts_bytes += some.nbytes
+
+    def _begin_file(self, folder: str) -> None:
+        is_first = folder != self._folder
+        # Were rows of a partition to come twice, the second file would replace the first.
+        assert not is_first or folder not in self._known, folder
+        name = self._write_id if is_first and not self._is_shared else naming.file_id(self._write_id)
+        label = "/".join(filter(None, [folder, name]))
+        check_label(label, self._layout)
+        self._known.add(folder)
+        self._folder, self._in_file = folder, 0
+        key = self._layout.file_key(label)
+        self._files.append(_File(self._store, label, key, self._format, self._pairs, len(self._files)))
+
+    def _end_file(self) -> None:
+        parts, size = self._parts, self._parts_bytes
+        self._parts, self._parts_bytes = [], 0
+        if not parts:
+            return
+        self._waiting.append((self._pool.submit(self._files[-1].end, parts), size))
+        self._waiting_bytes += size
+        while self._waiting and (self._waiting_bytes > self._max_waiting or self._waiting[0][0].done()):
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        future, size = self._waiting.popleft()
+        rows, written = future.result()
+        self._waiting_bytes -= size
+        self._rows += rows
+        self._bytes += written
+        if self._progress is not None:
+            done = len(self._files) - len(self._waiting)
+            self._progress(WriteProgress(self._layout.name, self._rows, done, self._bytes))
+
+    def finish(self) -> Written:
+        """Wait for all files and return what was written."""
+        if not self._files and not self._layout.partition_on:
+            # An empty dataset without partition columns is one file without rows.
+            self._begin_file("")
+            self._parts = [self._schema.empty_table().select(self._columns)]
+        self._end_file()
+        while self._waiting:
+            self._await_oldest()
+        labels, keys = tuple(file.label for file in self._files), tuple(file.key for file in self._files)
+        self._store.sync(keys)
+        pairs = {column: pairs.finish(labels) for column, pairs in self._pairs.items()}
+        return Written(self._layout, self._schema, labels, keys, pairs, self._rows, self._bytes)
+
+
+Size = tuple[int, int]  # rows and bytes of a file that was written
+
+
+class _File:
+    """A file of a partition, the ``number``-th of its call: encoded as a whole, or while its rows come in."""
+
+    def __init__(
+        self, store: Store, label: str, key: str, format_: _FileFormat, pairs: Mapping[str, Postings], number: int
+    ) -> None:
+        self.label, self.key = label, key
+        self._store, self._format, self._pairs, self._number = store, format_, pairs, number
+        self._context = contextlib.ExitStack()
+        self._out: Counted | None = None
+        self._writer: Any = None
+        self._rows = 0
+        self._before: Future[None] | None = None
+
+    def add(self, pool: ThreadPoolExecutor, rows: pa.Table) -> pa.Table:
+        """Let ``pool`` write the row groups that ``rows`` fill, and return what is left over."""
+        if self._out is None:
+            self._out = Counted(self._context.enter_context(self._store.output(self.key, sync_folders=False)))
+        full = rows.num_rows - rows.num_rows % self._format.row_group_rows
+        if full:
+            # One at a time: the row groups of a file stand one behind the other.
+            self._wait()
+            self._before = pool.submit(self._write, rows.slice(0, full))
+        return rows.slice(full)
+
+    def _wait(self) -> None:
+        if self._before is not None:
+            self._before.result()
+
+    def _write(self, rows: pa.Table) -> None:
+        self._collect(rows)
+        if self._writer is None:
+            distinct = dict.fromkeys(self._pairs, self._format.row_group_rows)
+            self._writer = self._format.writer(self._out, rows, distinct)
+        self._writer.write_table(rows, row_group_size=self._format.row_group_rows)
+        self._rows += rows.num_rows
+
+    def _collect(self, rows: pa.Table) -> dict[str, int]:
+        """Add the values of some rows to the pairs of each column, and return how many there are."""
+        distinct = {}
+        for column, found in self._pairs.items():
+            values = unique_values(rows[column])
+            distinct[column] = len(values)
+            found.add(self._number, values)
+        return distinct
+
+    def end(self, parts: list[pa.Table]) -> Size:
+        """Write the rest and close the file."""
+        # What was submitted before runs already, so threads never wait for one another in a circle.
+        self._wait()
+        rows = pa.concat_tables(parts)
+        if self._out is None:
+            distinct = self._collect(rows)
+            sink = pa.BufferOutputStream()
+            several = rows.num_rows > self._format.row_group_rows
+            with self._format.writer(sink, rows, distinct if several else {}) as writer:
+                writer.write_table(rows, row_group_size=self._format.row_group_rows)
+            data = bytes(sink.getvalue().to_pybytes())
+            with self._store.output(self.key, sync_folders=False) as out:
+                out.write(data)
+            return rows.num_rows, len(data)
+        if rows.num_rows:
+            self._write(rows)
+        self._writer.close()
+        self._context.close()
+        return self._rows, self._out.count
+
+    def abort(self) -> None:
+        """Drop the file, if it is not written to its end."""
+        aborted = RuntimeError("the write failed")
+        with contextlib.suppress(Exception):
+            if self._writer is not None:
+                self._writer.close()
+        with contextlib.suppress(Exception):
+            self._context.__exit__(RuntimeError, aborted, None)
+
+
+# -- reading, copying and counting files ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened_parquet(store: Store, key: str, **options: Any) -> Iterator[pq.ParquetFile]:
+    """Read a Parquet file by ranges; raises ``missing-file`` and ``corrupt-file``, also for what the block raises."""
+    try:
+        source = pa.OSFile(store.local_path(key)) if store.is_local else pa.PythonFile(_RemoteFile(store, key), "r")
+        with contextlib.closing(source), pq.ParquetFile(source, **options) as file:
+            yield file
+    except (KeyError, FileNotFoundError):
+        raise missing_file(key, "Restore the file, or remove its partition.") from None
+    except (pa.ArrowException, OSError) as e:
+        reraise(e, f"Cannot read {key!r}")
+        raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
+
+
+class _RemoteFile(io.RawIOBase):
+    """The part of a file that pyarrow needs to read Parquet, over ranged reads."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key, self._at = store, key, 0
+        size = store.size(key)
+        self._size = len(store.read(key)) if size is None else size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size is None or size < 0 else min(self._size, self._at + size)
+        if end <= self._at:
+            return b""
+        data = self._store.read(self._key, start=self._at, end=end)
+        self._at += len(data)
+        return data
+
+
+def pairs_of_files(store: Store, table: DatasetTable, labels: Iterable[str], column: str) -> pa.Table:
+    """Return the pairs (``value``, ``label``) of ``column`` as it stands in the files of ``labels``.
+
+    Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch`` for values that do not fit the column's type.
+    """
+    labels = tuple(labels)
+    files = dict(zip(table.labels, table.files, strict=True))
+    type_ = normalise(table.schema.field(column).type)
+    return pairs_of(type_, labels, list(store.map(lambda at: values_of_file(store, files[at], column, type_), labels)))
+
+
+def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> pa.Array:
+    """Return the different values of a column of a file as ``type_``; none where the file lacks it."""
+    with opened_parquet(store, key, pre_buffer=True) as file:
+        if column not in file.schema_arrow.names:
+            return pa.array([], type_)
+        try:
+            found = [unique_values(file.read_row_group(i, [column])[column], type_) for i in range(file.num_row_groups)]
+            return pc.unique(pa.chunked_array(found, type_))
+        except pa.ArrowInvalid as e:
+            code = "corrupt-file" if "Parquet" in str(e) else "schema-mismatch"
+            raise FormatError(f"{key}: the column {column!r} cannot be read as {type_}: {e}", code=code) from None
 
 
 CHUNK_BYTES = 4 << 20

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-import uuid as uuids
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
 
@@ -18,19 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, missing_file
+from kartosql.errors import FormatError
 from kartosql.failures import reraise
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
-from kartosql.store.keys import check_key
-from kartosql.write import files
-from kartosql.write.change import Change
-from kartosql.write.files import open_key
-from kartosql.write.schema import Schemas
-from kartosql.write.sorting import SortedRuns, SpillingSorter, changed
+from kartosql.write.layout import SortedRuns, SpillingSorter, changed
 
 KEYS = ("value", "file")
 
@@ -42,15 +32,13 @@ def unique_values(column: pa.ChunkedArray, type_: pa.DataType | None = None) -> 
     """
     values = _joined(column)
     type_ = normalise(column.type) if type_ is None else type_
-    if not is_number(values.type) or not is_number(type_):
+    if not _is_number(values.type) or not _is_number(type_):
         values = pc.unique(values).drop_null().cast(type_)
-        return pc.unique(one_zero(values)) if pa.types.is_floating(type_) else values
+        return pc.unique(_one_zero(values)) if pa.types.is_floating(type_) else values
     if values.null_count:
         values = values.drop_null()
-    count = len(values) - 1
-    if count > 0 and pc.all(pc.less_equal(values.slice(0, count), values.slice(1))).as_py():
-        new = pc.not_equal(values.slice(0, count), values.slice(1))
-        return values.filter(pa.concat_arrays([pa.array([True]), new])).cast(type_)
+    if len(values) > 1 and _is_ascending(values):
+        return values.filter(pa.concat_arrays([pa.array([True]), _is_new(values)])).cast(type_)
     # Runs in order are merged in a third of the time.
     values = pc.unique(values).cast(type_)
     return values.take(pc.array_sort_indices(values))
@@ -60,12 +48,22 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def is_number(type_: pa.DataType) -> bool:
+def _is_number(type_: pa.DataType) -> bool:
     """Return whether values are compared as fast as whole numbers."""
     return bool(pa.types.is_integer(type_) or pa.types.is_temporal(type_))
 
 
-def one_zero(values: pa.Array) -> pa.Array:
+def _is_ascending(values: pa.Array | pa.ChunkedArray) -> bool:
+    count = len(values) - 1
+    return count < 1 or bool(pc.all(pc.less_equal(values.slice(0, count), values.slice(1))).as_py())
+
+
+def _is_new(values: pa.Array | pa.ChunkedArray) -> Any:
+    """Return for each value but the first whether it differs from the one before."""
+    return pc.not_equal(values.slice(1), values.slice(0, len(values) - 1))
+
+
+def _one_zero(values: pa.Array) -> pa.Array:
     """Return values in which 0.0 and -0.0 are the same, as they are in an index; hashing tells them apart."""
     return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
 
@@ -144,7 +142,6 @@ class Postings:
 
 
 def _distinct(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield sorted rows without those that equal the row before."""
     last = None
     for piece in pieces:
         if last is None:
@@ -172,10 +169,11 @@ def ranges(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]
     """
     if not len(values):
         return
-    if _is_ascending(values):
+    has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
+    if not has_nan and _is_ascending(values):
         yield from _cut(values, codes)
         return
-    if is_number(values.type):
+    if _is_number(values.type):
         yield from _merged(_joined(values), _joined(codes))
         return
     texts, numbers = encode(values)
@@ -194,15 +192,7 @@ def encode(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
     return found.chunk(0).dictionary, pa.concat_arrays([chunk.indices for chunk in found.chunks])
 
 
-def _is_ascending(values: pa.ChunkedArray) -> bool:
-    if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-        return False
-    count = len(values) - 1
-    return count < 1 or bool(pc.all(pc.less_equal(values.slice(0, count), values.slice(1))).as_py())
-
-
 def _cut(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
-    """Yield the groups of ascending values."""
     start, size = 0, RANGE_PAIRS
     while start < len(values):
         some = _joined(values.slice(start, size))
@@ -231,7 +221,15 @@ def _merged(values: pa.Array, codes: pa.Array) -> Iterator[Grouped]:
     def done(pieces: Sequence[tuple[int, int]]) -> Grouped:
         return _sorted([values.slice(a, b - a) for a, b in pieces], [codes.slice(a, b - a) for a, b in pieces])
 
-    yield from _in_threads(done, [pieces for pieces in work if pieces])
+    workers = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers, thread_name_prefix="kartosql-index") as pool:
+        waiting: deque[Future[Grouped]] = deque()
+        for pieces in filter(None, work):
+            waiting.append(pool.submit(done, pieces))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _bounds(values: pa.Array) -> pa.Array:
@@ -251,20 +249,6 @@ def _places(run: pa.Array, bounds: pa.Array, start: int) -> list[int]:
     return [start + bisect_left(range(len(run)), bound, key=lambda i: numbers[i].as_py()) for bound in wanted]
 
 
-def _in_threads(
-    work: Callable[[Sequence[tuple[int, int]]], Grouped], items: Sequence[Sequence[tuple[int, int]]]
-) -> Iterator[Grouped]:
-    workers = os.cpu_count() or 1
-    with ThreadPoolExecutor(workers, thread_name_prefix="kartosql-index") as pool:
-        waiting: deque[Future[Grouped]] = deque()
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
 def _sorted(values: Sequence[pa.Array], codes: Sequence[pa.Array]) -> Grouped:
     some, numbers = pa.concat_arrays(values), pa.concat_arrays(codes)
     if len(values) > 1 or len(some) > 1:
@@ -275,9 +259,8 @@ def _sorted(values: Sequence[pa.Array], codes: Sequence[pa.Array]) -> Grouped:
 
 def _grouped(values: pa.Array, codes: pa.Array) -> Grouped:
     """Return the different values of some in order, how many codes each has, and the codes, none twice for a value."""
-    count = len(values)
-    new = pc.not_equal(values.slice(1), values.slice(0, count - 1))
-    again = pc.and_not(pc.less_equal(codes.slice(1), codes.slice(0, count - 1)), new)
+    new = _is_new(values)
+    again = pc.and_not(pc.less_equal(codes.slice(1), codes.slice(0, len(codes) - 1)), new)
     if pc.any(again).as_py():
         # An older index may hold a pair twice. Of the numbers of a value the first ones stay, in their order.
         ranks = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(new.cast(pa.int64()))])
@@ -287,7 +270,7 @@ def _grouped(values: pa.Array, codes: pa.Array) -> Grouped:
         ranks = pc.divide(keys, width)
         found = values.take(starts)
         codes = pc.subtract(keys, pc.multiply(ranks, width)).cast(pa.int32())
-        starts = _starts(pc.not_equal(ranks.slice(1), ranks.slice(0, len(ranks) - 1)))
+        starts = _starts(_is_new(ranks))
     else:
         starts = _starts(new)
         found = values.take(starts)
@@ -321,11 +304,10 @@ def index_schema(added: pa.Table, column: str) -> pa.Schema:
 def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str) -> Iterator[pa.Table]:
     """Yield the inverted index of ``column`` with the pairs of ``added`` and without the labels ``removed``.
 
-    ``old`` is the index as it stands in its file, ``added`` a table of pairs; of both, what is in
-    ``removed`` goes. There is one row per value, ascending: ``column`` and ``partition``, the list
-    of labels, those of ``old`` first. The tables yielded have VALUES_PER_ROW_GROUP rows, but for
-    the last one. Many pairs that ascend by value are never in memory all at once. Raises
-    ``invalid-index`` for a foreign ``old``.
+    ``old`` is the index as it stands in its file, ``added`` a table of pairs; of both, what is in ``removed`` goes.
+    There is one row per value, ascending: ``column`` and ``partition``, the list of labels, those of ``old`` first. The
+    tables yielded have VALUES_PER_ROW_GROUP rows, but for the last one. Many pairs that ascend by value are never in
+    memory all at once. Raises ``invalid-index`` for a foreign ``old``.
     """
     schema = index_schema(added, column)
     values = added["value"]
@@ -355,7 +337,7 @@ def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
         pieces = []
         for batch in old.select([column, "partition"]).to_batches():
             lists = batch.column(1)
-            values = one_zero(batch.column(0).cast(value_type)).take(pc.list_parent_indices(lists))
+            values = _one_zero(batch.column(0).cast(value_type)).take(pc.list_parent_indices(lists))
             pieces.append([values, pc.list_flatten(lists).cast(pa.string())])
         schema = pa.schema([("value", value_type), ("label", pa.string())])
         table = pa.concat_tables([schema.empty_table(), *(pa.table(p, schema=schema) for p in pieces)])
@@ -383,8 +365,7 @@ def _encoded_runs(column: pa.ChunkedArray) -> tuple[pa.Array, pa.ChunkedArray]:
     """Return the different texts of a column, and for each row which of them it is; quick for runs of one text."""
     count = len(column)
     if count > 1:
-        new = pc.not_equal(column.slice(1), column.slice(0, count - 1))
-        ends = pc.add(pc.indices_nonzero(new).cast(pa.int64()), 1)
+        ends = pc.add(pc.indices_nonzero(_is_new(column)).cast(pa.int64()), 1)
         if len(ends) < count // 4:
             texts, codes = encode(column.take(pa.concat_arrays([pa.array([0], pa.int64()), ends])))
             runs = pa.concat_arrays([ends, pa.array([count], pa.int64())])
@@ -416,155 +397,6 @@ def _lists(
             lists = pa.ListArray.from_arrays(offsets, texts)
             yield pa.table([values.slice(0, len(some)), lists], schema=schema)
             values, counts, codes = values.slice(len(some)), counts.slice(len(some)), codes.slice(end)
-
-
-def pairs_of_files(store: Store, table: DatasetTable, labels: Iterable[str], column: str) -> pa.Table:
-    """Return the pairs (``value``, ``label``) of ``column`` as it stands in the files of ``labels``.
-
-    Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch`` for values that do not fit the column's type.
-    """
-    labels = tuple(labels)
-    files = dict(zip(table.labels, table.files, strict=True))
-    type_ = normalise(table.schema.field(column).type)
-
-    def values(label: str) -> pa.Array:
-        return values_of_file(store, files[label], column, type_)
-
-    return pairs_of(type_, labels, list(store.map(values, labels)))
-
-
-def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> pa.Array:
-    """Return the different values of a column of a file as ``type_``; none where the file lacks it."""
-    try:
-        with contextlib.closing(open_key(store, key)) as source, pq.ParquetFile(source, pre_buffer=True) as file:
-            if column not in file.schema_arrow.names:
-                return pa.array([], type_)
-            found = [unique_values(file.read_row_group(i, [column])[column], type_) for i in range(file.num_row_groups)]
-        return pc.unique(pa.chunked_array(found, type_))
-    except (KeyError, FileNotFoundError):
-        raise missing_file(key, "Restore the file, or remove its partition.") from None
-    except pa.ArrowInvalid as e:
-        code = "corrupt-file" if "Parquet" in str(e) else "schema-mismatch"
-        raise FormatError(f"{key}: the column {column!r} cannot be read as {type_}: {e}", code=code) from None
-    except (pa.ArrowException, OSError) as e:
-        reraise(e, f"Cannot read {key!r}")
-        raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
-
-
-# From here on an index is written without ever being in memory as a whole.
-STREAMED_PAIRS = 1_000_000
-
-
-@dataclass(frozen=True)
-class _Work:
-    """An index as it stands in its file, the pairs that are new, and the labels that go."""
-
-    old: pa.Table | None
-    added: pa.Table
-    removed: frozenset[str]
-
-
-@dataclass(frozen=True)
-class IndexWork:
-    """What there is to do for the inverted indices of a document.
-
-    ``old`` are the indices and ``planned`` the labels that the change was planned on;
-    ``document`` is the next one, but for its indices.
-    """
-
-    store: Store
-    change: Change
-    old: dict[str, Any]
-    planned: frozenset[str]
-    anew: bool
-    schemas: Schemas
-    removed: frozenset[str]
-    document: DatasetDocument
-
-    def write(self, created: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the indices by column and the keys of those files that are new."""
-        wanted = {c: w for c, w in self.old.items() if self.change.indices.get(c, ...) is not None}
-        new = [*(self.change.pairs.items() if self.anew else ()), *self.change.indices.items()]
-        # The originals cannot read an index without a type.
-        wanted |= {c: None for c, p in new if p is not None and not pa.types.is_null(p.schema.field("value").type)}
-        columns = list(wanted)
-        work = self.store.map(lambda column: self._work(column, wanted[column]), columns)
-        made = {column: index for column, index in zip(columns, work, strict=True) if index is not None}
-        keys = {}
-        for column in made:
-            # Two commits in one microsecond must not meet.
-            name = f"{created}-{uuids.uuid4().hex}"
-            key = index_key(self.document.uuid, column, name)
-            keys[column] = check_key(key, f"{self.document.uuid}/", source=self.document.key)
-        self.store.map(lambda column: self._put(keys[column], column, made[column]), list(made))
-        return {column: keys.get(column, self.old.get(column)) for column in columns}, tuple(keys.values())
-
-    def _put(self, key: str, column: str, work: _Work) -> None:
-        schema = index_schema(work.added, column)
-        pieces = merged(work.old, work.removed, work.added, column)
-        if work.old is not None or work.added.num_rows < STREAMED_PAIRS:
-            table = pa.concat_tables([schema.empty_table(), *pieces])
-            self.store.put(key, files.parquet_bytes(table, VALUES_PER_ROW_GROUP))
-            return
-        # Row group by row group, so that an index may be larger than memory.
-        with self.store.output(key) as out:
-            files.write_parquet(files.Counted(out), schema, pieces, VALUES_PER_ROW_GROUP)
-
-    def _work(self, column: str, where: Any) -> _Work | None:
-        """Return what the index of a column is made of; None if the old file stays."""
-        given = self.change.indices.get(column)
-        if given is not None:
-            labels = self.document.labels or ()
-            pairs = _without(given, self.planned.difference(labels))
-            later = [label for label in labels if label not in self.planned]
-            return _combined(None, [pairs, *self._pairs(column, later)])
-        if where is None:
-            return _combined(None, [self.change.pairs[column]])
-        if not self.removed and not self.change.added:
-            return None
-        if not isinstance(where, str):
-            everything = self._pairs(column, self.document.labels or ())
-            return _combined(None, everything) if everything else None
-        added = self.change.pairs.get(column)
-        if added is None:
-            new = self._pairs(column, list(self.change.added))
-        else:
-            # A column without any value has no type of its own.
-            new = [] if pa.types.is_null(added.schema.field("value").type) else [added]
-        if not self.removed and not any(pairs.num_rows for pairs in new):
-            return None
-        old = read_index(self.store, where, column)
-        return _combined(old, new or [_no_pairs(old.schema.field(0).type)], self.removed)
-
-    def _pairs(self, column: str, labels: Sequence[str]) -> list[pa.Table]:
-        """Return the values of a column in the files of some labels, from each table that has it."""
-        found = []
-        wanted = set(labels)
-        for name, schema in self.schemas.known.items():
-            if column in schema.names and not pa.types.is_null(schema.field(column).type):
-                table = self.schemas.table(self.document, name)
-                here = [label for label in table.labels if label in wanted]
-                found.append(pairs_of_files(self.store, table, here, column))
-        return found
-
-
-def _combined(old: pa.Table | None, pairs: Sequence[pa.Table], removed: frozenset[str] = frozenset()) -> _Work:
-    if len(pairs) > 1:
-        # Labels may be encoded as a dictionary here and as text there.
-        plain = [pa.table({"value": p["value"], "label": p["label"].cast(pa.string())}) for p in pairs if p.num_rows]
-        pairs = [pa.concat_tables(plain)] if plain else pairs[:1]
-    return _Work(old, pairs[0], removed)
-
-
-def _without(pairs: pa.Table, labels: Set[str]) -> pa.Table:
-    if not labels:
-        return pairs
-    gone = pa.array(sorted(labels), pa.string())
-    return pairs.filter(pc.invert(pc.is_in(pairs["label"].cast(pa.string()), value_set=gone)))
-
-
-def _no_pairs(type_: pa.DataType) -> pa.Table:
-    return pa.table({"value": pa.array([], normalise(type_)), "label": pa.array([], pa.string())})
 
 
 def read_index(store: Store, key: str, column: str) -> pa.Table:

@@ -228,7 +228,17 @@ def to_storage(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     """Return the columns of ``schema`` in its types; raises ``invalid-data`` for values that do not fit or are torn."""
     with reading(name):
         table.validate(full=True)
-    return pa.table([_to_storage(table[f.name], f, name) for f in schema], schema=schema)
+    columns = []
+    for field in schema:
+        try:
+            columns.append(converted(table[field.name], field.type))
+        except ValueError as e:
+            raise invalid_data(
+                name,
+                f"the column {field.name!r} does not fit into {field.type}: a value would change, first {e}",
+                "Round or cast it first.",
+            ) from None
+    return pa.table(columns, schema=schema)
 
 
 def _check_names(names: list[str], dataset: str) -> None:
@@ -241,17 +251,6 @@ def _check_names(names: list[str], dataset: str) -> None:
         if name in seen:
             raise invalid_data(dataset, f"the column {name!r} occurs twice")
         seen.add(name)
-
-
-def _to_storage(column: pa.ChunkedArray, field: pa.Field, dataset: str) -> pa.ChunkedArray:
-    try:
-        return converted(column, field.type)
-    except ValueError as e:
-        raise invalid_data(
-            dataset,
-            f"the column {field.name!r} does not fit into {field.type}: a value would change, first {e}",
-            "Round or cast it first.",
-        ) from None
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType | None:
@@ -323,7 +322,7 @@ class _Part:
 class Rows:
     """Rows to be written: the types they are stored in, and where they come from.
 
-    ``num_rows`` and ``nbytes`` are None for rows that are not in memory. A stream can be read once.
+    ``num_rows`` is None for rows that are not in memory. A stream can be read once.
     ``given`` are the types that all pieces have, but for their width; None where pieces cannot differ.
     """
 
@@ -337,12 +336,6 @@ class Rows:
         """The number of rows, if it is known before they are read."""
         tables = self._tables
         return None if tables is None else sum(t.num_rows for t in tables)
-
-    @property
-    def nbytes(self) -> int | None:
-        """The bytes of memory that the rows take already."""
-        tables = self._tables
-        return None if tables is None else sum(t.nbytes for t in tables)
 
     @property
     def _tables(self) -> list[pa.Table] | None:

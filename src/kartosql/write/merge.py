@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, KartosqlError, missing_file
+from kartosql.errors import FormatError, KartosqlError
 from kartosql.failures import reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.schema import normalise
 from kartosql.store import Store
-from kartosql.write.files import open_key
+from kartosql.write.files import Written, discard, opened_parquet
 from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type
-from kartosql.write.layout import Layout
-from kartosql.write.rows import Written, discard
-from kartosql.write.sorting import is_index_type, run_starts
+from kartosql.write.layout import Layout, is_index_type, run_starts
 
 _BROKEN = ("duplicate-cells", "null-in-key")
 Ordered = Callable[[Rows, Layout], Generator[pa.Table]]  # sorts rows as a layout says
@@ -109,7 +105,7 @@ class _Merged:
         self.num_rows = 0
         schemas = []
         for key in keys:
-            with _opened(store, key) as file:
+            with opened_parquet(store, key) as file:
                 schemas.append(file.schema_arrow)
                 self.num_rows += file.metadata.num_rows
         names = [name for name in table.schema.names if name not in table.partition_keys]
@@ -152,7 +148,7 @@ class _Merged:
 
     def _numbered(self) -> Iterator[tuple[int, pa.Table]]:
         for number, key in enumerate(self._keys):
-            with _opened(self._store, key) as file:
+            with opened_parquet(self._store, key) as file:
                 for batch in file.iter_batches(FILE_BATCH_ROWS):
                     yield number, self._typed(batch, key)
 
@@ -166,18 +162,6 @@ class _Merged:
                 reason = "is missing" if isinstance(e, KeyError) else f"cannot be read as {type_}: {e}"
                 raise FormatError(f"{key}: the column {name!r} {reason}", code="schema-mismatch") from None
         return pa.table(columns, schema=self.schema)
-
-
-@contextlib.contextmanager
-def _opened(store: Store, key: str) -> Iterator[pq.ParquetFile]:
-    try:
-        with contextlib.closing(open_key(store, key)) as source, pq.ParquetFile(source) as file:
-            yield file
-    except KeyError:
-        raise missing_file(key) from None
-    except (pa.ArrowException, OSError) as e:
-        reraise(e, f"Cannot read {key!r}")
-        raise FormatError(f"{key}: {e}", code="corrupt-file", hint="Restore the file.") from None
 
 
 def _type(name: str, schema: pa.Schema, files: Sequence[pa.Schema]) -> pa.DataType:

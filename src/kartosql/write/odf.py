@@ -24,8 +24,9 @@ from kartosql.formats.odf.logical import NotCheckable, RecordDigest, logical_has
 from kartosql.formats.odf.manifest import to_yaml
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.write.change import nanoseconds
+from kartosql.write.document import is_there
 from kartosql.write.inputs import guarded
-from kartosql.write.schema import nanoseconds
 
 _UTC_MS = pa.timestamp("ms", "UTC")
 _CHUNK = 4 << 20
@@ -39,7 +40,7 @@ _ATTEMPTS = 8
 def check_empty(store: Store) -> None:
     """Raise ``dataset-exists`` unless there is nothing, or what an export left that did not come to its end."""
     names = {entry.name for entry in store.list_root() if not entry.name.startswith(".")}
-    if names and not (names.issubset(_FOLDERS) and _is_there(store, _UNFINISHED) and not _is_there(store, HEAD)):
+    if names and not (names.issubset(_FOLDERS) and is_there(store, _UNFINISHED) and not is_there(store, HEAD)):
         raise _exists(store)
 
 
@@ -49,14 +50,6 @@ def _exists(store: Store) -> UsageError:
         code="dataset-exists",
         hint="Name a folder that does not exist yet, or is empty.",
     )
-
-
-def _is_there(store: Store, key: str) -> bool:
-    try:
-        store.size(key)
-    except KeyError:
-        return False
-    return True
 
 
 def write_chain(store: Store, blocks: Sequence[bytes], data_keys: Sequence[str] = ()) -> str:
@@ -107,19 +100,6 @@ def _put_head(store: Store, head: bytes) -> None:
     )
 
 
-class _Chain:
-    """Blocks that are put together one after another."""
-
-    def __init__(self, moment: int) -> None:
-        self.moment = moment
-        self.blocks: list[bytes] = []
-
-    def add(self, event: Event) -> None:
-        """Add the block of an event."""
-        prev = hashes.hash_of(self.blocks[-1]) if self.blocks else None
-        self.blocks.append(write_block(Block(VERSION, self.moment, prev, len(self.blocks), event)))
-
-
 def write_dataset(
     store: Store,
     rows: pa.RecordBatchReader,
@@ -130,36 +110,44 @@ def write_dataset(
 ) -> dict[str, Any]:
     """Write rows as a new root dataset of one slice, and return its id, head, rows and bytes.
 
-    Without ``event_time`` all rows have the time of writing. Raises ``invalid-argument`` for columns
-    that the format has for itself, ``null-in-key`` and ``invalid-data`` for keys that are NULL or occur twice,
-    ``invalid-data`` for rows that have no hash, and ``odf-invalid-schema``
-    for types that it has not.
+    Without ``event_time`` all rows have the time of writing. Raises ``invalid-argument`` for columns that the format
+    has for itself, ``null-in-key`` and ``invalid-data`` for keys that are NULL or occur twice, ``invalid-data`` for
+    rows that have no hash, and ``odf-invalid-schema`` for types that it has not.
     """
     moment = nanoseconds(now) // 1_000_000
     layout = _Layout(rows.schema, event_time, moment)
     _check_key_types(rows.schema, primary_key)
-    _check_types(layout.schema)
-    chain = _Chain(moment * 1_000_000)
+    from_arrow(layout.schema)
+    try:
+        RecordDigest(layout.schema)
+    except NotCheckable as e:
+        raise UsageError(f"The rows cannot be written: {e}.", code="odf-invalid-schema") from None
+    blocks: list[bytes] = []
+
+    def add(event: Event) -> None:
+        prev = hashes.hash_of(blocks[-1]) if blocks else None
+        blocks.append(write_block(Block(VERSION, moment * 1_000_000, prev, len(blocks), event)))
+
     did = new_dataset_id()
-    chain.add({"kind": "Seed", "datasetId": did, "datasetKind": "Root"})
+    add({"kind": "Seed", "datasetId": did, "datasetKind": "Root"})
     if primary_key:
         merge = {"kind": "Ledger", "primaryKey": list(primary_key)}
-        chain.add({"kind": "AddPushSource", "sourceName": "default", "read": {"kind": "Parquet"}, "merge": merge})
+        add({"kind": "AddPushSource", "sourceName": "default", "read": {"kind": "Parquet"}, "merge": merge})
     if event_time is not None:
-        chain.add({"kind": "SetVocab", "eventTimeColumn": event_time})
+        add({"kind": "SetVocab", "eventTimeColumn": event_time})
     with tempfile.TemporaryFile() as file:
         count = _write_rows(file, layout, rows, primary_key)
         # What counts is what readers of the file get: Parquet has not every type of Arrow.
         stored = pq.ParquetFile(file)
-        chain.add({"kind": "SetDataSchema", "schema": from_arrow(stored.schema_arrow, encodings=False)})
+        add({"kind": "SetDataSchema", "schema": from_arrow(stored.schema_arrow, encodings=False)})
         size, data_keys = 0, []
         if count:
             logical = _logical_hash(stored)
             slice_ = _put_file(store, file, logical, count)
             size = slice_["size"]
             data_keys.append(_data_key(slice_["physicalHash"]))
-            chain.add({"kind": "AddData", "newData": slice_})
-    head = write_chain(store, chain.blocks, data_keys)
+            add({"kind": "AddData", "newData": slice_})
+    head = write_chain(store, blocks, data_keys)
     return {"id": hashes.did_to_text(did), "head": head, "rows": count, "bytes": size}
 
 
@@ -172,14 +160,6 @@ def _logical_hash(stored: pq.ParquetFile) -> bytes:
             code="invalid-data",
             hint="The format has no hash for such rows; make the members columns of their own.",
         ) from None
-
-
-def _check_types(schema: pa.Schema) -> None:
-    from_arrow(schema)
-    try:
-        RecordDigest(schema)
-    except NotCheckable as e:
-        raise UsageError(f"The rows cannot be written: {e}.", code="odf-invalid-schema") from None
 
 
 def _check_key_types(schema: pa.Schema, primary_key: Sequence[str]) -> None:
@@ -243,7 +223,6 @@ class _Layout:
 
 
 def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, primary_key: Sequence[str]) -> int:
-    """Write the Parquet file and return the number of rows."""
     count = 0
     keys: list[pa.RecordBatch] = []
     options = {"compression": "snappy", "version": "1.0", "store_schema": False, "data_page_version": "1.0"}
@@ -257,16 +236,12 @@ def _write_rows(file: IO[bytes], layout: _Layout, rows: pa.RecordBatchReader, pr
                 raise UsageError(f"The rows cannot be written: {str(e).splitlines()[0]}", code="invalid-data") from None
             count += batch.num_rows
             if primary_key:
-                keys.append(_key_of(given, primary_key))
+                # Of the zeros that floating-point numbers have, one stands for both.
+                columns = [given.column(name) for name in primary_key]
+                columns = [pc.add(c.cast(pa.float64()), 0.0) if pa.types.is_floating(c.type) else c for c in columns]
+                keys.append(pa.RecordBatch.from_arrays(columns, names=list(primary_key)))
     _check_keys(keys, primary_key)
     return count
-
-
-def _key_of(rows: pa.RecordBatch, primary_key: Sequence[str]) -> pa.RecordBatch:
-    """Return the columns of a key, with one zero for both that floating-point numbers have."""
-    columns = [rows.column(name) for name in primary_key]
-    columns = [pc.add(c.cast(pa.float64()), 0.0) if pa.types.is_floating(c.type) else c for c in columns]
-    return pa.RecordBatch.from_arrays(columns, names=list(primary_key))
 
 
 def _check_keys(keys: Sequence[pa.RecordBatch], primary_key: Sequence[str]) -> None:

@@ -21,17 +21,13 @@ from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write import files, indexing
-from kartosql.write.change import Change
+from kartosql.write.change import GRACE, Change, common_schema, schema_bytes
 from kartosql.write.commit import Committed, commit, commit_all, utc_now
-from kartosql.write.document import Head
+from kartosql.write.document import Head, RetryPolicy, is_there
+from kartosql.write.files import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, discard, joined, write_rows
 from kartosql.write.inputs import Rows, invalid_data
-from kartosql.write.layout import Layout
-from kartosql.write.rebase import GRACE
+from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.recovery import read_head
-from kartosql.write.retry import RetryPolicy
-from kartosql.write.rows import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, discard, joined, write_rows
-from kartosql.write.schema import common_schema, schema_bytes
-from kartosql.write.sorting import SpillingSorter, ordered
 
 _LONGEST_TIME = f"0000-00-00T00:00:00.000000-{'0' * 32}"
 
@@ -191,27 +187,22 @@ class Operation:
         """
         stopping.check()
         with stopping.shielded():
-            return self._commit_shielded(changes, written, primary)
-
-    def _commit_shielded(
-        self, changes: Sequence[Change], written: Iterable[Written], primary: str | None
-    ) -> dict[str, Committed]:
-        # What is to be new must not stand there, whoever made it meanwhile.
-        self._heads.update({c.uuid: None for c in changes if c.create})
-        self.begin_at([c.uuid for c in changes])
-        changes = [replace(c, started=self.started) for c in changes]
-        try:
-            done = self._commit(changes, primary)
-        except CommitUnknown:
-            raise
-        except KartosqlError:
-            self.discard(written)
-            raise
-        for change in changes:
-            if change.starts_anew:
-                with contextlib.suppress(KartosqlError):  # the commit stands
-                    self._check_schemas(change)
-        self._keep_up(changes)
+            # What is to be new must not stand there, whoever made it meanwhile.
+            self._heads.update({c.uuid: None for c in changes if c.create})
+            self.begin_at([c.uuid for c in changes])
+            changes = [replace(c, started=self.started) for c in changes]
+            try:
+                done = self._commit(changes, primary)
+            except CommitUnknown:
+                raise
+            except KartosqlError:
+                self.discard(written)
+                raise
+            for change in changes:
+                if change.starts_anew:
+                    with contextlib.suppress(KartosqlError):  # the commit stands
+                        self._check_schemas(change)
+            self._keep_up(changes)
         return {c.uuid: c for c in done}
 
     def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:
@@ -226,23 +217,17 @@ class Operation:
     def _keep_up(self, changes: Sequence[Change]) -> None:
         """Index new files of datasets that have data-skipping metadata."""
         grown = [c.uuid for c in changes if c.added and not c.starts_anew]
-        snapshot = Snapshot(self.store, self._cache) if any(map(self._has_skipping, grown)) else None
-        if snapshot is not None:
+        heads = [self._heads.get(uuid) for uuid in grown]
+        if any(isinstance(head, Head) and POINTER in head.document.metadata for head in heads):
             from kartosql.write.skipping import keep_up
 
-            keep_up(self.store, grown, snapshot, self.spark)
-
-    def _has_skipping(self, uuid: str) -> bool:
-        head = self._heads.get(uuid)
-        return isinstance(head, Head) and POINTER in head.document.metadata
+            keep_up(self.store, grown, Snapshot(self.store, self._cache), self.spark)
 
     def _check_schemas(self, change: Change) -> None:
         """Put back the schema of a new dataset if it was deleted with an older dataset of the name."""
         for table, schema in change.schemas.items():
             key = naming.schema_key(change.uuid, table)
-            try:
-                self.store.size(key)
-            except KeyError:
+            if not is_there(self.store, key):
                 with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
                     self.store.put_if(key, schema_bytes(schema), None)
 

@@ -18,11 +18,8 @@ from kartosql.formats.kartothek.metadata import parse_document
 from kartosql.formats.kartothek.resolve import Intent
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
-from kartosql.write.change import Change
-from kartosql.write.document import Head, read_raw, remove, swap, touched, with_marks
-from kartosql.write.rebase import rebase
-from kartosql.write.retry import Race, RetryPolicy, attempts
-from kartosql.write.schema import HeadMoved, heal
+from kartosql.write.change import Change, HeadMoved, heal, rebase
+from kartosql.write.document import Head, Race, RetryPolicy, attempts, read_raw, remove, swap, touched, with_marks
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
 
@@ -40,37 +37,29 @@ def read_head(store: Store, uuid: str, patience: RetryPolicy | None = None) -> H
 def open_head(store: Store, uuid: str, patience: RetryPolicy, *, is_primary: bool = False) -> Head | None:
     """Return the head of a dataset after changes that were under way in it, also that of an absent one.
 
-    A change that is only announced at a seed stays, unless the caller ``is_primary`` in one of
-    his own.
+    A change that is only announced at a seed stays, unless the caller ``is_primary`` in one of his own.
     """
     race = Race(patience.race)
     since: dict[str, float] = {}
     while True:
         head = read_raw(store, uuid)
         if head is None or race.is_over():
-            return _given_up(head)
+            if head is not None and (head.unfinished or head.intent is not None):
+                raise CommitError(
+                    f"Dataset {head.uuid!r}: a change of several datasets does not come to an end",
+                    hint="Other writers are busy with it, or the store fails. Try again.",
+                )
+            return head
+        intent = head.intent
         if head.unfinished:
             finish(store, uuid)
-        elif head.intent is None or not (is_primary or _is_in_the_way(head, head.intent)):
+        elif intent is None or not (is_primary or intent.seed != uuid or head.is_absent or _is_stale(intent)):
             return head
         else:
-            first = since.setdefault(head.intent.tx, time.monotonic())
-            is_late = _is_stale(head.intent) or time.monotonic() - first > patience.intent
-            if not _settle(store, head, head.intent, is_late):
+            first = since.setdefault(intent.tx, time.monotonic())
+            is_late = _is_stale(intent) or time.monotonic() - first > patience.intent
+            if not _settle(store, head, intent, is_late):
                 race.wait()
-
-
-def _is_in_the_way(head: Head, intent: Intent) -> bool:
-    return intent.seed != head.uuid or head.is_absent or _is_stale(intent)
-
-
-def _given_up(head: Head | None) -> Head | None:
-    if head is not None and (head.unfinished or head.intent is not None):
-        raise CommitError(
-            f"Dataset {head.uuid!r}: a change of several datasets does not come to an end",
-            hint="Other writers are busy with it, or the store fails. Try again.",
-        )
-    return head
 
 
 def _is_stale(intent: Intent) -> bool:
@@ -83,27 +72,25 @@ def _is_stale(intent: Intent) -> bool:
 def _settle(store: Store, head: Head, intent: Intent, is_late: bool) -> bool:
     """Take one step towards a document without the mark; return False if there is only waiting left."""
     seed = head if intent.seed == head.uuid else read_raw(store, intent.seed)
-    try:
-        if is_committed(seed, intent.tx):
-            roll_forward(store, head, intent)
+    with contextlib.suppress(PreconditionFailed, OutcomeUnknown, HeadMoved):
+        if _is_committed(seed, intent.tx):
+            _roll_forward(store, head, intent)
         elif is_open(seed, intent.tx):
             if not is_late:
                 return False
             abort(store, intent.seed, intent.tx)
         else:
             roll_back(store, head)
-    except (PreconditionFailed, OutcomeUnknown, HeadMoved):
-        pass
     return True
 
 
-def is_committed(seed: Head | None, tx: str) -> bool:
+def _is_committed(seed: Head | None, tx: str) -> bool:
     """Return whether the change ``tx`` is committed, and not yet known to be carried out."""
     return seed is not None and tx in seed.unfinished
 
 
 def is_open(seed: Head | None, tx: str) -> bool:
-    """Return whether the change ``tx`` may still be committed."""
+    """Return whether the mark of the change ``tx`` stands in a document: at the seed, it may still be committed."""
     return seed is not None and seed.intent is not None and seed.intent.tx == tx
 
 
@@ -111,7 +98,7 @@ def abort(store: Store, seed_uuid: str, tx: str) -> bool:
     """Take care that ``tx`` is not committed any more; return False if it is."""
     for _ in attempts(seed_uuid):
         seed = read_raw(store, seed_uuid)
-        if is_committed(seed, tx):
+        if _is_committed(seed, tx):
             return False
         if seed is None or not is_open(seed, tx):
             return True
@@ -137,7 +124,7 @@ def clear_away(store: Store, staged: Sequence[str]) -> None:
         store.delete(staged)
 
 
-def roll_forward(store: Store, head: Head, intent: Intent) -> None:
+def _roll_forward(store: Store, head: Head, intent: Intent) -> None:
     """Carry out a committed change at one dataset."""
     if intent.kind == "delete":
         remove(store, head)
@@ -207,7 +194,7 @@ def _finish_member(store: Store, uuid: str, tx: str) -> list[str]:
         if head.intent.staged is not None:
             staged.add(head.intent.staged)
         with contextlib.suppress(PreconditionFailed, OutcomeUnknown, HeadMoved):
-            roll_forward(store, head, head.intent)
+            _roll_forward(store, head, head.intent)
             break
     return sorted(staged)
 

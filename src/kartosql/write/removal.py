@@ -6,23 +6,35 @@ Of whole datasets the documents go first, at once, and then the files.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kartosql.errors import KartosqlError, UsageError
+from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.formats.kartothek.places import BASE
 from kartosql.store import Store
-from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
-from kartosql.write import commit_log
-from kartosql.write.change import Change
+from kartosql.store.keys import SIDE_FOLDER, Detail, OutcomeUnknown, PreconditionFailed, key_problem
+from kartosql.write.change import Change, Select
+from kartosql.write.document import (
+    LOG,
+    MIN_GRACE,
+    GarbageMarks,
+    Head,
+    RetryPolicy,
+    attempts,
+    garbage_key,
+    is_there,
+    put_garbage,
+    read_garbage,
+    read_raw,
+)
 from kartosql.write.operation import Operation, report
-
-Select = Callable[[DatasetTable], Sequence[str]]
+from kartosql.write.recovery import read_head
 
 
 def everything(table: DatasetTable) -> Sequence[str]:
@@ -110,34 +122,185 @@ def _delete_files(store: Store, document: DatasetDocument) -> None:
         keys = [key for key in below if not key.endswith(f"/{naming.COMMON_METADATA}")]
         tables = tuple({key.split("/")[1] for key in keys})
     keys += [key for key in document.indices.values() if isinstance(key, str)]
-    keys += commit_log.keys(store, document.uuid)
+    keys += store.list_below(f"{document.uuid}/{LOG}/")
     store.delete(keys)
     for table in tables:
-        delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
+        _delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
 
 
-def delete_schema(store: Store, uuid: str, key: str) -> None:
+def _delete_schema(store: Store, uuid: str, key: str) -> None:
     """Delete a schema file, unless somebody makes the dataset anew.
 
-    Its name is the only one that a new dataset shares with the old one. Who makes it looks for
-    the file after the commit and we look for the document after the deletion, so that one of
-    the two puts it back.
+    Its name is the only one that a new dataset shares with the old one. Who makes it looks for the file after the
+    commit and we look for the document after the deletion, so that one of the two puts it back.
     """
-    try:
+    with contextlib.suppress(KeyError, PreconditionFailed, OutcomeUnknown):
         data, version = store.read_versioned(key)
         store.delete_if(key, version)
         if exists(store, uuid):
             store.put_if(key, data, None)
-    except (KeyError, PreconditionFailed, OutcomeUnknown):
-        pass
 
 
 def exists(store: Store, uuid: str) -> bool:
     """Return whether a dataset has a document."""
-    for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
+    return any(is_there(store, f"{uuid}{suffix}") for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK))
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A file that belongs to nothing: ``since`` when that is known, and ``due`` to be removed; both by the store."""
+
+    uuid: str
+    key: str
+    bytes: int
+    since: dt.datetime
+    due: dt.datetime
+    removed: bool
+
+
+def collect(
+    store: Store,
+    uuids: Iterable[str],
+    grace: dt.timedelta,
+    *,
+    dry_run: bool = False,
+    patience: RetryPolicy | None = None,
+) -> list[Garbage]:
+    """Mark what belongs to nothing below datasets and remove what was marked a grace period ago.
+
+    Changes of several datasets that were left behind are carried out or taken back first. A
+    ``dry_run`` changes nothing. Datasets whose metadata cannot be read are left alone, and the
+    first such error is raised when the others are done.
+    """
+    if grace < MIN_GRACE:
+        raise UsageError(
+            f"A grace period of {grace} is too short for readers and writers that are at work.",
+            code="invalid-setting",
+            hint="Set grace_period to an hour (3600) at least.",
+        )
+    found: list[Garbage] = []
+    errors: list[KartosqlError] = []
+    uuids = list(dict.fromkeys(uuids))
+    for uuid in [] if dry_run else uuids:
+        with contextlib.suppress(KartosqlError):  # which the collection of this dataset will say
+            read_head(store, uuid, patience)
+    for uuid in uuids:
         try:
-            store.size(f"{uuid}{suffix}")
-        except KeyError:
+            found += _collect(store, uuid, grace, dry_run)
+        except KartosqlError as e:
+            errors.append(e)
+    if errors:
+        raise errors[0]
+    return found
+
+
+def is_known(store: Store, uuid: str) -> bool:
+    """Return whether all files below a dataset are marked."""
+    marks = read_garbage(store, uuid)
+    known = {*marks.since, *marks.removing, garbage_key(uuid)}
+    return all(key in known or key.startswith(f"{uuid}/{LOG}/") for key in store.list_below(f"{uuid}/"))
+
+
+def _collect(store: Store, uuid: str, grace: dt.timedelta, dry_run: bool) -> list[Garbage]:
+    for _ in attempts(garbage_key(uuid)):
+        now = store.now()
+        marks = read_garbage(store, uuid)
+        # Listed before the document is read: what is committed in between is referred to then.
+        below = store.details(f"{uuid}/")
+        head = read_raw(store, uuid)
+        found = unreferenced(store, uuid, head, below, marks, now, grace)
+        if dry_run:
+            return found
+        with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
+            return _remove(store, uuid, found, marks, now)
+    raise AssertionError
+
+
+def unreferenced(
+    store: Store,
+    uuid: str,
+    head: Head | None,
+    below: Mapping[str, Detail],
+    marks: GarbageMarks,
+    now: dt.datetime,
+    grace: dt.timedelta,
+) -> list[Garbage]:
+    """Return what nothing refers to of the files ``below`` a dataset, and entries of the journal that are due."""
+    needed = _referenced(store, head, below)
+    found = []
+    for key, detail in below.items():
+        if key in needed or key == garbage_key(uuid) or key_problem(key):
             continue
-        return True
-    return False
+        if key.startswith(f"{uuid}/{LOG}/"):
+            # The journal is of use for as long as the files that it names are kept.
+            if detail.modified + grace <= now:
+                found.append(Garbage(uuid, key, detail.size, detail.modified, detail.modified + grace, False))
+            continue
+        since = marks.since.get(key, now)
+        found.append(Garbage(uuid, key, detail.size, since, max(since, detail.modified) + grace, False))
+    return found
+
+
+def _remove(store: Store, uuid: str, found: list[Garbage], marks: GarbageMarks, now: dt.datetime) -> list[Garbage]:
+    ready = {g.key for g in found if g.due <= now or g.key in marks.removing}
+    since = {g.key: g.since for g in found if g.key not in ready}
+    if ready or since != marks.since or marks.removing:
+        # From here on nobody can commit what is ready without noticing.
+        marks = put_garbage(store, uuid, GarbageMarks(since, frozenset(ready), marks.version))
+    head = read_raw(store, uuid)
+    needed = _referenced(store, head, ready)
+    keys = sorted(ready - needed)
+    schemas = [key for key in keys if key.endswith(f"/{naming.COMMON_METADATA}")]
+    store.delete([key for key in keys if key not in schemas])
+    for key in schemas:
+        try:
+            _delete_schema(store, uuid, key)
+        except StoreError as e:
+            if e.code != "no-conditional-delete":
+                raise
+            # It stays: one that is written for a new dataset meanwhile would go with it.
+            keys.remove(key)
+    if marks.removing:
+        marks = put_garbage(store, uuid, GarbageMarks(marks.since, frozenset(), marks.version))
+    if head is None and not marks.since and marks.version is not None and set(schemas) <= set(keys):
+        store.delete_if(garbage_key(uuid), marks.version)
+        # Deleting, even of nothing, takes the folders with it that are empty now.
+        store.delete([f"{key.rpartition('/')[0]}/.nothing" for key in [*schemas, garbage_key(uuid)]])
+    return [replace(g, removed=g.key in keys) for g in found if g.key not in needed]
+
+
+def _referenced(store: Store, head: Head | None, below: Collection[str]) -> set[str]:
+    """Return the keys that a dataset needs, of those ``below`` it and others."""
+    if head is None:
+        return set()
+    keys: set[str] = set()
+    documents = [head.document]
+    staged = head.intent.staged if head.intent is not None else None
+    if staged is not None:
+        keys.add(staged)
+        with contextlib.suppress(KeyError):  # carried out and cleared away
+            data = store.read_metadata(staged)
+            documents.append(parse_document(data, f"{head.uuid}{naming.METADATA_JSON}", head.uuid))
+    side, indices = f"{head.uuid}/{SIDE_FOLDER}/", f"{head.uuid}/indices/"
+    for document in documents:
+        keys |= {key for column in document.files.values() for key in column if key is not None}
+        keys |= {key for key in document.indices.values() if isinstance(key, str)}
+        if document.labels is None:
+            keys |= {k for k in below if k.endswith(".parquet") and not k.startswith((side, indices))}
+    if not head.is_absent or staged is not None:
+        # Their names are those that a later write takes, so they stay as long as there is a dataset.
+        schemas = (key for key in below if key.endswith(f"/{naming.COMMON_METADATA}") and key.count("/") == 2)
+        keys |= {key for key in schemas if not key.startswith(side)}
+    return keys
+
+
+def summary(found: Iterable[Garbage]) -> dict[str, Any]:
+    """Return how many files of a dataset wait (``marked``), are ``removed``, their ``bytes``, and the ``files``."""
+    files = list(found)
+    removed = sum(g.removed for g in files)
+    return {
+        "marked": len(files) - removed,
+        "removed": removed,
+        "bytes": sum(g.bytes for g in files),
+        "files": files,
+    }

@@ -12,10 +12,9 @@ import pyarrow as pa
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.partitions import parse_partitions
 from kartosql.store import Store
+from kartosql.write.files import WriteOptions, WriteProgress, Written, write_rows
 from kartosql.write.inputs import Rows, invalid_data, open_rows, storage_schema, without_index
-from kartosql.write.layout import Layout
-from kartosql.write.rows import WriteOptions, WriteProgress, Written, write_rows
-from kartosql.write.sorting import check_columns, duplicate_cells
+from kartosql.write.layout import Layout, check_columns, duplicate_cells
 from kartosql.write.spark.job import Job, discard, spark_errors
 from kartosql.write.spark.task import ReadCells, WriteRows, spark_name
 from kartosql.write.spark.task_outputs import collected

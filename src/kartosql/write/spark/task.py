@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import uuid
@@ -13,20 +12,16 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.text.secrets import redacted
-from kartosql.write import files
-from kartosql.write.files import copy_file, footer
-from kartosql.write.indexing import Postings, values_of_file
+from kartosql.write.files import WriteOptions, copy_file, footer, opened_parquet, values_of_file, write_rows
+from kartosql.write.indexing import Postings
 from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
-from kartosql.write.layout import Layout
+from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.merge import Merge, Run, write_merged
-from kartosql.write.rows import WriteOptions, write_rows
-from kartosql.write.sorting import SpillingSorter, ordered
 from kartosql.write.spark.task_outputs import put_pairs, put_tables
 
 if TYPE_CHECKING:
@@ -313,7 +308,7 @@ class ReadCells(SparkTask):
         """Yield the columns of the files, with the text that came with each."""
         store = self.store.open()
         for key, text in items(batches):
-            with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+            with opened_parquet(store, key) as file:
                 for batch in file.iter_batches(FILE_BATCH_ROWS, columns=list(self.columns)):
                     columns = [pa.repeat(pa.scalar(text), batch.num_rows), *map(batch.column, self.columns)]
                     yield pa.RecordBatch.from_arrays(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,12 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from kartosql.store import Store
 from kartosql.write import files
+from kartosql.write.files import WriteOptions
 from kartosql.write.indexing import Postings
-from kartosql.write.rows import WriteOptions
 
 PAIRS_PER_ROW_GROUP = 65_536
 
@@ -55,7 +53,7 @@ def _numbered(pairs: pa.Table, labels: Sequence[str]) -> pa.Table:
 
 def pieces(store: Store, key: str, size: int) -> Iterator[pa.Table]:
     """Yield the table that a task has put into the store, in pieces of about ``size`` bytes."""
-    with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+    with files.opened_parquet(store, key) as file:
         about = file.metadata
         whole = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
         for batch in file.iter_batches(max(1, size * about.num_rows // max(1, whole))):
@@ -89,7 +87,7 @@ def collected(
 
 def _add(store: Store, name: str, pairs: Postings, place_of: Mapping[str, int], answer: Mapping[str, Any]) -> None:
     key, places = answer["pairs"][name], [place_of[label] for label in answer["labels"]]
-    with contextlib.closing(files.open_key(store, key)) as source, pq.ParquetFile(source) as file:
+    with files.opened_parquet(store, key) as file:
         for batch in file.iter_batches(PAIRS_PER_ROW_GROUP):
             for place, values in _by_file(batch.column(0), batch.column(1)):
                 pairs.add(places[place], values)

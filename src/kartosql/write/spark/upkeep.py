@@ -15,10 +15,10 @@ from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.scans import DataFile, partition_values
 from kartosql.formats.xskipper.writer import Layout as FileLayout
 from kartosql.store import Store
+from kartosql.write.files import Written
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge, Run
 from kartosql.write.operation import Operation
-from kartosql.write.rows import Written
 from kartosql.write.spark.job import Job, address_of, discard
 from kartosql.write.spark.task import CollectMetadata, CopyFiles, MergeFiles, ReadValues
 from kartosql.write.spark.task_outputs import collected, pieces

@@ -6,10 +6,10 @@ import pytest
 
 import builders
 from kartosql.store import Store
-from kartosql.write import commit_log
 from kartosql.write.change import Change
+from kartosql.write.check import lost
 from kartosql.write.commit import commit
-from kartosql.write.commit_log import LogEntry, lost
+from kartosql.write.document import LogEntry, read_log
 from kartosql.write.recovery import read_head
 from write import rivals
 from write.rivals import QUICK, adding, in_partition
@@ -23,14 +23,14 @@ def made(store):
 
 def losses(store):
     head = read_head(store, "d")
-    return lost(commit_log.read(store, "d"), head.identity, head.document.labels)
+    return lost(read_log(store, "d"), head.identity, head.document.labels)
 
 
 def test_each_commit_leaves_what_it_did(made):
     change = adding(made, "d", {1: "c"}, "replace", removed=in_partition(1))
     old = [label for label in read_head(made, "d").document.labels if label.startswith("p=1/")]
     done = commit(made, change)
-    first, second = commit_log.read(made, "d")
+    first, second = read_log(made, "d")
     assert (first.operation, first.parent, first.origin) == ("create", None, first.id)
     assert second == LogEntry(
         id=done.id,
@@ -42,7 +42,7 @@ def test_each_commit_leaves_what_it_did(made):
         added=change.added,
         removed=tuple(old),
     )
-    assert commit_log.entry_key("d", done.sequence, done.id) in made.list_below("d/.commit/log/")
+    assert second.key("d") in made.list_below("d/.commit/log/")
 
 
 def test_a_commit_counts_where_its_entry_cannot_be_written(made, monkeypatch):
@@ -54,7 +54,7 @@ def test_a_commit_counts_where_its_entry_cannot_be_written(made, monkeypatch):
     monkeypatch.setattr(Store, "output", refuse)
     commit(made, adding(made, "d", {1: "c"}))
     assert rivals.values(made, "d") == ["a", "b", "c"]
-    assert len(commit_log.read(made, "d")) == 1
+    assert len(read_log(made, "d")) == 1
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_a_commit_counts_where_its_entry_cannot_be_written(made, monkeypatch):
     ],
 )
 def test_entries_that_are_torn_or_lie_are_left_out(made, data):
-    before = commit_log.read(made, "d")
+    before = read_log(made, "d")
     made.put("d/.commit/log/000000000009-x.json", data)
-    assert commit_log.read(made, "d") == before
+    assert read_log(made, "d") == before
 
 
 def test_nothing_is_lost_as_long_as_only_kartosql_writes(made):
