@@ -158,11 +158,11 @@ def _no_connection(w: World) -> None:
 
 
 def _written_all_the_time(w: World) -> None:
-    from kartosql.formats.kartothek import resolve
+    from kartosql.formats.kartothek import snapshot
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resolve.time, "sleep", lambda seconds: None)
-        for _ in resolve.rounds(["d"]):
+        patch.setattr(snapshot.time, "sleep", lambda seconds: None)
+        for _ in snapshot.rounds(["d"]):
             pass
 
 

@@ -20,8 +20,8 @@ import pytest
 import kartosql
 from kartosql.connection import Connection
 from kartosql.engines.duckdb import engine_session, instance, remote
-from kartosql.errors import KartosqlError, LimitError, StoreError
-from kartosql.failures import failure_of, translated_errors
+from kartosql.errors import KartosqlError, LimitError, StoreError, failure_of
+from kartosql.stopping import translated_errors
 from kartosql.store.store import LocalFiles
 
 MANY = bool(os.environ.get("KARTOSQL_FAILURES"))  # every call and many limits, which takes minutes

@@ -22,8 +22,7 @@ import kartosql
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, SqlError, UsageError
 from kartosql.plan.bind import bind
-from kartosql.query import Attempt
-from kartosql.routing import NOT_SPARK
+from kartosql.query import NOT_SPARK, Attempt
 from kartosql.sql import parse
 from kartosql.store import Store
 from written import write_dataset

@@ -15,7 +15,7 @@ import golden
 import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.formats.kartothek.naming import HISTORY
+from kartosql.formats.kartothek.metadata import HISTORY
 from kartosql.formats.odf import hashes
 from kartosql.formats.odf.blocks import Block
 from kartosql.formats.odf.chain import check_data, read_chain

@@ -10,40 +10,28 @@ TYPE_CHECKING = False  # typing takes longer to import than all that is here
 if TYPE_CHECKING:
     from typing import Any
 
-    from kartosql.conditions import C, Condition, Conjunction
-    from kartosql.connection import Connection, connect
-    from kartosql.errors import KartosqlError, KartosqlWarning
-    from kartosql.formats.kartothek.cube import Cube
-    from kartosql.plan.report import ScanReport
-    from kartosql.result import Query
+    from kartosql.conditions import C as C
+    from kartosql.conditions import Condition as Condition
+    from kartosql.conditions import Conjunction as Conjunction
+    from kartosql.connection import Connection as Connection
+    from kartosql.connection import connect as connect
+    from kartosql.errors import KartosqlError as KartosqlError
+    from kartosql.errors import KartosqlWarning as KartosqlWarning
+    from kartosql.formats.kartothek.cube import Cube as Cube
+    from kartosql.plan.report import ScanReport as ScanReport
+    from kartosql.result import Query as Query
 
 # Importing the package is cheap: names are loaded from their modules when they are first used.
-_HOMES = {
-    "C": "kartosql.conditions",
-    "Condition": "kartosql.conditions",
-    "Conjunction": "kartosql.conditions",
-    "Connection": "kartosql.connection",
-    "connect": "kartosql.connection",
-    "Cube": "kartosql.formats.kartothek.cube",
-    "KartosqlError": "kartosql.errors",
-    "KartosqlWarning": "kartosql.errors",
-    "Query": "kartosql.result",
-    "ScanReport": "kartosql.plan.report",
+_MODULES = {
+    "conditions": ("C", "Condition", "Conjunction"),
+    "connection": ("Connection", "connect"),
+    "errors": ("KartosqlError", "KartosqlWarning"),
+    "formats.kartothek.cube": ("Cube",),
+    "plan.report": ("ScanReport",),
+    "result": ("Query",),
 }
-
-__all__ = [
-    "C",
-    "Condition",
-    "Conjunction",
-    "Connection",
-    "Cube",
-    "KartosqlError",
-    "KartosqlWarning",
-    "Query",
-    "ScanReport",
-    "__version__",
-    "connect",
-]
+_HOMES = {name: f"kartosql.{module}" for module, names in _MODULES.items() for name in names}
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +19,7 @@ from kartosql.errors import UsageError, quoted, text_of
 
 _SQL_OPS = {"==": "=", "=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _TEXT = re.compile(r"\s*\(?\s*([^\s!<>=()]+)\s*(==|!=|<=|>=|=|<|>)\s*([^)=]+?)\s*\)?\s*")
-_TRUTH = {"1": True, "t": True, "y": True, "true": True, "yes": True}
-_FALSE = {"0": False, "f": False, "n": False, "false": False, "no": False}
+_TRUTH = dict.fromkeys(("1", "t", "y", "true", "yes"), True) | dict.fromkeys(("0", "f", "n", "false", "no"), False)
 
 
 def _fail(message: str, hint: str | None = None) -> UsageError:
@@ -136,24 +136,26 @@ def _checked(condition: Condition) -> Condition:
     column, op, value = text_of(condition.column, "The column of a condition"), condition.op, condition.value
     text_of(op, "The operator of a condition")
     if op in ("in", "isin"):
-        if value is None:
-            value = ()
-        value = (value,) if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) else value
-        condition = Condition(column, "in", tuple(_scalar(v) for v in value))
-        nulls = [v for v in condition.value if is_null(v)]
+        single = isinstance(value, (str, bytes)) or not isinstance(value, Iterable)
+        op, value = "in", () if value is None else (value,) if single else tuple(value)
     elif op == "interval":
         if not isinstance(value, (tuple, list)) or len(value) != 2:
             raise _fail(f"{column}: 'interval' needs start and stop, not {value!r}.")
-        condition = Condition(column, "interval", tuple(None if v is None else _scalar(v) for v in value))
-        nulls = [v for v in condition.value if v is not None and is_null(v)]
-    elif op in _SQL_OPS:
-        condition = Condition(column, "==" if op == "=" else op, _scalar(value))
-        nulls = [condition.value] if is_null(condition.value) else []
-    else:
+    elif op not in _SQL_OPS:
         raise _fail(f"{column}: there is no operator {op!r}.", "Use ==, !=, <, <=, >, >=, in or interval.")
-    if nulls:
+    found = _mapped(Condition(column, "==" if op == "=" else op, value), _scalar)
+    if any(is_null(v) for v in _values(found) if op != "interval" or v is not None):
         raise _fail(f"Cannot compare column {column!r} with NULL.", "Use SQL for IS NULL.")
-    return condition
+    return found
+
+
+def _values(condition: Condition) -> tuple[Any, ...]:
+    return tuple(condition.value) if condition.op in ("in", "interval") else (condition.value,)
+
+
+def _mapped(condition: Condition, function: Callable[[Any], Any]) -> Condition:
+    values = tuple(map(function, _values(condition)))
+    return Condition(condition.column, condition.op, values if condition.op in ("in", "interval") else values[0])
 
 
 def _scalar(value: Any) -> Any:
@@ -211,22 +213,13 @@ def _from_text(text: str, types: Mapping[str, pa.DataType]) -> Condition:
 
 
 def _parse_value(column: str, text: str, type_: pa.DataType) -> Any:
-    t = pa.types
+    read = _kind_of(type_)[1]
+    if read is None:
+        raise _fail(f"Column {column!r} of type {type_} cannot be used in text conditions.")
     try:
-        if t.is_integer(type_):
-            return int(text)
-        if t.is_floating(type_):
-            return float(text)
-        if t.is_boolean(type_):
-            return {**_TRUTH, **_FALSE}[text.lower()]
-        if t.is_timestamp(type_):
-            return dt.datetime.fromisoformat(text.strip("\"'"))
+        return read(text)
     except (ValueError, KeyError):
         raise _fail(f"{text!r} is no {type_}, the type of column {column!r}.") from None
-    if t.is_string(type_):
-        quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'"
-        return text[1:-1] if quoted else text
-    raise _fail(f"Column {column!r} of type {type_} cannot be used in text conditions.")
 
 
 def _unknown(columns: list[str]) -> UsageError:
@@ -242,59 +235,62 @@ def check_types(conditions: list[Condition], types: Mapping[str, pa.DataType]) -
     missing = sorted({c.column for c in conditions if c.column not in types})
     if missing:
         raise _unknown(missing)
-    fitting = [_with_texts(c, types[c.column]) for c in conditions]
+    fitting = [_mapped(c, partial(_as_stored, type_=types[c.column])) for c in conditions]
     for condition in fitting:
-        values = condition.value if condition.op in ("in", "interval") else (condition.value,)
-        for value in values:
-            if value is not None and not _fits(value, types[condition.column]):
+        type_ = types[condition.column]
+        for value in _values(condition):
+            if value is not None and not _kind_of(type_)[2](value, type_):
                 raise _fail(
-                    f"The condition {condition} compares a column of type {types[condition.column]} "
+                    f"The condition {condition} compares a column of type {type_} "
                     f"with {value!r} ({type(value).__name__}).",
                     "Operands must have the column's type; SQL converts them.",
                 )
     return [c for c in fitting if not (c.op == "interval" and c.value == (None, None))]
 
 
-def _with_texts(condition: Condition, type_: pa.DataType) -> Condition:
-    """Return the condition with text for a text column and bytes for a binary one; they are UTF-8."""
-
-    def convert(value: Any) -> Any:
-        if pa.types.is_binary(type_) and isinstance(value, str):
-            return value.encode("utf-8", "surrogatepass")
-        if isinstance(value, bytes) and (pa.types.is_string(type_) or pa.types.is_date(type_)):
-            return value.decode("utf-8", "replace")
-        return value
-
-    value = condition.value
-    converted = tuple(map(convert, value)) if condition.op in ("in", "interval") else convert(value)
-    return Condition(condition.column, condition.op, converted)
+def _as_stored(value: Any, type_: pa.DataType) -> Any:
+    """Return text for a text column and bytes for a binary one; they are UTF-8."""
+    if pa.types.is_binary(type_) and isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, bytes) and (pa.types.is_string(type_) or pa.types.is_date(type_)):
+        return value.decode("utf-8", "replace")
+    return value
 
 
-def _fits(value: Any, type_: pa.DataType) -> bool:
-    t = pa.types
-    if t.is_null(type_):
-        return True
-    if t.is_boolean(type_):
-        return isinstance(value, bool)
-    if t.is_integer(type_):
-        return isinstance(value, int) and not isinstance(value, bool)
-    if t.is_floating(type_):
-        return isinstance(value, float)
-    if t.is_string(type_):
-        return isinstance(value, str)
-    if t.is_binary(type_):
-        return isinstance(value, bytes)
-    if t.is_timestamp(type_):
-        return isinstance(value, dt.datetime) and (value.tzinfo is None) == (type_.tz is None)
-    if t.is_date(type_):
-        if isinstance(value, str):
-            try:
-                dt.date.fromisoformat(value)
-            except ValueError:
-                return False
-            return True
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _is_time(value: Any, type_: pa.DataType) -> bool:
+    return isinstance(value, dt.datetime) and (value.tzinfo is None) == (type_.tz is None)
+
+
+def _is_date(value: Any, _: pa.DataType) -> bool:
+    if not isinstance(value, str):
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
-    return False
+    try:
+        dt.date.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+# Types of columns, what reads their values from text conditions, and tells whether an operand has the type.
+_KINDS: tuple[tuple[Callable[..., bool], Callable[[str], Any] | None, Callable[[Any, pa.DataType], bool]], ...] = (
+    (pa.types.is_integer, int, lambda v, _: isinstance(v, int) and not isinstance(v, bool)),
+    (pa.types.is_floating, float, lambda v, _: isinstance(v, float)),
+    (pa.types.is_boolean, lambda text: _TRUTH[text.lower()], lambda v, _: isinstance(v, bool)),
+    (pa.types.is_timestamp, lambda text: dt.datetime.fromisoformat(text.strip("\"'")), _is_time),
+    (pa.types.is_string, _unquoted, lambda v, _: isinstance(v, str)),
+    (pa.types.is_binary, None, lambda v, _: isinstance(v, bytes)),
+    (pa.types.is_date, None, _is_date),
+    (pa.types.is_null, None, lambda *_: True),
+    (lambda _: True, None, lambda *_: False),
+)
+
+
+def _kind_of(type_: pa.DataType) -> Any:
+    return next(kind for kind in _KINDS if kind[0](type_))
 
 
 def to_sql(conditions: list[Condition], quote: Any) -> tuple[str, dict[str, Any]]:

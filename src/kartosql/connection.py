@@ -6,12 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from kartosql.engines.duckdb.instance import check_setting
 from kartosql.errors import UsageError, text_of
-from kartosql.failures import translates_errors
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.bind import Parameters
 from kartosql.plan.report import ScanReport
@@ -19,6 +18,7 @@ from kartosql.result import Query
 from kartosql.session import Repartition, Request, Session
 from kartosql.settings import Settings
 from kartosql.sql import Inspect, Select, Statement
+from kartosql.stopping import translates_errors
 from kartosql.store import Store
 from kartosql.tables.names import Tables
 
@@ -45,15 +45,14 @@ def connect(
 ) -> Connection:
     """Open a store of cubes and datasets.
 
-    ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem.
-    ``attach`` says what may be attached: all, nothing, or what lies below some URLs; without it
-    all, but nothing if the connection is ``read_only``. Other keywords are settings (see
-    docs/python.md). Raises ``store-not-found``, ``store-failed``, ``unknown-setting`` and
-    ``invalid-setting``.
+    ``url`` is a local path or any fsspec URL, ``storage_options`` go to its filesystem. ``attach`` says what may be
+    attached: all, nothing, or what lies below some URLs; without it all, but nothing if the connection is
+    ``read_only``. Other keywords are settings (see docs/python.md). Raises ``store-not-found``, ``store-failed``,
+    ``unknown-setting`` and ``invalid-setting``.
     """
     attachable = not read_only if attach is None else attach
     values = Settings({"engine": engine, "attach": attachable, **settings}, check_setting)
-    return Connection(Store(url, storage_options), values, read_only=read_only, storage_options=storage_options)
+    return Connection(Session(Store(url, storage_options), values, read_only, storage_options))
 
 
 def connect_as_owner(
@@ -77,40 +76,31 @@ def connect_as_owner(
 class Connection:
     """A store, the session's settings and the data registered by the user.
 
-    Each statement lists the store and reads a snapshot of its own, so it sees all that was
-    committed before. What did not change since an earlier statement is kept: metadata, index
-    lookups, footers of data files, and engines that are locked up for the tables they read.
+    Each statement lists the store and reads a snapshot of its own, so it sees all that was committed before. What did
+    not change since an earlier statement is kept: metadata, index lookups, footers of data files, and engines that are
+    locked up for the tables they read.
 
-    Each call that writes checks everything first, writes files that nobody refers to yet, and makes them
-    visible with one commit: readers see all of it or nothing, also of several datasets of a
-    cube. Writers may run at the same time. Changes that do not touch each other are joined;
-    others raise ``concurrent-commit``. Where the answer of the store got lost and the outcome
-    cannot be found out, ``commit-unknown`` is raised and nothing is deleted. All calls raise
+    Each call that writes checks everything first, writes files that nobody refers to yet, and makes them visible with
+    one commit: readers see all of it or nothing, also of several datasets of a cube. Writers may run at the same time.
+    Changes that do not touch each other are joined; others raise ``concurrent-commit``. Where the answer of the store
+    got lost and the outcome cannot be found out, ``commit-unknown`` is raised and nothing is deleted. All calls raise
     ``read-only`` on a connection that may not write.
 
-    Arrow data is anything with ``__arrow_c_stream__`` (pyarrow, pandas, polars, results), a
-    stream of record batches or the path of a Parquet file, or a list of such paths. Streams
-    are not read into memory as a whole; see the setting ``write_memory``. ``progress`` is
-    called now and then with the dataset, and the rows, files and bytes written of it so far.
-    A partition becomes one file, or several with ``rows_per_file``.
+    Arrow data is anything with ``__arrow_c_stream__`` (pyarrow, pandas, polars, results), a stream of record batches or
+    the path of a Parquet file, or a list of such paths. Streams are not read into memory as a whole; see the setting
+    ``write_memory``. ``progress`` is called now and then with the dataset, and the rows, files and bytes written of it
+    so far. A partition becomes one file, or several with ``rows_per_file``.
 
-    A DataFrame of Spark does as well: its executors write the files, and only the commit is made
-    here. ``repartition`` says how its rows get there: True brings those of a partition together,
-    ``"range"`` spreads large partitions over several tasks, and with False rows stay where they
-    are. Raises ``store-unreachable`` where executors do not reach the store, and ``spark-job-failed``.
+    A DataFrame of Spark does as well: its executors write the files, and only the commit is made here. ``repartition``
+    says how its rows get there: True brings those of a partition together, ``"range"`` spreads large partitions over
+    several tasks, and with False rows stay where they are. Raises ``store-unreachable`` where executors do not reach
+    the store, and ``spark-job-failed``.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        *,
-        read_only: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._session = Session(store, settings, read_only=read_only, storage_options=storage_options)
-        self.store = store
-        self.read_only = read_only
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.store = session.store
+        self.read_only = session.read_only
 
     @property
     def settings(self) -> Settings:
@@ -124,9 +114,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -165,7 +153,6 @@ class Connection:
 
     def tables(self) -> Tables:
         """Resolve names as of now: over the store, and registered data."""
-        self._session.check_open()
         return self._session.tables()
 
     def watch_progress(self) -> None:
@@ -204,26 +191,15 @@ class Connection:
     ) -> Query | list[Query]:
         """Query a cube as kartothek's ``query_cube`` does, with the same arguments.
 
-        ``cube`` is a Cube or the name of one. ``conditions`` are Condition objects,
-        ``(column, op, value)`` tuples or the original's text form; all must hold. Columns of
-        the result are sorted by name, rows by the dimension columns as given and then by the
-        partition columns. With ``partition_by`` a list of results is returned, one for each
+        ``cube`` is a Cube or the name of one. ``conditions`` are Condition objects, ``(column, op, value)`` tuples or
+        the original's text form; all must hold. Columns of the result are sorted by name, rows by the dimension columns
+        as given and then by the partition columns. With ``partition_by`` a list of results is returned, one for each
         combination of values, ascending. Raises UsageError for what the original refuses.
         """
         from kartosql.query_cube import query_cube
 
-        self._session.check_open()
-        return query_cube(
-            self._session.runtime,
-            self._session.snapshot(),
-            self.settings,
-            cube,
-            dimension_columns=dimension_columns,
-            partition_by=partition_by,
-            payload_columns=payload_columns,
-            conditions=conditions,
-            datasets=datasets,
-        )
+        columns = (dimension_columns, partition_by, payload_columns)
+        return query_cube(self._session, cube, *columns, conditions=conditions, datasets=datasets)
 
     def conditions(self, sql: str, parameters: Parameters = None) -> Conjunction:
         """Return what the WHERE of a SELECT over one cube says as conditions of ``query_cube``.
@@ -233,8 +209,7 @@ class Connection:
         """
         from kartosql.query_cube import conditions_of
 
-        self._session.check_open()
-        return conditions_of(self._session.runtime, self._session.tables(), self.settings, sql, parameters)
+        return conditions_of(self._session, sql, parameters)
 
     def coverage(self, table: Cube | str, by: str | Iterable[str] = ()) -> Coverage:
         """Return which cells of a cube its datasets hold, by one or two columns of the seed.
@@ -255,12 +230,10 @@ class Connection:
 
     def cubes(self) -> dict[str, Cube]:
         """Return the cubes of the store by name."""
-        self._session.check_open()
         return self._session.snapshot().cubes()
 
     def datasets(self) -> list[str]:
         """Return the uuids of all datasets of the store, members of cubes included."""
-        self._session.check_open()
         return self._session.snapshot().uuids()
 
     def register(self, name: str, data: Any) -> None:
@@ -282,25 +255,16 @@ class Connection:
     ) -> None:
         """Make a folder of files, an ODF dataset or another store known as ``name``, to be read.
 
-        ``type`` and ``options`` are those of ATTACH (docs/attach.md).
-        Raises ``not-allowed``, ``name-taken``, ``unknown-type``, ``invalid-option``, ``no-files``, and
-        what is wrong with the files.
+        ``type`` and ``options`` are those of ATTACH (docs/attach.md). Raises ``not-allowed``, ``name-taken``,
+        ``unknown-type``, ``invalid-option``, ``no-files``, and what is wrong with the files.
         """
-        self._session.check_open()
-        tables = self._session.tables()
+        is_taken = self._session.tables().is_taken
         self._session.attachments.attach(
-            url,
-            name,
-            type,
-            options,
-            is_taken=tables.is_taken,
-            storage_options=storage_options,
-            replace=replace,
+            url, name, type, options, is_taken=is_taken, storage_options=storage_options, replace=replace
         )
 
     def detach(self, name: str, *, if_exists: bool = False) -> None:
         """Forget what was attached as ``name``; raises ``not-attached``. Nothing is deleted."""
-        self._session.check_open()
         self._session.attachments.detach(name, if_exists=if_exists)
 
     # -- writing -------------------------------------------------------------------------------
@@ -319,11 +283,10 @@ class Connection:
     ) -> Report:
         """Build a cube from Arrow data by dataset, and return files, rows and bytes per dataset.
 
-        ``data`` maps dataset names to Arrow data; a list of such maps is joined, and Arrow data
-        alone are the seed. ``partition_on`` gives datasets other than the seed their own
-        partition columns. Raises ``dataset-exists`` without ``overwrite`` and where a dataset of
-        the cube would stay beside the new ones, ``invalid-data``, ``duplicate-cells``,
-        ``null-in-key`` and ``invalid-cube``.
+        ``data`` maps dataset names to Arrow data; a list of such maps is joined, and Arrow data alone are the seed.
+        ``partition_on`` gives datasets other than the seed their own partition columns. Raises ``dataset-exists``
+        without ``overwrite`` and where a dataset of the cube would stay beside the new ones, ``invalid-data``,
+        ``duplicate-cells``, ``null-in-key`` and ``invalid-cube``.
         """
         from kartosql.write.cubes import build_cube
 
@@ -364,10 +327,9 @@ class Connection:
     ) -> Report:
         """Append rows to datasets of a cube, and return files, rows and bytes per dataset.
 
-        A row takes the place of the row with the same cell, in the same partition. ``metadata``
-        replaces single entries of the metadata of its datasets. Raises ``unknown-table``,
-        ``unknown-dataset``, ``incompatible-schema``, ``invalid-data``, ``duplicate-cells`` and
-        ``null-in-key``.
+        A row takes the place of the row with the same cell, in the same partition. ``metadata`` replaces single entries
+        of the metadata of its datasets. Raises ``unknown-table``, ``unknown-dataset``, ``incompatible-schema``,
+        ``invalid-data``, ``duplicate-cells`` and ``null-in-key``.
         """
         from kartosql.write.cubes import update_cube
 
@@ -403,11 +365,10 @@ class Connection:
     ) -> Report:
         """Remove the partitions of a cube for whose values all conditions hold, and tell how many per dataset.
 
-        ``conditions`` are as for ``query_cube``, over partition columns of the cube; without any
-        everything is removed. From each dataset goes what fits the conditions on the partition
-        columns that it has; a dataset that has none of them keeps its rows, unless ``datasets``
-        names it. Emptied datasets stay part of the cube. Raises ``unknown-table``,
-        ``unknown-dataset``, ``unknown-column`` and ``invalid-condition``.
+        ``conditions`` are as for ``query_cube``, over partition columns of the cube; without any everything is removed.
+        From each dataset goes what fits the conditions on the partition columns that it has; a dataset that has none of
+        them keeps its rows, unless ``datasets`` names it. Emptied datasets stay part of the cube. Raises
+        ``unknown-table``, ``unknown-dataset``, ``unknown-column`` and ``invalid-condition``.
         """
         from kartosql.write.cubes import remove_partitions
 
@@ -448,10 +409,9 @@ class Connection:
     ) -> dict[str, Any]:
         """Write a plain dataset and return its files, rows and bytes.
 
-        ``data`` is Arrow data, or maps the names of several tables to them. Rows keep their
-        order inside of a partition and may repeat. ``format`` is that of the metadata document of
-        a dataset that is new, ``json`` or ``msgpack``. Raises ``dataset-exists`` without ``overwrite``,
-        ``invalid-argument``, ``invalid-data`` and ``null-in-key``.
+        ``data`` is Arrow data, or maps the names of several tables to them. Rows keep their order inside of a partition
+        and may repeat. ``format`` is that of the metadata document of a dataset that is new, ``json`` or ``msgpack``.
+        Raises ``dataset-exists`` without ``overwrite``, ``invalid-argument``, ``invalid-data`` and ``null-in-key``.
         """
         from kartosql.write.datasets import create_dataset
 
@@ -510,9 +470,8 @@ class Connection:
     def delete_from_dataset(self, uuid: str, conditions: Any) -> dict[str, Any]:
         """Remove the partitions of a dataset for whose values all conditions hold.
 
-        ``conditions`` are as for ``query_cube``, over the partition columns of the dataset;
-        without any everything is removed. Raises ``unknown-table``, ``unknown-column`` and
-        ``invalid-condition``.
+        ``conditions`` are as for ``query_cube``, over the partition columns of the dataset; without any everything is
+        removed. Raises ``unknown-table``, ``unknown-column`` and ``invalid-condition``.
         """
         from kartosql.statements.removal import removal_of
         from kartosql.write.datasets import delete_from_dataset, find_dataset
@@ -541,10 +500,9 @@ class Connection:
     def create_index(self, table: str, columns: str | Iterable[str], *, spark: Any = None) -> dict[str, Any]:
         """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
 
-        NULLs are in no index; a KartosqlWarning tells where the originals would then refuse to append to a
-        cube. With a session of Spark its executors read the files; True takes the
-        one that is active, or starts one. Raises ``unknown-table``, ``unknown-column`` and ``invalid-data``
-        for columns that cannot be indexed.
+        NULLs are in no index; a KartosqlWarning tells where the originals would then refuse to append to a cube. With a
+        session of Spark its executors read the files; True takes the one that is active, or starts one. Raises
+        ``unknown-table``, ``unknown-column`` and ``invalid-data`` for columns that cannot be indexed.
         """
         from kartosql.write.datasets import create_index
 
@@ -562,11 +520,10 @@ class Connection:
     def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
         """Remove files below the datasets of a cube that belong to nothing, and tell which per dataset.
 
-        A file is marked when it is seen first, and removed by a run that comes ``grace_period``
-        later: ``marked`` files wait, ``removed`` ones are gone, ``files`` lists both, and
-        ``bytes`` is the size of all. What crashed changes of several datasets left is carried
-        out or taken back. A ``dry_run`` changes nothing. Raises ``unknown-table``, and what is
-        wrong with a dataset whose metadata cannot be read, after the other datasets are done.
+        A file is marked when it is seen first, and removed by a run that comes ``grace_period`` later: ``marked`` files
+        wait, ``removed`` ones are gone, ``files`` lists both, and ``bytes`` is the size of all. What crashed changes of
+        several datasets left is carried out or taken back. A ``dry_run`` changes nothing. Raises ``unknown-table``, and
+        what is wrong with a dataset whose metadata cannot be read, after the other datasets are done.
         """
         from kartosql.statements import upkeep
 
@@ -590,13 +547,12 @@ class Connection:
     ) -> dict[str, Any]:
         """Merge small files of each partition into one of up to ``target_bytes``, and tell what came of it.
 
-        Of rows of one cell the last version stays, as queries see it; rows of plain datasets stay
-        all. Runs of less than ``min_files`` files are left alone, and so are ``skipped`` files
-        that hold a cell twice. ``cube`` is a cube, of which ``datasets`` may name some, or the
-        name of a dataset; the answer is by dataset for a cube. Each dataset is one commit. ``spark``
-        is a session whose executors do the work, or True, as for ``create_index``. Raises
-        ``unknown-table``, ``unknown-dataset``, ``concurrent-commit`` where merged files were
-        removed meanwhile, ``missing-file`` and ``corrupt-file``.
+        Of rows of one cell the last version stays, as queries see it; rows of plain datasets stay all. Runs of less
+        than ``min_files`` files are left alone, and so are ``skipped`` files that hold a cell twice. ``cube`` is a
+        cube, of which ``datasets`` may name some, or the name of a dataset; the answer is by dataset for a cube. Each
+        dataset is one commit. ``spark`` is a session whose executors do the work, or True, as for ``create_index``.
+        Raises ``unknown-table``, ``unknown-dataset``, ``concurrent-commit`` where merged files were removed meanwhile,
+        ``missing-file`` and ``corrupt-file``.
         """
         from kartosql.write.compact import compact
 
@@ -615,19 +571,18 @@ class Connection:
     ) -> Report:
         """Copy a cube to another store, or under another name, and tell what was written per new dataset.
 
-        ``target`` is the URL of a store, a connection or a Store; a local folder is made if need
-        be. ``name`` is the new prefix, ``datasets`` says which datasets are copied, and maps them
-        to their new names if it is a dictionary. Without the seed they join the cube that the target
-        has, of the same dimension and partition columns. All datasets become visible at once; metadata
-        and indices are copied as well. ``spark`` is as for ``compact``; the executors have to reach
-        both stores. Raises ``dataset-exists`` for datasets that have the new names without
+        ``target`` is the URL of a store, a connection or a Store; a local folder is made if need be. ``name`` is the
+        new prefix, ``datasets`` says which datasets are copied, and maps them to their new names if it is a dictionary.
+        Without the seed they join the cube that the target has, of the same dimension and partition columns. All
+        datasets become visible at once; metadata and indices are copied as well. ``spark`` is as for ``compact``; the
+        executors have to reach both stores. Raises ``dataset-exists`` for datasets that have the new names without
         ``overwrite``, ``unknown-table``, ``unknown-dataset``, ``invalid-cube`` where there is no seed, or the cubes
-        differ, ``invalid-data`` for columns that the cube of the target has, and ``invalid-argument`` for a copy
-        onto itself.
+        differ, ``invalid-data`` for columns that the cube of the target has, and ``invalid-argument`` for a copy onto
+        itself.
         """
         from kartosql.write.copy import copy_cube
 
-        operation = self._session.operation_at(_where(target), "copy_cube", spark)
+        operation = self._session.operation("copy_cube", target=_where(target), spark=spark)
         return copy_cube(self._session.snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
 
     def copy_dataset(
@@ -646,7 +601,7 @@ class Connection:
         """
         from kartosql.write.copy import copy_dataset
 
-        operation = self._session.operation_at(_where(target), "copy_dataset", spark)
+        operation = self._session.operation("copy_dataset", target=_where(target), spark=spark)
         return copy_dataset(self._session.snapshot(), dataset, operation, name=name, overwrite=overwrite)
 
     def collect_stats(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> dict[str, dict[str, int]]:
@@ -657,7 +612,6 @@ class Connection:
         """
         from kartosql.statements import upkeep
 
-        self._session.check_open()
         return upkeep.stats(self._session, cube, datasets)
 
     def metadata(self, table: Cube | str) -> dict[str, Any]:
@@ -667,7 +621,6 @@ class Connection:
         """
         from kartosql.statements import upkeep
 
-        self._session.check_open()
         return upkeep.metadata(self._session, table)
 
     def create_skipping_index(
@@ -684,14 +637,13 @@ class Connection:
 
         ``table`` is a uuid, ``cube.dataset``, a cube, or a folder that was attached with METADATA; members of structs
         are named with dots. Of a cube, every dataset that has a column gets the index. Parameters of a filter are
-        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file.
-        ``regexvaluelist`` maps columns of text to one or several patterns, whose first groups are kept. Indexes
-        that the table has stay, commits of kartosql keep those of datasets up to date. Returns how many ``indexes``
-        there are, and how many files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of
-        each dataset.
-        ``spark`` is a session whose executors read the files of a dataset, or True, as for ``create_index``.
-        Raises ``unknown-table``, ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders
-        also ``no-metadata-folder``, ``encrypted-metadata``, and what is wrong with the metadata.
+        ``fpp``, the share of false positives, and ``ndv``, the number of distinct values of a file. ``regexvaluelist``
+        maps columns of text to one or several patterns, whose first groups are kept. Indexes that the table has stay,
+        commits of kartosql keep those of datasets up to date. Returns how many ``indexes`` there are, and how many
+        files were ``added``, ``removed``, ``kept`` and ``unindexed``; for a cube that of each dataset. ``spark`` is a
+        session whose executors read the files of a dataset, or True, as for ``create_index``. Raises ``unknown-table``,
+        ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders also ``no-metadata-folder``,
+        ``encrypted-metadata``, and what is wrong with the metadata.
         """
         from kartosql.statements import upkeep
         from kartosql.write.skipping import specs
@@ -722,12 +674,11 @@ class Connection:
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
         """Look for what is wrong with a cube or a dataset, and return what was found.
 
-        Files that are missing or torn, schemas, partition values and indices that do not fit
-        the data, cells that a file holds twice, and commits that another program dropped are
-        found; how many rows were overwritten and files belong to nothing is told. With ``full``
-        every page of every file is read and its checksum verified. With ``repair`` what is
-        ``repairable`` is mended, and ``repaired`` then. Raises ``unknown-table``, and what
-        commits raise for a repair.
+        Files that are missing or torn, schemas, partition values and indices that do not fit the data, cells that a
+        file holds twice, and commits that another program dropped are found; how many rows were overwritten and files
+        belong to nothing is told. With ``full`` every page of every file is read and its checksum verified. With
+        ``repair`` what is ``repairable`` is mended, and ``repaired`` then. Raises ``unknown-table``, and what commits
+        raise for a repair.
         """
         from kartosql.statements import upkeep
 
@@ -740,16 +691,14 @@ class Connection:
         """
         from kartosql.schema_log import history_table
 
-        self._session.check_open()
         tables = self._session.tables()
         return Query(history_table(tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot))
 
     def record_schema(self, table: str) -> list[dict[str, Any]]:
         """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet.
 
-        Returns for each table its ``dataset``, ``table``, ``version``, ``block``, and whether it was
-        ``recorded``. A broken history is put aside and a new one begun. Raises ``unknown-table``,
-        and what commits raise.
+        Returns for each table its ``dataset``, ``table``, ``version``, ``block``, and whether it was ``recorded``. A
+        broken history is put aside and a new one begun. Raises ``unknown-table``, and what commits raise.
         """
         from kartosql.statements import upkeep
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import kartosql.connection
 from kartosql import errors
 from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.failures import translated_errors
 from kartosql.render.values import is_binary, is_number
 from kartosql.result import Query, python_rows
+from kartosql.stopping import translated_errors
 
 __all__ = [
     *("BINARY", "DATETIME", "NUMBER", "ROWID", "STRING"),

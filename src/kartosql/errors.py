@@ -1,7 +1,11 @@
-"""One error base class, stable codes, and what to do next."""
+"""One error base class, stable codes, and what to do next; and what the machine refuses, told as such errors."""
 
 from __future__ import annotations
 
+import errno
+import functools
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -219,3 +223,117 @@ def excerpt(sql: str, span: Span) -> str:
     text = "".join(c if c.isprintable() else " " for c in masked(sql)[left:right])
     width = max(1, min(span[1], right) - start)
     return f"{head}{text}\n{' ' * (len(head) + start - left)}{'^' * width}"
+
+
+# -- what the machine refuses ------------------------------------------------------------------------
+
+# These may well follow from what a file or a path holds.
+_NOT_OURS = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EINVAL, errno.ESPIPE)
+_DENIED = (errno.EACCES, errno.EPERM)
+_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PREFIX = re.compile(r"^[A-Z][A-Za-z ]+ Error: ")  # of DuckDB
+_NUMBER = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)
+_TOO_LONG = "for integer string conversion"  # what Python says of numbers of thousands of digits
+_NO_THREAD = re.compile(r"can't start new thread|resource temporarily unavailable|thread constructor failed")
+_NO_MEMORY = re.compile(
+    r"out of memory error|cannot allocate memory|failed to map segment|malloc of size|bad_alloc|bad allocation|"
+    r"failed to allocate|allocation failure|unable to allocate|out of java heap"
+)
+
+
+def failure_of(error: BaseException, action: str | None = None) -> KartosqlError | None:
+    """Return the error that says what the machine refused, or None if ``error`` tells of something else.
+
+    ``action`` says what could not be done, such as ``Cannot read 'a.parquet'``. Knows errors of Python, of
+    Arrow and, by their texts, of DuckDB.
+    """
+    if isinstance(error, KartosqlError):
+        return None
+    text = _PREFIX.sub("", str(error)).strip()
+    if isinstance(error, ValueError) and _TOO_LONG in text:
+        return UsageError(_message(action, "a number has more digits than any type of a column holds"))
+    if isinstance(error, MemoryError) or _is_memory(error, text.lower()):
+        return _out_of_memory(action, text)
+    if isinstance(error, RuntimeError | ImportError) and _NO_THREAD.search(text.lower()):
+        return LimitError(
+            _message(action, "no more threads can be started"),
+            code="too-many-threads",
+            hint="Raise the limit (ulimit -u, or memory: each thread takes some), set threads, or close connections.",
+        )
+    number = _number_of(error, text)
+    if number is not None:
+        return _of_number(number, action, text)
+    if isinstance(error, PermissionError):
+        return _of_number(errno.EACCES, action, text)
+    if isinstance(error, TimeoutError | ConnectionError):
+        return StoreError(_message(action, text or type(error).__name__))
+    return None
+
+
+def reraise(error: BaseException, action: str | None = None) -> None:
+    """Raise what the machine refused, if that is what ``error`` tells; nothing is damaged then."""
+    found = failure_of(error, action)
+    if found is not None:
+        raise found from error
+
+
+def _out_of_memory(action: str | None, text: str) -> LimitError:
+    return LimitError(
+        _message(action, text or "the memory ran out"),
+        code="out-of-memory",
+        hint="Raise memory_limit or the limit of the process, or select fewer columns and rows.",
+    )
+
+
+def _of_number(number: int, action: str | None, text: str) -> KartosqlError | None:
+    if number in _NOT_OURS:
+        return None
+    reason = _message(action, os.strerror(number) if action is not None else text or os.strerror(number))
+    if number in _DENIED:
+        return StoreError(reason, code="access-denied", hint="Check what the user of this process may read and write.")
+    if number in _DESCRIPTORS:
+        return StoreError(
+            reason,
+            code="too-many-open-files",
+            hint="Raise the limit, as with ulimit -n 4096, or close connections and results.",
+        )
+    if number in FULL:
+        return StoreError(reason, code="disk-full", hint="Free space, then try again.")
+    if number == errno.ENOMEM:
+        return _out_of_memory(action, text)
+    return StoreError(reason)
+
+
+def _message(action: str | None, reason: str) -> str:
+    reason = reason.split("\n")[0].strip()
+    return f"{action}: {reason}" if action is not None else reason[:1].upper() + reason[1:]
+
+
+def _is_memory(error: BaseException, text: str) -> bool:
+    if _kind(error) == "OutOfMemoryException":
+        return True
+    return _kind(error) is None and isinstance(error, RuntimeError | ImportError) and bool(_NO_MEMORY.search(text))
+
+
+def _kind(error: BaseException) -> str | None:
+    """Return the name of the class of an error of DuckDB, which this room does not import."""
+    return type(error).__name__ if type(error).__module__.lstrip("_") == "duckdb" else None
+
+
+def _number_of(error: BaseException, text: str) -> int | None:
+    if isinstance(error, OSError):
+        if error.errno is not None:
+            return error.errno
+        found = _NUMBER.search(text)
+        return int(found[1]) if found else None
+    if isinstance(error, ImportError) or _kind(error) in ("IOException", "FatalException", "HTTPException"):
+        # The words of the system end a part of the text.
+        ends = (line[m.end() :].strip().rstrip('."') for line in text.splitlines() for m in re.finditer(": ", line))
+        return next((_words()[end] for end in ends if end in _words()), None)
+    return None
+
+
+@functools.cache
+def _words() -> dict[str, int]:
+    return {os.strerror(number): number for number in errno.errorcode}

@@ -6,32 +6,28 @@ locked in the child, for all objects of the class.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from functools import cached_property as memoized
+else:
+
+    class memoized:  # noqa: N801 - used like property
+        """A property that is computed when it is first asked for, also of a frozen dataclass.
+
+        Threads that ask at the same time may all compute it; the first value is that of all.
+        """
+
+        def __init__(self, compute):
+            self._compute = compute
+            self._name = compute.__name__
+            self.__doc__ = compute.__doc__
+
+        def __get__(self, instance, owner):
+            if instance is None:
+                return self
+            # Found there from now on, before this is asked.
+            return instance.__dict__.setdefault(self._name, self._compute(instance))
 
 
-class memoized(Generic[T]):  # noqa: N801 - used like property
-    """A property that is computed when it is first asked for, also of a frozen dataclass.
-
-    Threads that ask at the same time may all compute it; the first value is that of all.
-    """
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self._name = compute.__name__
-        self.__doc__ = compute.__doc__
-
-    @overload
-    def __get__(self, instance: None, owner: type[Any]) -> Self: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type[Any]) -> T: ...
-
-    def __get__(self, instance: object | None, owner: type[Any]) -> Self | T:
-        if instance is None:
-            return self
-        # Found there from now on, before this is asked.
-        value: T = instance.__dict__.setdefault(self._name, self._compute(instance))
-        return value
+__all__ = ["memoized"]

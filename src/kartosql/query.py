@@ -7,17 +7,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from kartosql.engines.base import EngineStatement, RunStats
+from kartosql.engines.base import EngineStatement
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, table_names
-from kartosql.errors import KartosqlError, LimitError, SqlError, UnknownNameError
-from kartosql.failures import translated_errors, translates_errors
+from kartosql.errors import (
+    FormatError,
+    KartosqlError,
+    LimitError,
+    SqlError,
+    StoreError,
+    UnknownNameError,
+)
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
 from kartosql.plan.limit_pushdown import counted
@@ -26,17 +33,27 @@ from kartosql.plan.reader import may_tell_time
 from kartosql.plan.report import ScanReport
 from kartosql.plan.scan import Scan
 from kartosql.result import Progress, Query
-from kartosql.routing import NOT_SPARK, choose_engine, started
-from kartosql.settings import Settings
+from kartosql.settings import Settings, machine_memory
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
-from kartosql.stopping import Work
+from kartosql.stopping import Work, translated_errors, translates_errors
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
-from kartosql.text.sizes import human_bytes
+from kartosql.text import sizes
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
+MEMORIES = 4  # DuckDB spills what does not fit; that much of compressed data one machine reads without haste
+# Errors of Spark after which DuckDB still has the answer, and auto asks it.
+NOT_SPARK = {
+    "not-portable",
+    "missing-extra",
+    "missing-java",
+    "old-java",
+    "spark-failed",
+    "spark-connect",
+    "store-unreachable",
+}
 _NAME_ERRORS = ("unknown-column", "unknown-table", "invalid-query")
 _T = TypeVar("_T")
 
@@ -57,15 +74,6 @@ class QueryContext:
     phases: Mapping[str, float]
     calls: Mapping[str, int]
     data_bytes: int
-
-
-@dataclass(frozen=True)
-class PlannedQuery:
-    """A query with the files that it reads, and the engine that reads them; ``is_kept`` tells of an earlier plan."""
-
-    bound: BoundQuery
-    report: ScanReport
-    is_kept: bool
 
 
 @dataclass(frozen=True)
@@ -93,25 +101,13 @@ class Attempt:
         return None
 
 
-@dataclass(frozen=True)
-class ExecutionResult:
-    """What an execution read and took; what the engine counted is asked for when somebody wants to know."""
-
-    stats: Mapping[str, Any]
-    run_stats: RunStats
-    fetched: Mapping[str, int | None]  # of a remote store, whose bytes DuckDB finds in memory
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as a dictionary of its own for whoever asks."""
-        return {**self.stats, **self.run_stats.settle(), **self.fetched}
-
-
 class Execution:
     """One attempt carried out: the query planned, prepared on its engine, and streamed."""
 
     def __init__(self, context: QueryContext, attempt: Attempt) -> None:
         self.attempt = attempt
-        self.planned: PlannedQuery | None = None
+        self.report: ScanReport | None = None  # once it is planned
+        self._is_kept = False  # whether the plan is an earlier one
         self._context = context
         self._store = context.runtime.store
         self._files = FileAccess(self._store)
@@ -122,22 +118,22 @@ class Execution:
     @property
     def chose_spark(self) -> bool:
         """Whether the query was given to Spark without being asked to."""
-        engine = None if self.planned is None else self.planned.report.engine
-        return engine == "spark" and self._context.settings["engine"] == "auto"
+        is_spark = self.report is not None and self.report.engine == "spark"
+        return is_spark and self._context.settings["engine"] == "auto"
 
     @property
     def progress(self) -> Progress | None:
         """How far it is, from any thread; None if it does not run."""
-        running, planned = self._running, self.planned
+        running, report = self._running, self.report
         if running is None:
             return None
-        if planned is None or isinstance(running, Planner):
+        if report is None or isinstance(running, Planner):
             return Progress("plan")
-        return Progress("read", planned.report.files_selected, planned.report.bytes_selected, running.fraction())
+        return Progress("read", report.files_selected, report.bytes_selected, running.fraction())
 
     # -- planning ------------------------------------------------------------------------------
 
-    def plan(self, statement: EngineStatement | None = None, *, traced: bool = False) -> PlannedQuery:
+    def plan(self, statement: EngineStatement | None = None, *, traced: bool = False) -> ScanReport:
         """Plan the query; functions of the clock have the values that they have in ``statement``."""
         context, bound = self._context, self.attempt.bound
         traced = traced or context.traced
@@ -145,8 +141,9 @@ class Execution:
         if statement is None and context.pruned and not traced:
             found = context.plans.scan(bound, prune, context.settings.engine_settings())
         scan = replace(found, phases={}) if found is not None else self._pruned(statement, traced)
-        self.planned = PlannedQuery(bound, self._report(scan), found is not None)
-        return self.planned
+        self._is_kept = found is not None
+        self.report = report = self._report_on(scan)
+        return report
 
     def _pruned(self, statement: EngineStatement | None, traced: bool) -> Scan:
         bound, context = self.attempt.bound, self._context
@@ -160,16 +157,46 @@ class Execution:
             finally:
                 self._running = None
 
-    def _report(self, scan: Scan) -> ScanReport:
-        files, settings = self._files, self._context.settings
+    def _report_on(self, scan: Scan) -> ScanReport:
+        files = self._files
         phases = {**self._context.phases, **scan.phases}
         residual = partial(_residual, self.attempt.bound)
         report = ScanReport(self.attempt.bound.select.text, "duckdb", "", scan, files.sizes, residual, phases=phases)
         most = STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
-        if report.files_selected <= most or settings["max_bytes"] is not None:
+        if report.files_selected <= most or self._context.settings["max_bytes"] is not None:
             files.stat(report.selected)
-        choice = choose_engine(settings, report, files, self.attempt.not_spark, self._untranslatable)
-        return replace(report, engine=choice.engine, engine_reason=choice.reason)
+        engine, reason = self._chosen_engine(report)
+        return replace(report, engine=engine, engine_reason=reason)
+
+    def _chosen_engine(self, report: ScanReport) -> tuple[str, str]:
+        """Return the engine for what a report selects, and the reason in words; what costs more is asked last."""
+        settings, files = self._context.settings, self._files
+        wish, limit, size = settings["engine"], settings["spark_threshold"], report.bytes_selected
+        if limit is None:
+            limit = MEMORIES * (settings["memory_limit"] or machine_memory())
+        volume = sizes.counted(report.files_selected, "file") + ("" if size is None else f", {sizes.human_bytes(size)}")
+        if wish == "spark":
+            return "spark", f"{volume}: the setting engine asks for Spark"
+        enough = "duckdb", f"{volume}: one machine is enough"
+        if wish == "duckdb" or not report.files_selected or (size is not None and size <= limit):
+            return enough
+        obstacle = self.attempt.not_spark if self.attempt.not_spark is not None else _obstacle(report, files)
+        if size is None:
+            if obstacle is not None:
+                return enough
+            files.stat(report.selected)
+            size = report.bytes_selected or 0
+            volume += f", {sizes.human_bytes(size)}"
+            if size <= limit:
+                return "duckdb", f"{volume}: one machine is enough"
+        if obstacle is not None:
+            return "duckdb", f"{volume}, more than spark_threshold ({sizes.human_bytes(limit)}), but {obstacle}"
+        used = _bytes_used(report, files, limit)
+        if used <= limit:
+            return "duckdb", f"{volume}, of which columns used take {sizes.human_bytes(used)}: one machine is enough"
+        reason = f"{volume}, and the columns used take more than spark_threshold ({sizes.human_bytes(limit)})"
+        refused = self._untranslatable(report)
+        return ("spark", reason) if refused is None else ("duckdb", f"{reason}, but Spark does not run it: {refused}")
 
     def _untranslatable(self, report: ScanReport) -> str | None:
         """Return why Spark would not give DuckDB's answer, None if it does."""
@@ -196,7 +223,7 @@ class Execution:
         total = sum(report.sizes.get(key) or 0 for key in report.selected)
         if total > limit:
             raise LimitError(
-                f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
+                f"The scan would read up to {sizes.human_bytes(total)}, the limit is {sizes.human_bytes(limit)}.",
                 code="byte-budget",
                 hint="Narrow the conditions, see EXPLAIN COST, or raise max_bytes.",
             )
@@ -208,7 +235,7 @@ class Execution:
         settings, bound = self._context.settings, self.attempt.bound
         statement = self._early("spark" if settings["engine"] == "spark" else "duckdb")
         try:
-            report = self.plan(statement).report
+            report = self.plan(statement)
             self._check_budget(report)
             if statement is None or self.chose_spark:
                 statement = self._start(report.engine, report, statement)
@@ -220,7 +247,7 @@ class Execution:
             schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
             if report.engine == "spark":
                 # All rows come at once, and whether Spark has them is known before any is passed on.
-                batches = started(batches)
+                batches = chain(list(islice(batches, 1)), batches)
         except BaseException:
             self._close(statement)
             raise
@@ -231,7 +258,7 @@ class Execution:
         """Plan the query and return it as a DataFrame of a Spark session."""
         statement: Any = self._early("spark")
         try:
-            report = self.plan(statement).report
+            report = self.plan(statement)
             self._check_budget(report)
             if statement is None:
                 statement = self._start("spark", report)
@@ -239,13 +266,14 @@ class Execution:
         finally:
             self._close(statement)
 
-    def end(self, rows: int) -> ExecutionResult:
-        """Free the engine, and return what it took to read so many rows."""
+    def end(self, rows: int) -> Callable[[], dict[str, Any]]:
+        """Free the engine, and return what tells how much was read, and what that took, to whoever wants to know."""
         ended, store, context = time.perf_counter(), self._store, self._context
         statement, self._statement, self._running = self._statement, None, None
+        report = self.report
         assert statement is not None
-        assert self.planned is not None
-        report, run_stats = self.planned.report, statement.measured()
+        assert report is not None
+        measured = statement.measured()
         stats = {
             "rows": rows,
             "seconds": round(ended - self._started, 6),
@@ -258,19 +286,18 @@ class Execution:
             "store": {k: n - context.calls[k] for k, n in store.counter.to_dict().items()},
         }
         fetched: dict[str, int | None] = {}
-        if not store.is_local:
+        if not store.is_local:  # DuckDB finds its bytes in memory
             local = any(store.is_on_disk(key) for key in report.selected)
             fetched["bytes_read"] = None if local else store.counter.data_bytes - context.data_bytes
         statement.rest(context.plans.is_kept(report.scan))
-        return ExecutionResult(stats, run_stats, fetched)
+        return lambda: {**stats, **measured.settle(), **fetched}
 
     def _keep(self) -> None:
-        """Keep the plan for other statements."""
-        context, planned = self._context, self.planned
-        if planned is None or planned.is_kept or not context.pruned or context.traced:
+        context, bound, report = self._context, self.attempt.bound, self.report
+        if report is None or self._is_kept or not context.pruned or context.traced:
             return
-        if not may_tell_time(planned.bound.select.text):
-            context.plans.keep(planned.bound, prune, context.settings.engine_settings(), planned.report.scan)
+        if not may_tell_time(bound.select.text):
+            context.plans.keep(bound, prune, context.settings.engine_settings(), report.scan)
 
     def _early(self, engine: str) -> EngineStatement | None:
         """Start a statement that asks the clock before it is planned, as now() has to be the same in both."""
@@ -335,9 +362,8 @@ class SelectQuery(Query):
         phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
         self._context = QueryContext(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
         self._attempt = Attempt(bound)
-        self._planned: PlannedQuery | None = None
         self._execution: Execution | None = None  # what goes on, or went on last
-        self._result: ExecutionResult | None = None
+        self._settle: Callable[[], dict[str, Any]] | None = None
         self._work: Work | None = None
         self._schema: pa.Schema | None = None
         if bound.suspects:
@@ -381,26 +407,26 @@ class SelectQuery(Query):
     @property
     def report(self) -> ScanReport:
         """What the query reads and why, planned at first use; raises what running it on Spark would refuse."""
-        if self._planned is None:
-            self._planned = self._with_fallbacks(self._plan_to_explain)[1]
-        report, runtime = self._planned.report, self._context.runtime
+        if self._report is None:
+            self._report = self._with_fallbacks(self._plan_to_explain)[1]
+        report, runtime = self._report, self._context.runtime
         # Sizes of files that are not selected; only a report shows them, no run needs them.
         tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
         if runtime.store.is_local and sum(len(t.files) for t in tables) <= STAT_LIMIT:
             report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
         return report
 
-    def _plan_to_explain(self, execution: Execution) -> PlannedQuery:
+    def _plan_to_explain(self, execution: Execution) -> ScanReport:
         # Who asks for a report before the run wants to know about each step.
-        planned = execution.plan(traced=True)
+        report = execution.plan(traced=True)
         if self._context.settings["engine"] == "spark":
-            execution.check_spark(planned.report)
-        return planned
+            execution.check_spark(report)
+        return report
 
     @property
     def stats(self) -> dict[str, Any] | None:
         """What was really read; None until the query ran to its end."""
-        return None if self._result is None else self._result.to_dict()
+        return None if self._settle is None else self._settle()
 
     @property
     def progress(self) -> Progress | None:
@@ -413,9 +439,8 @@ class SelectQuery(Query):
 
         Of a remote store this lists each dataset once, as long as it does not change. Raises ``store-failed``.
         """
-        runtime = self._context.runtime
-        if self._planned is not None and not runtime.store.is_local:
-            report = self._planned.report
+        runtime, report = self._context.runtime, self._report
+        if report is not None and not runtime.store.is_local:
             tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
             report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
 
@@ -455,7 +480,7 @@ class SelectQuery(Query):
         except BaseException:
             work.end()
             raise
-        self._planned, self._schema, self._types = execution.planned, schema, types
+        self._report, self._schema, self._types = execution.report, schema, types
         return pa.RecordBatchReader.from_batches(schema, self._passed_on(batches, execution, work))
 
     def _passed_on(
@@ -473,7 +498,7 @@ class SelectQuery(Query):
                 yield batch
         finally:
             work.end()
-            self._result = execution.end(rows)
+            self._settle = execution.end(rows)
 
     def spark_frame(self, spark: Any) -> Any:
         """Return the result as a DataFrame of a Spark session, index-pruned, which runs when rows are asked for.
@@ -485,7 +510,7 @@ class SelectQuery(Query):
         try:
             return execution.frame(spark)
         finally:
-            self._planned = execution.planned or self._planned
+            self._report = execution.report or self._report
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -520,3 +545,42 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
             span = span_of(where.this)
             return str(where.this.sql("duckdb")) if span is None else bound.select.text[span[0] : span[1]]
     return None
+
+
+def _obstacle(report: ScanReport, files: FileAccess) -> str | None:
+    """Return why Spark cannot read the files of a report, None if it can."""
+    from kartosql.engines.spark.session import obstacle
+    from kartosql.engines.spark.stores import Places
+
+    try:
+        places = Places(files.store)
+        for occurrence in report.scan.occurrences:
+            for part in occurrence.parts:
+                if part.files:
+                    places.of(part.part.table.files[part.files[0]])  # all files of a table are in one store
+    except StoreError as e:
+        return e.message
+    return obstacle()
+
+
+def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
+    """Return how many bytes the columns used take in the files of a report, by their footers.
+
+    Once it is more than ``enough``, no more footers are read.
+    """
+    from kartosql.parquet.reader import bytes_of_columns
+
+    files.stat(report.selected)
+    total = 0
+    for occurrence in report.scan.occurrences:
+        used = occurrence.occurrence.columns
+        for part in occurrence.parts:
+            if part.summary is None and total <= enough:
+                table = part.part.table
+                sized = [(key, files.sizes[key] or 0) for key in map(table.files.__getitem__, part.files)]
+                columns = None if used is None else used | frozenset(part.part.join_key)
+                try:
+                    total += bytes_of_columns(files.store, sized, columns, enough - total)
+                except FormatError:  # no Parquet, or damaged: the engine that reads it will say so
+                    total += sum(size for _, size in sized)
+    return total

@@ -15,20 +15,18 @@ import pyarrow as pa
 
 from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
 from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
 from kartosql.plan.bind import Parameters, bind
 from kartosql.plan.prune import reader_of
-from kartosql.plan.report import ScanReport
 from kartosql.predicate.tree import Comparison, Constant, Group, In, Opaque, Predicate
 from kartosql.predicate.tree import Condition as Planned
 from kartosql.predicate.values import Value, as_type
 from kartosql.query import SelectQuery
 from kartosql.result import Query
-from kartosql.settings import Settings
+from kartosql.session import Session
 from kartosql.sql import Select, parse
 from kartosql.tables.kartothek import cube_table
 from kartosql.tables.names import Tables, quote_identifier
@@ -37,33 +35,21 @@ from kartosql.tables.table import Table
 _TABLE = "cube"
 
 
-class CubeResult(Query):
-    """A result of ``query_cube``: a query that ran, with its scan report."""
-
-    def __init__(self, table: pa.Table, types: list[str] | None, report: ScanReport, stats: Any) -> None:
-        super().__init__(table, types)
-        self._report = report
-        self._stats = stats
-
-    @property
-    def report(self) -> ScanReport:
-        """The ScanReport of the query."""
-        return self._report
+_Names = str | Iterable[str] | None
 
 
 def query_cube(
-    runtime: Runtime,
-    snapshot: Snapshot,
-    settings: Settings,
+    session: Session,
     cube: Cube | str,
+    dimension_columns: _Names,
+    partition_by: _Names,
+    payload_columns: _Names,
     *,
-    dimension_columns: str | Iterable[str] | None,
-    partition_by: str | Iterable[str] | None,
-    payload_columns: str | Iterable[str] | None,
     conditions: Any,
-    datasets: str | Iterable[str] | None,
+    datasets: _Names,
 ) -> Query | list[Query]:
     """Return the rows of a cube as the original does; see Connection.query_cube."""
+    snapshot = session.snapshot()
     state = _restrict(_state(snapshot, cube), _names(datasets, "datasets"))
     source = cube_table(state)
     dimensions = _names(dimension_columns, "dimension_columns")
@@ -82,16 +68,15 @@ def query_cube(
     statement = parse(text)
     assert isinstance(statement, Select)
     # The order of the rows is by code point, whatever collation the session has.
-    own = settings.copy()
+    own = session.settings.copy()
     own.set("default_collation", None)
-    query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), runtime, own, parameters)
-    table = query.arrow()
-    if not groups:
-        return CubeResult(table, query._types, query.report, query.stats)
-    return [CubeResult(t, query._types, query.report, query.stats) for t in _split(table, groups)]
+    query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), session.runtime, own, parameters)
+    tables = _split(query.arrow(), groups) if groups else [query.arrow()]
+    results = [Query(t, query.types, report=query.report, stats=query.stats) for t in tables]
+    return results if groups else results[0]
 
 
-def _names(value: str | bytes | Iterable[str] | None, what: str) -> tuple[str, ...] | None:
+def _names(value: _Names | bytes, what: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, Iterable):
@@ -225,10 +210,9 @@ def _split(table: pa.Table, groups: tuple[str, ...]) -> list[pa.Table]:
 _OPS = {"=": "==", "<>": "!="}
 
 
-def conditions_of(
-    runtime: Runtime, tables: Tables, settings: Settings, sql: str, parameters: Parameters
-) -> Conjunction:
+def conditions_of(session: Session, sql: str, parameters: Parameters) -> Conjunction:
     """Return what the WHERE of a SELECT over one cube says as conditions; see Connection.conditions."""
+    tables, runtime = session.tables(), session.runtime
     statement = parse(sql)
     if not isinstance(statement, Select):
         raise UsageError("Conditions are those of a SELECT over one cube.", code="invalid-condition")
@@ -246,7 +230,7 @@ def conditions_of(
         )
     if found is None:
         return Conjunction(())
-    with runtime.planner(settings, FileAccess(runtime.store)) as planner, planner.errors(statement.text):
+    with runtime.planner(session.settings, FileAccess(runtime.store)) as planner, planner.errors(statement.text):
         reader = reader_of(bound, planner.evaluator)
         if not reader.agrees(found.this):
             raise _no_condition("this WHERE, which the parsers read differently")

@@ -6,14 +6,15 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kartosql.errors import UsageError, quoted
-from kartosql.failures import translates_errors
 from kartosql.formats.arrays import array_of
 from kartosql.plan.report import ScanReport
+from kartosql.stopping import translates_errors
 from kartosql.text import markup
 from kartosql.text.escape import escaped
 from kartosql.text.report import Report
@@ -47,13 +48,20 @@ class Query:
     """
 
     def __init__(
-        self, table: pa.Table | None = None, types: list[str] | None = None, *, written: int | None = None
+        self,
+        table: pa.Table | None = None,
+        types: list[str] | None = None,
+        *,
+        written: int | None = None,
+        report: ScanReport | None = None,
+        stats: dict[str, Any] | None = None,
     ) -> None:
         #: How many rows a statement wrote; None for statements that change nothing.
         self.written = written
         self._table = table
         self._types = types
-        self._stats: dict[str, Any] | None = None
+        self._report = report
+        self._stats = stats
 
     # -- what it looks like ------------------------------------------------------------------
 
@@ -74,8 +82,8 @@ class Query:
 
     @property
     def report(self) -> ScanReport | None:
-        """The ScanReport of a SELECT, None for other statements."""
-        return None
+        """The ScanReport of a SELECT or an EXPLAIN, None for other statements."""
+        return self._report
 
     @property
     def stats(self) -> dict[str, Any] | None:
@@ -171,25 +179,13 @@ class Query:
 
     def df(self) -> pandas.DataFrame:
         """Return the result as pandas DataFrame; raises ``missing-extra`` without pandas."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            raise UsageError(
-                "pandas is not installed.", code="missing-extra", hint="pip install 'kartosql[pandas]'"
-            ) from None
+        _extra("pandas")
         frame: pandas.DataFrame = self.arrow().to_pandas()
         return frame
 
     def pl(self) -> polars.DataFrame:
         """Return the result as polars DataFrame; raises ``missing-extra`` without polars."""
-        try:
-            import polars
-        except ImportError:
-            raise UsageError(
-                "polars is not installed.", code="missing-extra", hint="pip install 'kartosql[polars]'"
-            ) from None
-        frame = polars.from_arrow(self.arrow())
-        assert isinstance(frame, polars.DataFrame)
+        frame: polars.DataFrame = _extra("polars").from_arrow(self.arrow())
         return frame
 
     def write(self, path: str, format: str | None = None) -> int:  # noqa: A002
@@ -218,19 +214,21 @@ class ReportQuery(Query):
         else:
             self.lines = _lines(content, format)
             table = pa.table({name: array_of(self.lines, pa.string())})
-        super().__init__(table)
-        self._stats = stats
-
-    @property
-    def report(self) -> ScanReport | None:
-        """The ScanReport of an EXPLAIN, None for the others."""
-        return self.content if isinstance(self.content, ScanReport) else None
+        super().__init__(table, report=content if isinstance(content, ScanReport) else None, stats=stats)
 
     def __repr__(self) -> str:
         return super().__repr__() if self.lines is None else "\n".join(map(escaped, self.lines))
 
     def _repr_html_(self) -> str:
         return self.content.html()
+
+
+def _extra(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        hint = f"pip install 'kartosql[{name}]'"
+        raise UsageError(f"{name} is not installed.", code="missing-extra", hint=hint) from None
 
 
 def _lines(content: Report, format: str) -> list[str]:  # noqa: A002

@@ -121,7 +121,7 @@ def blocks_of(source: Table, snapshot: Snapshot) -> list[bytes]:
         raise UsageError(f"{source.name!r} is an ODF dataset already.", hint="Copy its folder.")
     table = _single(source)
     chain = chain_of(source, snapshot)
-    history = histories.history_of_metadata(table.metadata, table.uuid)
+    history = histories.history_of(table)
     assert history is not None
     stored = history.tables[table.table].blocks
     return [stored[link.hash] for link in chain.links]

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.errors import SqlError, UsageError
-from kartosql.failures import reraise
-from kartosql.formats.kartothek.cache import MetadataCache
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.errors import SqlError, UsageError, reraise
+from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
 from kartosql.plan.bind import Parameters
 from kartosql.plan.cache import PlanCache
 from kartosql.query import SelectQuery
@@ -36,30 +34,25 @@ if TYPE_CHECKING:
 Repartition = bool | Literal["range"]
 
 
+@dataclass(eq=False)
 class Session:
     """A store, settings, what is registered or attached, and what is kept: metadata, plans, engines.
 
     ``is_of_owner`` tells whether who writes the statements may do what who opened the connection may.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: Settings,
-        *,
-        read_only: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.store = store
-        self.settings = settings
-        self.read_only = read_only
-        self.is_of_owner = False
+    store: Store
+    settings: Settings
+    read_only: bool = False
+    storage_options: Mapping[str, Any] | None = None
+    is_of_owner: bool = False
+
+    def __post_init__(self) -> None:
         self.registered: dict[str, Table] = {}
-        self.mounts = Mounts(store)
+        self.mounts = Mounts(self.store)
         self.runtime = Runtime(self.mounts)
         self.attached: Attachments | None = None  # made when something is attached
         self.parse = ParsedTexts(parse).parse
-        self._storage_options = storage_options
         self.metadata = MetadataCache()
         self.plans = PlanCache()
         self._closed = False
@@ -80,6 +73,7 @@ class Session:
 
     def snapshot(self) -> Snapshot:
         """Return what the store holds now; documents that did not change are not parsed again."""
+        self.check_open()
         return Snapshot(self.store, self.metadata)
 
     def tables(self) -> Tables:
@@ -89,11 +83,12 @@ class Session:
     @property
     def attachments(self) -> Attachments:
         """What is attached, to add to it."""
+        self.check_open()
         if self.attached is None:
             from kartosql.sources.registry import Attachments
             from kartosql.sources.source import Access
 
-            access = Access(self.store, self._storage_options, self.settings)
+            access = Access(self.store, self.storage_options, self.settings)
             self.attached = Attachments(self.mounts, self.runtime, access)
         return self.attached
 
@@ -130,11 +125,21 @@ class Session:
         rows_per_file: int | None = None,
         repartition: Repartition = True,
         spark: Any = None,
+        target: Any = None,
     ) -> Operation:
-        """Begin a write, the ``name`` of which other writers will read if they lose against it."""
+        """Begin a write, the ``name`` of which other writers will read if they lose against it.
+
+        ``target`` is another store to write to: a URL, a Store or the session of another connection.
+        """
         from kartosql.write.layout import SpillingSorter
         from kartosql.write.operation import Operation
 
+        if target is not None:
+            self.check_open()
+            if isinstance(target, Session):
+                return target.operation(name, spark=spark)
+            store = target if isinstance(target, Store) else Store(target, create=True)
+            return Operation(store, name, single_writer=self.settings["single_writer"], spark=_spark_session(spark))
         self.check_writable()
         return Operation(
             self.store,
@@ -147,18 +152,8 @@ class Session:
             grace=self.grace,
             rows_per_file=rows_per_file,
             repartition=repartition,
-            spark=spark_session(spark),
+            spark=_spark_session(spark),
         )
-
-    def operation_at(self, target: Any, name: str, spark: Any = None) -> Operation:
-        """Begin a write to another store, given as a URL, a Store or the session of another connection."""
-        from kartosql.write.operation import Operation
-
-        self.check_open()
-        if isinstance(target, Session):
-            return target.operation(name, spark=spark)
-        store = target if isinstance(target, Store) else Store(target, create=True)
-        return Operation(store, name, single_writer=self.settings["single_writer"], spark=spark_session(spark))
 
     def check_writable(self) -> None:
         """Raise ``read-only`` on a connection that may not write."""
@@ -217,7 +212,7 @@ class Request:
             raise SqlError("This statement takes no parameters.", code="invalid-parameters", sql=sql)
 
 
-def spark_session(spark: Any) -> Any:
+def _spark_session(spark: Any) -> Any:
     """Return the session that an argument ``spark`` means: itself, for True the active or a new one, else None."""
     if spark is None or spark is False:
         return None

@@ -41,7 +41,7 @@ def parse_size(value: Any) -> int:
     unit = match[2].lower().removesuffix("b")
     factor = _UNITS[unit.removesuffix("i")]
     if unit.endswith("i"):
-        factor = 1024 ** (["k", "m", "g", "t"].index(unit[0]) + 1)
+        factor = 1024 ** (" kmgt".index(unit[0]))
     number = float(match[1]) * factor
     if number >= 2**63:
         raise _Expected("a number of bytes below 8 EiB")
@@ -49,8 +49,7 @@ def parse_size(value: Any) -> int:
 
 
 def _memory(value: Any) -> int:
-    found = parse_size(value)
-    if found < MIN_MEMORY:
+    if (found := parse_size(value)) < MIN_MEMORY:
         raise _Expected("a number of bytes such as 4GB, and 1MB at least")
     return found
 
@@ -63,17 +62,16 @@ def machine_memory() -> int:
         return _UNKNOWN_MEMORY
 
 
-def _is_numeric(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.isascii()
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any, read: Callable[[Any], float] = float) -> float:
+    """Return a number that is given as one or as text, -1 for anything else."""
+    if (isinstance(value, str) and value.isascii()) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        with contextlib.suppress(ValueError, OverflowError):
+            return read(value)
+    return -1
 
 
 def _seconds(value: Any) -> float:
-    number = -1.0
-    if _is_numeric(value):
-        with contextlib.suppress(ValueError, OverflowError):
-            number = float(value)
+    number = _number(value)
     if not 0 < number < 1e9:
         raise _Expected("a positive number of seconds")
     return number
@@ -87,13 +85,10 @@ def _grace(value: Any) -> float:
 
 
 def _threads(value: Any) -> int:
-    number = 0
-    if _is_numeric(value):
-        with contextlib.suppress(ValueError, OverflowError):
-            number = int(value)
+    number = _number(value, int)
     if not 1 <= number <= MAX_THREADS or number != float(value):
         raise _Expected(f"a positive whole number, at most {MAX_THREADS}")
-    return number
+    return int(number)
 
 
 def _engine(value: Any) -> str:
@@ -112,6 +107,14 @@ def _zone(value: Any) -> str:
     if not isinstance(value, str) or _ZONE.fullmatch(value) is None:
         raise _Expected("a time zone such as UTC or Europe/Berlin")
     return value
+
+
+def _most_memory() -> float:
+    return machine_memory() * 0.8
+
+
+def _most_threads() -> int:
+    return os.cpu_count() or 1
 
 
 def _is_doubtful_zone(value: str) -> bool:
@@ -155,7 +158,7 @@ class Setting:
     default: Any
     parse: Callable[[Any], Any]
     about: str
-    duckdb: str | None = None  # name of the DuckDB setting it is handed to
+    of_duckdb: bool = False  # whether it is handed to DuckDB, where it has the same name
     in_sql: bool = True  # whether SET may change it; where files are written is not for a statement to say
     # A limit: SET on a read-only connection may make it smaller. All others it leaves alone, as they are either of no
     # use there, or change the answers and the work of others on the same connection.
@@ -178,21 +181,13 @@ SETTINGS: Mapping[str, Setting] = {
             None,
             _memory,
             "memory of the engine, e.g. 4GB",
-            "memory_limit",
+            of_duckdb=True,
             narrows=True,
-            most=lambda: machine_memory() * 0.8,
+            most=_most_memory,
         ),
-        Setting(
-            "threads",
-            None,
-            _threads,
-            "threads of the engine",
-            "threads",
-            narrows=True,
-            most=lambda: os.cpu_count() or 1,
-        ),
-        Setting("temp_directory", None, _text, "folder for spilling", "temp_directory", in_sql=False),
-        Setting("TimeZone", "UTC", _zone, "time zone of the session", "TimeZone", is_doubtful=_is_doubtful_zone),
+        Setting("threads", None, _threads, "threads of the engine", of_duckdb=True, narrows=True, most=_most_threads),
+        Setting("temp_directory", None, _text, "folder for spilling", of_duckdb=True, in_sql=False),
+        Setting("TimeZone", "UTC", _zone, "time zone of the session", of_duckdb=True, is_doubtful=_is_doubtful_zone),
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
         Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
@@ -202,7 +197,7 @@ SETTINGS: Mapping[str, Setting] = {
             None,
             _text,
             "collation of text comparisons",
-            "default_collation",
+            of_duckdb=True,
             is_doubtful=lambda _: True,
         ),
     )
@@ -248,7 +243,7 @@ class Settings:
                 hint=f"{setting.name}: {setting.about}; expected {e}.",
             ) from None
         if self._judge is not None and setting.is_doubtful is not None and setting.is_doubtful(parsed):
-            self._judge(setting.duckdb or setting.name, parsed)
+            self._judge(setting.name, parsed)
         return parsed
 
     def reset(self, name: str) -> None:
@@ -275,7 +270,7 @@ class Settings:
 
     def engine_settings(self) -> dict[str, Any]:
         """Return the DuckDB settings that follow from the values."""
-        found = {s.duckdb: self[s.name] for s in SETTINGS.values() if s.duckdb and self[s.name] is not None}
+        found = {s.name: self[s.name] for s in SETTINGS.values() if s.of_duckdb and self[s.name] is not None}
         if "memory_limit" in found:
             found["memory_limit"] = f"{found['memory_limit']}B"
         return found
@@ -297,9 +292,6 @@ def find(name: str) -> Setting:
     if setting is None:
         close = difflib.get_close_matches(name.lower(), _BY_LOWER, 1)
         did = f"Did you mean {_BY_LOWER[close[0]].name}? " if close else ""
-        raise UsageError(
-            f"There is no setting {name!r}.",
-            code="unknown-setting",
-            hint=f"{did}Settings: {', '.join(SETTINGS)}.",
-        )
+        hint = f"{did}Settings: {', '.join(SETTINGS)}."
+        raise UsageError(f"There is no setting {name!r}.", code="unknown-setting", hint=hint)
     return setting

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -166,23 +167,18 @@ def sql(
     ``not-portable`` for what Spark would answer differently, ``store-unreachable``, and what
     ``Connection.sql`` raises.
     """
-    own = not isinstance(url, Connection)
-    connection = (
-        url
-        if isinstance(url, Connection)
-        else connect(url, storage_options=storage_options, engine="spark", read_only=True, **settings)
-    )
-    if own:
-        connection.expect_one_statement()
-    try:
-        with warming(spark):
-            query = connection.sql(text, parameters, engine="spark")
-            if not isinstance(query, SelectQuery):
-                raise UsageError("Only a SELECT becomes a DataFrame.", code="not-a-select", hint="Use Connection.sql.")
-            return query.spark_frame(spark)
-    finally:
-        if own:
-            connection.close()
+    with contextlib.ExitStack() as stack:
+        if isinstance(url, Connection):
+            connection = url
+        else:
+            made = connect(url, storage_options=storage_options, engine="spark", read_only=True, **settings)
+            connection = stack.enter_context(made)
+            connection.expect_one_statement()
+        stack.enter_context(warming(spark))
+        query = connection.sql(text, parameters, engine="spark")
+        if not isinstance(query, SelectQuery):
+            raise UsageError("Only a SELECT becomes a DataFrame.", code="not-a-select", hint="Use Connection.sql.")
+        return query.spark_frame(spark)
 
 
 def _tables(snapshot: Snapshot, name: str, *, is_cube: bool) -> dict[str, str]:

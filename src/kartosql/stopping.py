@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
-from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
-from kartosql.errors import ExecutionError, KartosqlError, UsageError
+from kartosql.errors import ExecutionError, KartosqlError, UsageError, reraise
 
 AGAIN = 0.01  # seconds after which an engine is told again: one that is about to start does not hear it
 _current: ContextVar[Work | None] = ContextVar("kartosql_work", default=None)
@@ -39,9 +41,7 @@ class Work:
         self._tokens.append(_current.set(self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _current.reset(self._tokens.pop())
 
     @property
@@ -61,7 +61,7 @@ class Work:
 
     def end(self) -> None:
         """Forget it, as it came to its end."""
-        self._works.ended(self)
+        self._works.end(self)
 
     def stop(self, code: str = "interrupted") -> None:
         """Stop it, from any thread."""
@@ -78,11 +78,11 @@ class Work:
         return bool(self._stops)
 
     def _insist(self) -> None:
-        waiting = threading.Event()
-        while not waiting.wait(AGAIN):
+        is_running = True
+        while is_running:
+            time.sleep(AGAIN)
             with self._guard:
-                if not self._tell():
-                    return
+                is_running = self._tell()
 
     @contextlib.contextmanager
     def running(self, stop: Callable[[], None]) -> Iterator[None]:
@@ -90,15 +90,9 @@ class Work:
         self.check()
         with self._guard:
             self._stops.append(stop)
-        if self._within is not None:
-            with self._within.running(stop):
-                yield from self._until_done(stop)
-        else:
-            yield from self._until_done(stop)
-
-    def _until_done(self, stop: Callable[[], None]) -> Iterator[None]:
         try:
-            yield
+            with contextlib.nullcontext() if self._within is None else self._within.running(stop):
+                yield
         except KartosqlError:
             raise
         except BaseException:
@@ -149,7 +143,7 @@ class Works:
         finally:
             work.end()
 
-    def ended(self, work: Work) -> None:
+    def end(self, work: Work) -> None:
         """Forget work that came to its end."""
         if self.is_of_this_process:
             with self._guard:
@@ -220,3 +214,44 @@ def shielded() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+# -- calls -------------------------------------------------------------------------------------------
+
+_CALLED = ("__repr__", "_repr_html_", "__iter__", "__len__", "__next__", "__arrow_c_stream__", "__arrow_c_schema__")
+_ALWAYS = ("close", "interrupt", "progress", "settings")  # whatever goes on
+_C = TypeVar("_C")
+
+
+@contextlib.contextmanager
+def translated_errors(action: str | None = None) -> Iterator[None]:
+    """Raise errors of ours where the machine refuses something within the block."""
+    try:
+        yield
+    except KartosqlError:
+        raise
+    except Exception as e:
+        reraise(e, action)
+        raise
+
+
+def translates_errors(cls: type[_C]) -> type[_C]:
+    """Let all that users call of a class raise errors of ours where the machine refuses something."""
+    for name, found in vars(cls).copy().items():
+        if (name.startswith("_") and name not in _CALLED) or name in _ALWAYS:
+            continue
+        if isinstance(found, property) and found.fget is not None:
+            setattr(cls, name, property(_translating(found.fget), doc=found.__doc__))
+        elif inspect.isfunction(found):
+            setattr(cls, name, _translating(found))
+    return cls
+
+
+def _translating(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        working = getattr(args[0], "_working", contextlib.nullcontext)  # connections can be stopped
+        with translated_errors(), working():
+            return function(*args, **keywords)
+
+    return call

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kartosql.routing import Choice, ReadVolume, choose, default_limit, refused
+from kartosql.query import Choice, ReadVolume, choose, default_limit, refused
 
 
 def never(*_: Any) -> Any:

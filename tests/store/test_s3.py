@@ -8,8 +8,7 @@ import pytest
 import builders
 import kartosql
 from kartosql.errors import StoreError
-from kartosql.formats.kartothek.cache import MetadataCache
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
 
 pytestmark = [
     # The server and the client of the test are not ours to keep free of deprecations.

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from kartosql.formats.kartothek.schema import read_schema
+from kartosql.formats.kartothek.metadata import read_schema
 from kartosql.write.change import common_schema, schema_bytes
 
 

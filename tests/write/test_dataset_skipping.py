@@ -17,7 +17,7 @@ import pytest
 import kartosql
 import kartosql.query
 from kartosql.errors import KartosqlWarning, SqlError, UsageError
-from kartosql.formats.kartothek.places import BASE, POINTER
+from kartosql.formats.kartothek.naming import BASE, POINTER
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune
 from kartosql.predicate.from_sql import predicate_of
@@ -211,7 +211,7 @@ def test_broken_metadata_warn_and_leave_out_nothing(connection, monkeypatch):
     "pointer", ["", "x", "[]", '{"folder": "../elsewhere", "table": "t"}', '{"folder": "d/table"}']
 )
 def test_pointers_of_strangers_lead_nowhere(connection, pointer):
-    from kartosql.formats.kartothek.places import place_in
+    from kartosql.formats.kartothek.naming import place_in
 
     assert place_in({POINTER: pointer}, "d") is None
 

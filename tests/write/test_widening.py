@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from kartosql.errors import UsageError
-from kartosql.formats.kartothek.schema import read_schema
+from kartosql.formats.kartothek.metadata import read_schema
 from kartosql.write.change import common_schema, schema_bytes, widen
 
 

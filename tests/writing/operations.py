@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import crashes
 import kartosql
-from kartosql.formats.kartothek.resolve import HISTORY
+from kartosql.formats.kartothek.metadata import HISTORY
 from kartosql.store import Store, syscalls
 
 CUBE = kartosql.Cube("c", "x", "p", index_columns="i")

@@ -26,7 +26,7 @@ import pytest
 import crashes
 import kartosql
 from kartosql.errors import KartosqlError
-from kartosql.formats.kartothek.resolve import HISTORY
+from kartosql.formats.kartothek.metadata import HISTORY
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.store import Store

@@ -15,7 +15,7 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError, StoreError
-from kartosql.formats.kartothek.places import place_in
+from kartosql.formats.kartothek.naming import place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.xskipper.store import MetadataStore

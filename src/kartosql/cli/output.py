@@ -53,7 +53,7 @@ def translated(error: Exception) -> Exception:
     """Return the error of ours that tells the same, if there is one; any other is a bug."""
     if isinstance(error, KartosqlError):
         return error
-    from kartosql.failures import failure_of
+    from kartosql.errors import failure_of
 
     return failure_of(error) or error
 

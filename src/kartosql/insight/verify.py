@@ -16,8 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError, LimitError, StoreError
-from kartosql.failures import reraise
+from kartosql.errors import KartosqlError, LimitError, StoreError, reraise
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
 from kartosql.session import Request

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, missing_file
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, missing_file, reraise
 from kartosql.parquet.footer import MAGIC, column_sizes, footer_of
 from kartosql.parquet.reader import read_footer
 from kartosql.store import Files

@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from kartosql.errors import StoreError, UsageError, quoted
-from kartosql.failures import reraise
+from kartosql.errors import StoreError, UsageError, quoted, reraise
 from kartosql.render import tables
 from kartosql.render.values import json_names, jsons, texts
 from kartosql.text.escape import escaped_csv, escaped_json

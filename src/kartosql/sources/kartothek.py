@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kartosql.errors import SqlError
-from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.memo import memoized
 from kartosql.sources.source import AttachLocation, AttachOptions

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kartosql.errors import KartosqlError, SqlError, UsageError
 from kartosql.formats.kartothek.dataset import Dataset
-from kartosql.formats.kartothek.resolve import users_metadata
+from kartosql.formats.kartothek.metadata import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.result import Query
 from kartosql.session import Request, Session

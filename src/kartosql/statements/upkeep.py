@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
-from kartosql.failures import reraise
+from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, reraise, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.formats.kartothek.resolve import users_metadata
+from kartosql.formats.kartothek.metadata import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.naming import spelled
 from kartosql.result import Query
@@ -92,13 +91,13 @@ def _copied(session: Session, snapshot: Snapshot, statement: ws.CopyCube | ws.Co
     name = statement.new_name.last if statement.new_name is not None else None
     if isinstance(statement, ws.CopyDataset):
         copied = write.need_uuid(snapshot, statement.dataset, statement.text)
-        target = session.operation_at(statement.url, "copy_dataset")
+        target = session.operation("copy_dataset", target=statement.url)
         return {name or copied: copy_dataset(snapshot, copied, target, name=name)}
     copied, only = write.need_cube(snapshot, statement.cube, statement.text), None
     if statement.datasets is not None:
         known = snapshot.members[copied]
         only = resolved(statement.datasets, known, f"The cube {copied!r}", statement.text, "dataset")
-    return copy_cube(snapshot, copied, session.operation_at(statement.url, "copy_cube"), name=name, datasets=only)
+    return copy_cube(snapshot, copied, session.operation("copy_cube", target=statement.url), name=name, datasets=only)
 
 
 def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ from kartosql.errors import ConcurrentCommit, SqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.kartothek.metadata import normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.query import SelectQuery
 from kartosql.result import Query

@@ -16,8 +16,7 @@ from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakMethod, WeakValueDictionary
 
-from kartosql.errors import FormatError, KartosqlError, StoreError, UsageError, quoted
-from kartosql.failures import FULL, reraise
+from kartosql.errors import FULL, FormatError, KartosqlError, StoreError, UsageError, quoted, reraise
 from kartosql.stopping import checked, shielded
 from kartosql.store.keys import (
     Detail,

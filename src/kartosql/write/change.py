@@ -17,11 +17,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import ConcurrentCommit, FormatError, UsageError
-from kartosql.formats.kartothek import naming, resolve
+from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.history import recorded
-from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.schema import merge_types, normalise, read_schema
+from kartosql.formats.kartothek.metadata import (
+    HISTORY,
+    OWN_KEYS,
+    DatasetDocument,
+    fingerprint,
+    merge_types,
+    normalise,
+    read_schema,
+)
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, check_key
 from kartosql.write import files, indexing
@@ -98,8 +105,8 @@ def apply(document: DatasetDocument | None, change: Change, removed: frozenset[s
         key = document.key if document is not None else change.uuid + CODECS[change.format]
         document = DatasetDocument(change.uuid, key, (), {}, change.partition_keys or (), {}, {})
     labels, files_ = _partitions(document, change, removed)
-    metadata = {k: v for k, v in document.metadata.items() if k not in resolve.OWN_KEYS and k not in change.forgotten}
-    metadata.update({k: v for k, v in change.metadata.items() if k not in resolve.OWN_KEYS})
+    metadata = {k: v for k, v in document.metadata.items() if k not in OWN_KEYS and k not in change.forgotten}
+    metadata.update({k: v for k, v in change.metadata.items() if k not in OWN_KEYS})
     metadata.setdefault("creation_time", created)
     keys = partition_keys_of(document)
     return replace(document, labels=labels, files=files_, partition_keys=keys, indices={}, metadata=metadata)
@@ -446,7 +453,7 @@ def rebase(
     planned = frozenset(seen.document.labels or ()) if seen is not None else frozenset()
     indices, index_keys = _IndexWork(store, change, old, planned, schemas, removed, document).write(created)
     source = change.metadata if live is None or change.create else live.document.metadata
-    history = None if change.restart_history else source.get(resolve.HISTORY)
+    history = None if change.restart_history else source.get(HISTORY)
     document = with_marks(
         replace(document, indices=indices),
         intent=head.intent._asdict() if head is not None and head.intent is not None else None,
@@ -462,7 +469,7 @@ def rebase(
         digest=digest(document),
         operation=change.operation,
         time=now,
-        schemas={table: resolve.fingerprint(schema) for table, schema in schemas.known.items()},
+        schemas={table: fingerprint(schema) for table, schema in schemas.known.items()},
         anew=kept is None,
         removes=bool(removed),
     )
@@ -528,7 +535,7 @@ def _is_another(head: Head, base: Head) -> bool:
 
 
 def _content(head: Head) -> tuple[str, dict[str, Any]]:
-    return head.digest, {k: v for k, v in head.document.metadata.items() if k not in resolve.OWN_KEYS}
+    return head.digest, {k: v for k, v in head.document.metadata.items() if k not in OWN_KEYS}
 
 
 def _removed_labels(change: Change, head: Head | None, base: Head | None, schemas: Schemas) -> frozenset[str]:

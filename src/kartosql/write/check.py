@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIndex
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIndex, parse_partitions
 from kartosql.formats.kartothek.history import plain
-from kartosql.formats.kartothek.partitions import parse_partitions
-from kartosql.formats.kartothek.schema import merge_types, normalise
+from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import indexing, removal

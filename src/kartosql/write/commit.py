@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
-from kartosql.formats.kartothek import resolve
-from kartosql.formats.kartothek.metadata import DatasetDocument
+from kartosql.formats.kartothek.metadata import ABSENT, DatasetDocument, Intent
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version
 from kartosql.write.change import CODECS, GRACE, Change, HeadMoved, Prepared, check_conflicts, conflict, rebase
@@ -446,7 +445,7 @@ class _Transaction(_Committing):
 
     def _put_mark(self, head: Head | None, change: Change, kind: str, staged: str | None) -> bool:
         """Put the mark into a document; return False if the document was written meanwhile."""
-        intent = resolve.Intent(self.id, self.seed, kind, utc_now().isoformat(), staged)
+        intent = Intent(self.id, self.seed, kind, utc_now().isoformat(), staged)
         document = head.document if head is not None else _absent_document(change)
         document = touched(document, intent=intent._asdict())
         for _ in range(2):
@@ -552,7 +551,7 @@ class _Transaction(_Committing):
 
 def _absent_document(change: Change) -> DatasetDocument:
     keys = change.partition_keys or ()
-    return DatasetDocument(change.uuid, change.uuid + CODECS[change.format], (), {}, keys, {}, {resolve.ABSENT: True})
+    return DatasetDocument(change.uuid, change.uuid + CODECS[change.format], (), {}, keys, {}, {ABSENT: True})
 
 
 def _record(store: Store, change: Change, prepared: Prepared) -> None:

@@ -14,7 +14,7 @@ from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
-from kartosql.formats.kartothek.places import POINTER
+from kartosql.formats.kartothek.naming import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.memo import memoized
 from kartosql.store import Store

@@ -12,8 +12,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state, is_seed
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.resolve import Absent
-from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
+from kartosql.formats.kartothek.snapshot import Absent, Snapshot, missing_metadata
 from kartosql.write.change import Change, Select, common_schema, widen
 from kartosql.write.inputs import Rows, open_rows
 from kartosql.write.layout import (

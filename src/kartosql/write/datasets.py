@@ -16,9 +16,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
-from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.resolve import HISTORY
-from kartosql.formats.kartothek.schema import merge_types, normalise
+from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.parquet.metadata import file_metadata, may_hold_null
 from kartosql.store import Store

@@ -17,8 +17,25 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from kartosql.errors import CommitError, FormatError, KartosqlError, StoreError
-from kartosql.formats.kartothek import naming, resolve
-from kartosql.formats.kartothek.metadata import DatasetDocument, many_objects, parse_document
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.metadata import (
+    ABSENT,
+    HISTORY,
+    IDENTITY,
+    INTENT,
+    OWN_KEYS,
+    SCHEMA,
+    STAGED,
+    UNFINISHED,
+    DatasetDocument,
+    Intent,
+    fingerprints,
+    intent_of,
+    many_objects,
+    parse_document,
+    pending_schemas,
+    unfinished_of,
+)
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version, key_problem, side_folder
@@ -63,7 +80,7 @@ def new_id() -> str:
 
 def read_identity(metadata: Mapping[str, Any]) -> Identity | None:
     """Return the identity in a document's metadata; None if there is none or it is damaged."""
-    found = metadata.get(resolve.IDENTITY)
+    found = metadata.get(IDENTITY)
     if not isinstance(found, dict):
         return None
     texts, optional = ("id", "digest", "operation", "time"), ("parent", "origin", "transaction")
@@ -78,7 +95,7 @@ def read_identity(metadata: Mapping[str, Any]) -> Identity | None:
     ):
         return None
     made |= {"recent": tuple(made["recent"]), "created": tuple(made["created"])}
-    return Identity(**made, schemas=resolve.fingerprints(metadata))
+    return Identity(**made, schemas=fingerprints(metadata))
 
 
 def succeed(
@@ -168,24 +185,24 @@ class Head:
         return self.identity is not None and self.identity.digest != self.digest
 
     @memoized
-    def intent(self) -> resolve.Intent | None:
+    def intent(self) -> Intent | None:
         """The change of several datasets that is under way."""
-        return resolve.intent_of(self.document)
+        return intent_of(self.document)
 
     @memoized
     def unfinished(self) -> Mapping[str, list[str]]:
         """Committed changes of several datasets that may not be carried out everywhere: id -> uuids."""
-        return resolve.unfinished_of(self.document)
+        return unfinished_of(self.document)
 
     @property
     def is_absent(self) -> bool:
         """Whether there is no dataset, only the mark that one is coming or going."""
-        return resolve.ABSENT in self.document.metadata
+        return ABSENT in self.document.metadata
 
     @property
     def pending_schemas(self) -> Mapping[str, bytes]:
         """The schema files by table that count instead of those in the store."""
-        return resolve.pending_schemas(self.document)
+        return pending_schemas(self.document)
 
 
 def read_raw(store: Store, uuid: str) -> Head | None:
@@ -257,13 +274,13 @@ def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
     ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged``, ``identity`` and ``history``.
     """
     names = {
-        "intent": resolve.INTENT,
-        "unfinished": resolve.UNFINISHED,
-        "absent": resolve.ABSENT,
-        "schema": resolve.SCHEMA,
-        "staged": resolve.STAGED,
-        "identity": resolve.IDENTITY,
-        "history": resolve.HISTORY,
+        "intent": INTENT,
+        "unfinished": UNFINISHED,
+        "absent": ABSENT,
+        "schema": SCHEMA,
+        "staged": STAGED,
+        "identity": IDENTITY,
+        "history": HISTORY,
     }
     metadata = dict(document.metadata)
     for name, value in marks.items():
@@ -275,8 +292,8 @@ def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
 
 def tombstone(document: DatasetDocument) -> DatasetDocument:
     """Return the document that says that there is no dataset, with the marks and the identity of ``document``."""
-    kept = resolve.OWN_KEYS - {resolve.HISTORY}
-    marks = {k: v for k, v in document.metadata.items() if k in kept} | {resolve.ABSENT: True}
+    kept = OWN_KEYS - {HISTORY}
+    marks = {k: v for k, v in document.metadata.items() if k in kept} | {ABSENT: True}
     return replace(document, labels=(), files={}, indices={}, metadata=marks)
 
 

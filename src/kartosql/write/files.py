@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, missing_file
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, missing_file, reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.kartothek.metadata import normalise
 from kartosql.parquet.metadata import file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable

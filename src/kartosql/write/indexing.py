@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, reraise
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.kartothek.metadata import normalise
 from kartosql.store import Store
 from kartosql.write.layout import SortedRuns, SpillingSorter, changed
 

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError, UsageError
-from kartosql.failures import reraise
-from kartosql.formats.kartothek.schema import normalise
+from kartosql.errors import KartosqlError, UsageError, reraise
+from kartosql.formats.kartothek.metadata import normalise
 
 _DIGITS = 38  # of the widest decimals that every reader has
 _SHOWN = 60

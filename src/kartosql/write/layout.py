@@ -17,11 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.errors import StoreError, UsageError
-from kartosql.failures import failure_of
+from kartosql.errors import StoreError, UsageError, failure_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, is_visible
-from kartosql.formats.kartothek.schema import merge_types, normalise
+from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.store.keys import key_problem
 from kartosql.write.inputs import Rows, invalid_data
 

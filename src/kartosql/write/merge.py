@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, KartosqlError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, KartosqlError, reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.kartothek.metadata import normalise
 from kartosql.store import Store
 from kartosql.write.files import Written, discard, opened_parquet
 from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type

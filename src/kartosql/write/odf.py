@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import CommitUnknown, KartosqlError, StoreError, UsageError
-from kartosql.failures import reraise
+from kartosql.errors import CommitUnknown, KartosqlError, StoreError, UsageError, reraise
 from kartosql.formats.odf import hashes
 from kartosql.formats.odf.blocks import VERSION, Block, Event, write_block
 from kartosql.formats.odf.chain import HEAD, Vocab

@@ -13,10 +13,9 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageError, quoted
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cache import MetadataCache
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.places import POINTER
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.naming import POINTER
+from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem

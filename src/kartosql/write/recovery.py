@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kartosql.errors import CommitError, FormatError, KartosqlError
-from kartosql.formats.kartothek import naming, resolve
-from kartosql.formats.kartothek.metadata import parse_document
-from kartosql.formats.kartothek.resolve import Intent
+from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.metadata import STAGED, Intent, parse_document
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change, HeadMoved, heal, rebase
@@ -141,7 +140,7 @@ def _roll_forward(store: Store, head: Head, intent: Intent) -> None:
             ) from None
         raise HeadMoved from None  # carried out and cleared away
     staged = parse_document(data, f"{head.uuid}{naming.METADATA_JSON}", head.uuid)
-    made_of = staged.metadata.get(resolve.STAGED, {})
+    made_of = staged.metadata.get(STAGED, {})
     if head.digest == made_of["base"]:
         swap(store, replace(with_marks(staged, staged=None), key=head.key), head)
         return

@@ -13,10 +13,9 @@ from typing import Any
 
 from kartosql.errors import KartosqlError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.dataset import DatasetTable, parse_partitions
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
-from kartosql.formats.kartothek.partitions import parse_partitions
-from kartosql.formats.kartothek.places import BASE
+from kartosql.formats.kartothek.naming import BASE
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, Detail, OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write.change import Change, Select

@@ -14,7 +14,7 @@ from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
 from kartosql.formats.folder.hive import spark_values
 from kartosql.formats.kartothek.cube import CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
-from kartosql.formats.kartothek.places import BASE, POINTER, Place, place_for, place_in
+from kartosql.formats.kartothek.naming import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting, Refreshed, Sources, drop, refresh, specs_of

@@ -13,10 +13,8 @@ import zstandard
 
 from builders import document, schema_bytes, write_cube, write_dataset
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import cache as cache_module
 from kartosql.formats.kartothek import snapshot as snapshot_module
-from kartosql.formats.kartothek.cache import MetadataCache
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
 from kartosql.store import Entry, Store
 
 SCHEMA = {"p": pa.int64(), "v": pa.int64()}
@@ -35,8 +33,8 @@ def cache():
 @pytest.fixture
 def old(monkeypatch):
     """Return a function that lets the files written so far be old enough for their times to be trusted."""
-    monkeypatch.setattr(cache_module, "SETTLED_NS", 10**18)
-    return lambda: monkeypatch.setattr(cache_module, "SETTLED_NS", -(10**18))
+    monkeypatch.setattr(snapshot_module, "SETTLED_NS", 10**18)
+    return lambda: monkeypatch.setattr(snapshot_module, "SETTLED_NS", -(10**18))
 
 
 def table(store, cache, uuid="u"):
@@ -299,7 +297,7 @@ def test_an_etag_that_does_not_belong_to_what_was_read_is_not_trusted(cache, mon
 
 
 def test_only_so_many_datasets_are_held(local, cache, old, monkeypatch):
-    monkeypatch.setattr(cache_module, "MAX_DATASETS", 2)
+    monkeypatch.setattr(snapshot_module, "MAX_DATASETS", 2)
     for uuid in ("a", "b", "d"):
         write_dataset(local, uuid, SCHEMA, ["p=1"], partition_keys=["p"])
     old()
@@ -311,7 +309,7 @@ def test_only_so_many_datasets_are_held(local, cache, old, monkeypatch):
 
 
 def test_only_so_many_partitions_are_held(local, cache, old, monkeypatch):
-    monkeypatch.setattr(cache_module, "MAX_PARTITIONS", 5)
+    monkeypatch.setattr(snapshot_module, "MAX_PARTITIONS", 5)
     for uuid, count in (("a", 3), ("b", 3), ("d", 9)):
         write_dataset(local, uuid, SCHEMA, [f"p={i}" for i in range(count)], partition_keys=["p"])
     old()
@@ -323,7 +321,7 @@ def test_only_so_many_partitions_are_held(local, cache, old, monkeypatch):
 
 
 def test_a_statement_over_more_datasets_than_are_held_still_sees_all(local, cache, monkeypatch):
-    monkeypatch.setattr(cache_module, "MAX_DATASETS", 1)
+    monkeypatch.setattr(snapshot_module, "MAX_DATASETS", 1)
     write_cube(local, "c", {"seed": SEED, "extra": EXTRA})
     for _ in range(3):
         assert list(Snapshot(local, cache).cube("c").members) == ["extra", "seed"]

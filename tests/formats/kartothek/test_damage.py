@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import golden
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.dataset import Dataset
-from kartosql.formats.kartothek.metadata import parse_document
-from kartosql.formats.kartothek.schema import read_schema
+from kartosql.formats.kartothek.metadata import parse_document, read_schema
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 

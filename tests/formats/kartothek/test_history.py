@@ -13,8 +13,7 @@ import builders
 import kartosql
 from kartosql.errors import FormatError, KartosqlWarning
 from kartosql.formats.kartothek import history
-from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.naming import HISTORY
+from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf import hashes
 from kartosql.store import Store

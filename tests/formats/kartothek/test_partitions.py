@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import partitions
-from kartosql.formats.kartothek.partitions import parse_partitions, partition_type
+from kartosql.formats.kartothek import dataset
+from kartosql.formats.kartothek.dataset import parse_partitions, partition_type
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 
@@ -238,7 +238,7 @@ def test_folders_read_at_once_give_what_folders_read_one_by_one_give(parts, keys
     types = [pa.int64(), pa.string()][:keys]
     found = outcome(folders, *types)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "_plain_columns", lambda *args: None)
+        patch.setattr(dataset, "_plain_columns", lambda *args: None)
         assert outcome(folders, *types) == found
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from builders import schema_bytes
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.schema import merge_types, normalise, read_schema
+from kartosql.formats.kartothek.metadata import merge_types, normalise, read_schema
 
 KEY = "u/table/_common_metadata"
 

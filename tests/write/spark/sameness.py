@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.formats.kartothek.places import BASE
+from kartosql.formats.kartothek.naming import BASE
 from kartosql.store import Store
 
 

@@ -20,7 +20,7 @@ import kartosql
 import kartosql.query
 import kartosql.write.skipping
 from kartosql.errors import KartosqlError, KartosqlWarning
-from kartosql.formats.kartothek.places import BASE
+from kartosql.formats.kartothek.naming import BASE
 from kartosql.formats.xskipper.scans import DataFile, collect, parquet_scan
 from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.plan.prune import prune

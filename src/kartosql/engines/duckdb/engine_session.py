@@ -18,8 +18,17 @@ from kartosql.engines.duckdb.instance import SMALL_LIST, Instance, of_process, s
 from kartosql.engines.duckdb.relations import Relations, parquet_schema_argument
 from kartosql.engines.duckdb.texts import reading_literal
 from kartosql.engines.duckdb.types import quote, sql_type
-from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, Span, SqlError, StoreError
-from kartosql.failures import failure_of, reraise
+from kartosql.errors import (
+    ExecutionError,
+    FormatError,
+    KartosqlError,
+    LimitError,
+    Span,
+    SqlError,
+    StoreError,
+    failure_of,
+    reraise,
+)
 from kartosql.formats.arrays import array_of
 from kartosql.plan.bind import Edit, edited, original_span
 from kartosql.tables.table import FileTable, Table, shown_data

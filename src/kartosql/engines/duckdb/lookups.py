@@ -13,8 +13,7 @@ from kartosql.engines.duckdb.index_cost import SCAN_PAIR
 from kartosql.engines.duckdb.planner_tables import IndexTables
 from kartosql.engines.duckdb.predicates import is_comparison
 from kartosql.engines.relations import RowRequest
-from kartosql.errors import FormatError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, reraise
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.predicate.tree import Comparison, Predicate

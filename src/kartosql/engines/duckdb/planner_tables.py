@@ -27,11 +27,9 @@ from kartosql.engines.duckdb.index_cost import (
     VALUE_PAIRS,
 )
 from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
-from kartosql.errors import FormatError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.kartothek.dataset import InvertedIndex
-from kartosql.formats.kartothek.partitions import value_parser
+from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:

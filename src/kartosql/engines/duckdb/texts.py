@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from kartosql import stopping
 from kartosql.engines.duckdb.types import literal, quote
-from kartosql.errors import FormatError, KartosqlError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, KartosqlError, reraise
 
 VERSION = duckdb.__version__
 _INTEGERS = ("BIGINT", "HUGEINT", "BIGNUM")  # as the sniffer finds them, each holding those before

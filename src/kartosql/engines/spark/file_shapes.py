@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
-from kartosql.failures import reraise
+from kartosql.errors import reraise
 from kartosql.parquet.footer import END
 from kartosql.parquet.metadata import arrow_metadata
 from kartosql.parquet.reader import TAIL, FooterCache, read_footer

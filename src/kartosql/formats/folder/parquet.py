@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, missing_file
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, missing_file, reraise
 from kartosql.formats.type_promotion import plain
 from kartosql.parquet.footer import GEO, notes_of, schema_bytes
 from kartosql.parquet.metadata import arrow_metadata

@@ -11,8 +11,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError, UsageError, quoted, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
-from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.schema import merge_types
+from kartosql.formats.kartothek.metadata import DatasetDocument, merge_types
 from kartosql.memo import memoized
 
 

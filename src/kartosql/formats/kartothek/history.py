@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.naming import HISTORY
-from kartosql.formats.kartothek.schema import checked_schema
+from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, checked_schema
 from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import VERSION, Block, read_block, write_block
 from kartosql.memo import memoized
 
 if TYPE_CHECKING:
+    from kartosql.formats.kartothek.dataset import DatasetTable
     from kartosql.formats.odf.chain import Chain
 
 DAMAGED = "kartosql_schema_history_damaged"  # where a broken history goes when a new one begins
@@ -97,18 +96,13 @@ class SchemaHistory:
     seal: str | None
 
 
-def history_of(document: DatasetDocument) -> SchemaHistory | None:
-    """Return the schema history in a document, None if there is none.
+def history_of(dataset: DatasetDocument | DatasetTable) -> SchemaHistory | None:
+    """Return the schema history in the metadata of a dataset, None if there is none.
 
     Raises ``broken-schema-history`` for what cannot be one; chains are checked when they are used.
     """
-    return history_of_metadata(document.metadata, document.uuid)
-
-
-def history_of_metadata(metadata: Mapping[str, Any], uuid: str) -> SchemaHistory | None:
-    """Return the schema history in the metadata of a document, None if there is none; raises as ``history_of``."""
-    text = metadata.get(HISTORY)
-    return None if text is None else _parse(text, uuid)
+    text = dataset.metadata.get(HISTORY)
+    return None if text is None else _parse(text, dataset.uuid)
 
 
 def _parse(text: Any, uuid: str) -> SchemaHistory:
@@ -121,9 +115,7 @@ def _parse(text: Any, uuid: str) -> SchemaHistory:
         made = {}
         for name, one in tables.items():
             head, chunks = one["head"], one["chunks"]
-            if not isinstance(head, str) or not isinstance(chunks, list) or not chunks:
-                raise TypeError
-            if not all(isinstance(c, str) for c in chunks):
+            if not isinstance(chunks, list) or not chunks or not all(isinstance(v, str) for v in (head, *chunks)):
                 raise TypeError
             made[name] = TableHistory(name, f"{where} of table {name!r}"[:200], head, tuple(chunks))
         if (seal is not None and not isinstance(seal, str)) or not made:
@@ -149,10 +141,10 @@ def is_sealed(history: SchemaHistory, document: DatasetDocument) -> bool:
     """Return whether nobody else wrote partitions since the last schema was recorded."""
     if history.seal is None or document.labels is None or not set(document.tables) <= history.tables.keys():
         return False
-    return history.seal == seal_of(document)
+    return history.seal == _seal_of(document)
 
 
-def seal_of(document: DatasetDocument) -> str:
+def _seal_of(document: DatasetDocument) -> str:
     """Return the seal of the partitions of a document: their number, and a digest of their labels."""
     labels = document.labels or ()
     digest = hashlib.blake2b("\0".join(labels).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -172,17 +164,13 @@ def recorded(before: Any, known: Mapping[str, pa.Schema], document: DatasetDocum
     tables = dict(old)
     for name, schema in known.items():
         tables[name] = _extended(old.get(name), name, plain(schema), moment)
-    return _text(tables, seal_of(document))
+    made = {name: {"head": t.head, "chunks": list(t.chunks)} for name, t in tables.items()}
+    return json.dumps({"format": FORMAT, "seal": _seal_of(document), "tables": made}, separators=(",", ":"))
 
 
 def plain(schema: pa.Schema) -> pa.Schema:
     """Return what of a schema is recorded: names and types, without what libraries note for themselves."""
     return pa.schema([pa.field(f.name, f.type) for f in schema])
-
-
-def _text(tables: Mapping[str, TableHistory], seal: str | None) -> str:
-    made = {name: {"head": t.head, "chunks": list(t.chunks)} for name, t in tables.items()}
-    return json.dumps({"format": FORMAT, "seal": seal, "tables": made}, separators=(",", ":"))
 
 
 def _extended(old: TableHistory | None, name: str, schema: pa.Schema, moment: int) -> TableHistory:
@@ -239,7 +227,7 @@ def _unpack(text: str, where: str) -> list[bytes]:
 
 def _broken(where: str, problem: str) -> FormatError:
     return FormatError(
-        f"{where} is broken: {problem}" if problem else where,
+        f"{where} is broken: {problem}",
         code="broken-schema-history",
         hint="RECORD SCHEMA FOR the table begins a new one and keeps what is left of the old one.",
     )

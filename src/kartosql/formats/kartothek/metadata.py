@@ -1,7 +1,9 @@
-"""The metadata document of a dataset, checked."""
+"""The metadata of a dataset, checked: its document, what kartosql writes into that for itself, and its schema files."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import gc
 import hashlib
 import json
@@ -16,10 +18,10 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, shorten
+from kartosql.errors import FormatError, reraise, shorten
 from kartosql.formats.kartothek import naming
 from kartosql.memo import memoized
-from kartosql.store.keys import check_key
+from kartosql.store.keys import SIDE_FOLDER, check_key
 from kartosql.store.store import MAX_METADATA_BYTES
 
 
@@ -128,7 +130,6 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _count_keys(document: Any) -> int:
-    """Return the number of keys of all objects in a JSON document."""
     count, level = 0, [document]
     while level:
         maps = [v for v in level if type(v) is dict]
@@ -171,7 +172,7 @@ class _Unpacked:
 
         size = zstandard.get_frame_parameters(data).content_size
         if size > MAX_METADATA_BYTES and size != zstandard.CONTENTSIZE_UNKNOWN:
-            raise _too_large(key, f"would unpack to {size:,} bytes")
+            raise _too_large(key, f"would unpack to {size:,} bytes, the limit is {MAX_METADATA_BYTES:,} bytes")
         self._reader = zstandard.ZstdDecompressor().stream_reader(data)
         self._key = key
         self._left = MAX_METADATA_BYTES
@@ -180,7 +181,7 @@ class _Unpacked:
         chunk: bytes = self._reader.read(min(size, _CHUNK))
         self._left -= len(chunk)
         if self._left < 0:
-            raise _too_large(self._key, "unpacks to more")
+            raise _too_large(self._key, f"unpacks to more, the limit is {MAX_METADATA_BYTES:,} bytes")
         return chunk
 
 
@@ -274,16 +275,12 @@ def invalid(key: str, reason: str) -> FormatError:
 
 
 def _too_many(key: str) -> FormatError:
-    return FormatError(
-        f"{key}: it holds more than {MAX_CONTAINERS:,} maps and lists",
-        code="too-large",
-        hint="No dataset's metadata are that large; the file may be damaged or hostile.",
-    )
+    return _too_large(key, f"it holds more than {MAX_CONTAINERS:,} maps and lists")
 
 
 def _too_large(key: str, what: str) -> FormatError:
     return FormatError(
-        f"{key}: {what}, the limit is {MAX_METADATA_BYTES:,} bytes",
+        f"{key}: {what}",
         code="too-large",
         hint="No dataset's metadata are that large; the file may be damaged or hostile.",
     )
@@ -317,7 +314,7 @@ class DatasetDocument:
     @memoized
     def sealed_schemas(self) -> Mapping[str, pa.Schema] | None:
         """The schema of each table if the document itself tells it, else None; raises FormatError."""
-        if naming.HISTORY not in self.metadata:
+        if HISTORY not in self.metadata:
             return None
         from kartosql.formats.kartothek.history import sealed_schemas  # which knows documents
 
@@ -344,12 +341,9 @@ def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
     return found
 
 
+@many_objects()
 def _parsed(data: bytes, key: str, uuid: str) -> DatasetDocument:
-    with many_objects():
-        return _checked(decode_document(data, key), key, uuid)
-
-
-def _checked(document: Any, key: str, uuid: str) -> DatasetDocument:
+    document = decode_document(data, key)
     if not isinstance(document, dict):
         raise invalid(key, f"the document is {_kind(document)}, not a map")
     version = document.get("dataset_metadata_version")
@@ -421,7 +415,6 @@ def _check_labels(labels: tuple[Any, ...], key: str) -> None:
 
 
 def _found_files(partitions: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the ``files`` map of each partition."""
     try:
         found = [entry["files"] for entry in partitions.values()]
     except (TypeError, KeyError, IndexError):
@@ -482,3 +475,158 @@ def _indices(document: dict[str, Any], key: str, uuid: str) -> dict[str, Any]:
 def _kind(value: Any) -> str:
     names = {dict: "a map", list: "a list", str: "text", type(None): "null", bool: "a truth value"}
     return names.get(type(value), f"a {type(value).__name__}")
+
+
+# -- schema files ------------------------------------------------------------------------------------
+
+
+def read_schema(data: bytes, key: str) -> pa.Schema:
+    """Return the Arrow schema in the bytes of a ``_common_metadata`` file.
+
+    Types are normalised as Kartothek does it; the key-value metadata is kept. Raises
+    ``invalid-schema``. Source: facts of kartothek 5.3, ``core/common_metadata.py``.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(pa.BufferReader(data))
+    except (pa.ArrowException, OSError, ValueError, TypeError) as e:
+        reraise(e, f"Cannot read {key!r}")
+        raise FormatError(
+            f"{key}: it is torn or no Parquet schema file: {e}",
+            code="invalid-schema",
+            hint="Restore the file, or rebuild the dataset from its data.",
+        ) from None
+    return checked_schema(schema, key)
+
+
+def checked_schema(schema: pa.Schema, key: str) -> pa.Schema:
+    """Return a schema with Kartothek's types; raises ``invalid-schema`` for names that cannot be columns."""
+    names = schema.names
+    if len(set(names)) != len(names):
+        raise FormatError(f"{key}: a column name occurs twice", code="invalid-schema")
+    for name in names:
+        if not name or "\0" in name or len(name) > 1024:
+            raise FormatError(f"{key}: {name[:40]!r} is no usable column name", code="invalid-schema")
+    return pa.schema([pa.field(f.name, normalise(f.type)) for f in schema], metadata=schema.metadata)
+
+
+def normalise(type_: pa.DataType) -> pa.DataType:
+    """Return the type that Kartothek records for a column of Arrow type ``type_``.
+
+    Integers become 64 bits wide, floats double, dictionaries their value type, lists and
+    large or view layouts the plain layout; timestamps are in microseconds, or nanoseconds
+    where the schema says so.
+    """
+    t = pa.types
+    if t.is_dictionary(type_):
+        return normalise(type_.value_type)
+    if t.is_signed_integer(type_):
+        return pa.int64()
+    if t.is_unsigned_integer(type_):
+        return pa.uint64()
+    if t.is_floating(type_):
+        return pa.float64()
+    if t.is_large_string(type_) or t.is_string_view(type_):
+        return pa.string()
+    if t.is_large_binary(type_) or t.is_binary_view(type_) or t.is_fixed_size_binary(type_):
+        return pa.binary()
+    if t.is_timestamp(type_):
+        return pa.timestamp("ns" if type_.unit == "ns" else "us", type_.tz)
+    if t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_):
+        return pa.list_(pa.field("item", normalise(type_.value_type)))
+    return type_
+
+
+def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return the common type of a column that two datasets share, or None if they do not fit.
+
+    A column of type null fits every other type.
+    """
+    if left.equals(right) or pa.types.is_null(right):
+        return left
+    if pa.types.is_timestamp(left) and pa.types.is_timestamp(right) and left.tz == right.tz:
+        return left
+    return right if pa.types.is_null(left) else None
+
+
+# -- marks -------------------------------------------------------------------------------------------
+
+# The originals keep the map ``metadata`` of a document and drop everything else that they do not know, so what kartosql
+# writes for itself stands there, beside the ``POINTER`` to data-skipping metadata.
+IDENTITY = "kartosql_commit"  # who wrote the document last (see ``write.document``)
+SCHEMA = "kartosql_schema"  # table -> schema file in base64, in place of ``_common_metadata``, which is being replaced
+INTENT = "kartosql_intent"  # a change of several datasets is under way here; the seed says whether it is committed
+UNFINISHED = "kartosql_unfinished"  # at the seed: committed changes of several, and where they are not carried out yet
+ABSENT = "kartosql_absent"  # there is no such dataset yet, or no more
+STAGED = "kartosql_staged"  # in a document that waits in ``<uuid>/.commit/``: what it was made of
+HISTORY = "kartosql_schema_history"  # the schemas that the tables had, see history.py
+OWN_KEYS = frozenset({IDENTITY, SCHEMA, INTENT, UNFINISHED, ABSENT, STAGED, HISTORY})
+
+
+class Intent(NamedTuple):
+    """The mark of a change of several datasets: which one, where to ask for its state, and what it does here.
+
+    ``kind`` is "change", for which ``staged`` is the key of the next document, or "delete", or
+    "primary" at the seed itself.
+    """
+
+    tx: str
+    seed: str
+    kind: str
+    time: str
+    staged: str | None = None
+
+
+def intent_of(document: DatasetDocument) -> Intent | None:
+    """Return the mark of a change under way; marks that kartosql cannot have written are ignored."""
+    found = document.metadata.get(INTENT)
+    if not isinstance(found, dict) or not all(isinstance(found.get(n), str) for n in ("tx", "seed", "kind", "time")):
+        return None
+    intent = Intent(found["tx"], found["seed"], found["kind"], found["time"], found.get("staged"))
+    if not naming.is_dataset_uuid(intent.seed) or intent.kind not in ("change", "delete", "primary"):
+        return None
+    if intent.kind == "change":
+        check_key(intent.staged, f"{document.uuid}/{SIDE_FOLDER}/", source=document.key)
+    return intent
+
+
+def unfinished_of(document: DatasetDocument) -> dict[str, list[str]]:
+    """Return the committed changes that are recorded at a seed: id -> uuids of the datasets to look at."""
+    found = document.metadata.get(UNFINISHED)
+    if not isinstance(found, dict):
+        return {}
+    return {
+        str(tx): [u for u in members if isinstance(u, str) and naming.is_dataset_uuid(u)]
+        for tx, members in found.items()
+        if isinstance(members, list)
+    }
+
+
+def users_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those metadata of a dataset that are none of kartosql's own."""
+    return {k: v for k, v in metadata.items() if k not in OWN_KEYS and k != naming.POINTER}
+
+
+def pending_schemas(document: DatasetDocument) -> dict[str, bytes]:
+    """Return by table the schema files that count instead of ``_common_metadata``; raises ``invalid-metadata``."""
+    found = document.metadata.get(SCHEMA)
+    if not isinstance(found, dict):
+        return {}
+    try:
+        return {str(table): base64.b64decode(text, validate=True) for table, text in found.items()}
+    except (binascii.Error, TypeError, ValueError):
+        raise FormatError(f"{document.key}: {SCHEMA} is no map of schema files in base64") from None
+
+
+def fingerprint(schema: pa.Schema) -> str:
+    """Return what tells whether a schema is the one that a commit knew: its names and types in order."""
+    text = "\0".join(f"{field.name}\0{field.type}" for field in schema)
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+def fingerprints(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fingerprints of the schemas by table that stand in the identity of a commit."""
+    identity = metadata.get(IDENTITY)
+    found = identity.get("schemas") if isinstance(identity, dict) else None
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

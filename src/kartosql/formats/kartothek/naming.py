@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote as _quote
 from urllib.parse import unquote_to_bytes
+
+from kartosql.formats.xskipper.naming import folder_name, table_identifier
+from kartosql.store import Store
+from kartosql.store.keys import key_problem
 
 METADATA_JSON = ".by-dataset-metadata.json"
 METADATA_MSGPACK = ".by-dataset-metadata.msgpack.zstd"
@@ -15,7 +22,6 @@ COMMON_METADATA = "_common_metadata"
 DEFAULT_TABLE = "table"
 CUBE_SEPARATOR = "++"
 FORMAT_VERSION = 4
-HISTORY = "kartosql_schema_history"  # in the metadata of a document, see history.py
 
 _UUID = re.compile(r"[a-zA-Z0-9+\-_]+")
 # The file-level part of the labels that kartothek, plateau and kartosql give: a uuid4 per written frame.
@@ -114,3 +120,38 @@ def derive_partition_keys(folder: str) -> tuple[str, ...]:
         if separator and "=" not in value:
             keys.append(unquote(name).decode("utf-8", "replace"))
     return tuple(keys)
+
+
+BASE = ".kartosql/skipping"
+POINTER = "kartosql_skipping"  # in the document's map ``metadata``
+
+
+class Place(NamedTuple):
+    """Where the metadata of a table lie, and the identifier of the table in them."""
+
+    folder: str
+    table: str
+
+    def text(self) -> str:
+        """Return the entry of the document."""
+        return json.dumps(self._asdict())
+
+
+def place_for(store: Store, uuid: str, table: str) -> Place:
+    """Return where new metadata of a table go: where Xskipper looks, given ``BASE/<uuid>`` as base folder."""
+    url = store.url if "://" in store.url else os.path.abspath(store.url)
+    identifier = table_identifier(f"{url.removeprefix('file://').rstrip('/')}/{uuid}/{table}")
+    return Place(f"{BASE}/{uuid}/{folder_name(identifier)}", identifier)
+
+
+def place_in(metadata: Mapping[str, Any], uuid: str) -> Place | None:
+    """Return where the metadata of a dataset lie, None if it has none; what others wrote there leads nowhere else."""
+    text = metadata.get(POINTER)
+    if not isinstance(text, str):
+        return None
+    try:
+        found = json.loads(text)
+        place = Place(str(found["folder"]), str(found["table"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return None if key_problem(place.folder, f"{BASE}/{uuid}/") else place

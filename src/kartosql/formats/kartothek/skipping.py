@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from kartosql.errors import StoreError
-from kartosql.formats.kartothek.naming import write_ids
-from kartosql.formats.kartothek.places import Place
+from kartosql.formats.kartothek.naming import Place, write_ids
 from kartosql.formats.xskipper.naming import path_of
 from kartosql.formats.xskipper.segment import Index
 from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned

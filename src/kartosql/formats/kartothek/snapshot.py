@@ -1,25 +1,306 @@
-"""A snapshot: the metadata that one statement reads, each document once."""
+"""A snapshot: the metadata that one statement reads, each document once, and a cache of them for other statements."""
 
 from __future__ import annotations
 
+import hashlib
+import operator
+import random
+import threading
+import time
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeGuard, TypeVar
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, StoreError, UsageError
-from kartosql.formats.kartothek import naming, resolve
-from kartosql.formats.kartothek.cache import Failure, MetadataCache, Wanted
+from kartosql.formats.kartothek import metadata, naming
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents, cube_state, is_seed
 from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
-from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
-from kartosql.formats.kartothek.schema import read_schema
+from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document, read_schema
 from kartosql.memo import memoized
 from kartosql.store import Stamp, Store
 
+ATTEMPTS = 100
 PATIENT_ROUNDS = 10
+MAX_DATASETS = 64  # of which a cache keeps the metadata
+MAX_PARTITIONS = 2_000_000  # in all datasets together; one partition takes about 400 bytes
+# A write within the resolution of a filesystem's clock, 2 s at worst, leaves the time of a file as it is.
+SETTLED_NS = 3_000_000_000
+
+_T = TypeVar("_T")
+Failure = KartosqlError | KeyError
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A metadata file and how to read it; ``etag`` is what a listing says about its content."""
+
+    uuid: str
+    key: str
+    parse: Callable[[bytes], Any]
+    etag: str | None = None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What was read, and by what to tell that it did not change: one of stamp, etag and digest."""
+
+    value: Any
+    stamp: Stamp | None
+    etag: str | None
+    digest: bytes | None
+
+    def is_same(self, stamp: Stamp | None, etag: str | None, digest: bytes | None = None) -> bool:
+        """Return whether one of them proves that the content is the same."""
+        known = ((self.stamp, stamp), (self.etag, etag), (self.digest, digest))
+        return any(mine is not None and mine == other for mine, other in known)
+
+
+class MetadataCache:
+    """Holds documents and schemas by key, and what was made of them, for the datasets used last.
+
+    A local file is the same if its inode, size and times are, and the times lie so far back
+    that no later write can have left them; an object of a store if its ETag is the MD5 of what
+    was read. All others are read again, and only not parsed again if their bytes are the same.
+    May be used by several threads.
+    """
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, dict[str, _Kept]] = OrderedDict()  # by uuid and key
+        self._made: dict[str, tuple[tuple[object, ...], Any]] = {}
+        self._lock = threading.RLock()
+        self._parsing = threading.Lock()
+
+    def load(self, store: Store, wanted: Sequence[Wanted]) -> list[Any | Failure]:
+        """Return the parsed content of files, the same objects as before if nothing changed.
+
+        Files that are read are read concurrently. Errors stand in place of values; none is kept.
+        """
+        results: list[Any | Failure] = [None] * len(wanted)
+        missing: list[tuple[int, Stamp | None]] = []
+        for at, one in enumerate(wanted):
+            try:
+                stamp = store.stamp(one.key)
+            except (KeyError, KartosqlError) as e:
+                results[at] = e
+                continue
+            with self._lock:
+                file = self._files.get(one.uuid, {}).get(one.key)
+                if file is not None and file.is_same(stamp, one.etag):
+                    self._files.move_to_end(one.uuid)
+                    results[at] = file.value
+                else:
+                    missing.append((at, stamp))
+        rows = store.map(lambda item: _read(store, wanted[item[0]].key, item[1]), missing)
+        for (at, _), row in zip(missing, rows, strict=True):
+            results[at] = self._settle(wanted[at], *row) if isinstance(row, tuple) else row
+        return results
+
+    def _settle(self, one: Wanted, data: bytes, stamp: Stamp | None) -> Any | Failure:
+        """Parse what was read unless it is what was there before."""
+        etag = one.etag if one.etag and hashlib.md5(data, usedforsecurity=False).hexdigest() == one.etag else None
+        with self._parsing:
+            with self._lock:
+                before = self._files.get(one.uuid, {}).get(one.key)
+            proven = stamp is not None or etag is not None
+            digest = _digest(data) if not proven or (before is not None and before.digest is not None) else None
+            with self._lock:
+                if before is not None and before.is_same(stamp, etag, digest):
+                    self._files.setdefault(one.uuid, {})[one.key] = _Kept(before.value, stamp, etag, digest)
+                    return before.value
+                # The old content goes before the new one comes, as both may be large.
+                del before
+                self._drop(one)
+            try:
+                value = one.parse(data)
+            except KartosqlError as e:
+                return e
+            with self._lock:
+                self._files.setdefault(one.uuid, {})[one.key] = _Kept(value, stamp, etag, digest)
+                self._files.move_to_end(one.uuid)
+                self._evict()
+            return value
+
+    # -- what is made of files -------------------------------------------------------------------
+
+    def listing(self, uuid: str, value: _T) -> _T:
+        """Return the listing given before if it is equal, else ``value``."""
+        with self._lock:
+            found: _T = self.made(f"listing {uuid}", uuid, (), lambda: value)
+            if found == value:
+                return found
+            self._made.pop(f"listing {uuid}", None)
+            return self.made(f"listing {uuid}", uuid, (), lambda: value)
+
+    def made(self, name: str, uuid: str, parts: Sequence[object], make: Callable[[], _T]) -> _T:
+        """Return what ``make`` made of the same objects before, else call it; it is kept as long as the dataset is."""
+        with self._lock:
+            found = self._made.pop(name, None)
+            if found is None or len(found[0]) != len(parts) or not all(map(operator.is_, found[0], parts)):
+                found = (tuple(parts), make())
+            if uuid in self._files:
+                self._made[name] = found
+            return found[1]
+
+    # -- bounds ----------------------------------------------------------------------------------
+
+    def _drop(self, one: Wanted) -> None:
+        """Forget a file that changed, and what was made of it; of documents only one is held."""
+        files = self._files.get(one.uuid, {})
+        is_document = naming.metadata_uuid(one.key) is not None
+        for key in list(files):
+            if key == one.key or (is_document and naming.metadata_uuid(key) is not None):
+                del files[key]
+                self._forget_made(one.uuid)
+
+    def _forget_made(self, uuid: str) -> None:
+        split = naming.split_member(uuid)
+        for name in (f"dataset {uuid}", f"listing {uuid}", f"cube {split[0]}" if split else ""):
+            self._made.pop(name, None)
+
+    def _evict(self) -> None:
+        while len(self._files) > MAX_DATASETS or (len(self._files) > 1 and self._partitions() > MAX_PARTITIONS):
+            uuid, _ = self._files.popitem(last=False)
+            self._forget_made(uuid)
+
+    def _partitions(self) -> int:
+        return sum(
+            len(getattr(f.value, "labels", None) or ()) for files in self._files.values() for f in files.values()
+        )
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=20).digest()
+
+
+def _read(store: Store, key: str, stamp: Stamp | None) -> tuple[bytes, Stamp | None] | Failure:
+    settled = stamp is not None and max(stamp.mtime_ns, stamp.ctime_ns) + SETTLED_NS < time.time_ns()
+    try:
+        data = store.read_metadata(key)
+        # A file that was replaced meanwhile may come back as it was.
+        return data, stamp if settled and store.stamp(key) == stamp else None
+    except (KeyError, FormatError, StoreError) as e:
+        return e
+
+
+# -- documents while they are changed ------------------------------------------------------------------
+
+
+class Absent(KeyError):
+    """There is no such dataset, although a document stands there: one is coming, or going."""
+
+
+_Found = dict[str, DatasetDocument | Failure]
+
+
+def _is_marked(found: object) -> TypeGuard[DatasetDocument]:
+    """Return whether a document has to be looked at more closely before it is used."""
+    return isinstance(found, DatasetDocument) and not found.metadata.keys().isdisjoint(
+        (metadata.INTENT, metadata.ABSENT)
+    )
+
+
+def _resolved(store: Store, found: _Found, load: Callable[[Sequence[str]], _Found]) -> _Found:
+    """Return documents as readers see them: where a committed change waits, the document after it, or what is wrong.
+
+    ``load`` reads documents anew.
+    """
+    current = dict(found)
+    for _ in rounds(found):
+        marked = {u: d for u, d in current.items() if _is_marked(d)}
+        intents = {u: _intent(d) for u, d in marked.items()}
+        asked = {i.seed for i in intents.values() if isinstance(i, metadata.Intent) and i.kind != "primary"}
+        seeds = load(sorted(asked))
+        newer = {u: s for u, s in seeds.items() if u in current and s is not current[u]}
+        if newer:
+            current |= newer
+        else:
+            views = {u: _view(store, d, intents[u], seeds) for u, d in marked.items()}
+            # A mark and the seed's word on it go together only if the mark still stood there afterwards.
+            again = load(list(marked))
+            if all(again[u] is d for u, d in marked.items()):
+                return current | views
+            current |= again
+    return current
+
+
+def _intent(document: DatasetDocument) -> metadata.Intent | KartosqlError | None:
+    try:
+        return metadata.intent_of(document)
+    except KartosqlError as e:
+        return e
+
+
+def _view(
+    store: Store, document: DatasetDocument, intent: metadata.Intent | KartosqlError | None, seeds: _Found
+) -> DatasetDocument | Failure:
+    if isinstance(intent, KartosqlError):
+        return intent
+    seed = seeds[intent.seed] if intent is not None and intent.kind != "primary" else None
+    if isinstance(seed, KartosqlError):
+        return seed
+    if intent is None or not isinstance(seed, DatasetDocument) or intent.tx not in metadata.unfinished_of(seed):
+        return Absent(document.key) if metadata.ABSENT in document.metadata else document
+    if intent.kind == "delete":
+        return Absent(document.key)
+    try:
+        data = store.read_metadata(str(intent.staged))
+        return parse_document(data, f"{document.uuid}{naming.METADATA_JSON}", document.uuid)
+    except KeyError:
+        return FormatError(
+            f"Dataset {document.uuid!r}: {intent.staged} is missing, in which a committed change waits",
+            code="missing-metadata",
+            hint="Another program may have cleaned up. Restore the file.",
+        )
+    except KartosqlError as e:
+        return e
+
+
+def rounds(what: Iterable[str]) -> Iterator[int]:
+    """Yield the numbers of attempts to read documents while nobody writes them; raises ``store-busy`` at last."""
+    for number in range(ATTEMPTS):
+        yield number
+        if number > 2:
+            time.sleep(random.uniform(0, min(0.001 * number, 0.05)))
+    raise StoreError(
+        f"The datasets {', '.join(sorted(what))} are written all the time",
+        code="store-busy",
+        hint="Try again; if that does not help, one of their documents is damaged.",
+    )
+
+
+def _pending_schemas(document: DatasetDocument) -> dict[str, pa.Schema | Failure]:
+    """Return by table the schemas that count instead of those in the store, or what is wrong with them."""
+    found: dict[str, pa.Schema | Failure] = {}
+    for table, data in metadata.pending_schemas(document).items():
+        try:
+            found[table] = read_schema(data, f"{document.key}: {metadata.SCHEMA} of {table}")
+        except KartosqlError as e:
+            found[table] = e
+    return found
+
+
+def is_between_transactions(rounds: Sequence[tuple[Mapping[str, object], object]]) -> bool:
+    """Return whether in three rounds no change of several datasets was seen, so the middle one is without a break."""
+    if len(rounds) < 3 or not rounds[0][1] == rounds[1][1] == rounds[2][1]:
+        return False
+    return all(d.is_proven for d in rounds[1][0].values() if isinstance(d, Dataset))
+
+
+def _transaction_of(found: object) -> tuple[str | None, tuple[str, ...]]:
+    """Return the last change of several datasets that a seed recorded, and datasets made by such changes."""
+    identity = found.metadata.get(metadata.IDENTITY) if isinstance(found, DatasetDocument) else None
+    if not isinstance(identity, dict):
+        return None, ()
+    created = identity.get("created")
+    return identity.get("transaction"), tuple(str(u) for u in created) if isinstance(created, list) else ()
+
+
+# -- the snapshot ------------------------------------------------------------------------------------
 
 
 class Snapshot:
@@ -36,7 +317,7 @@ class Snapshot:
         self._documents: dict[str, DatasetDocument | Failure] = {}
         self._datasets: dict[str, Dataset | Failure] = {}
         self._cubes: dict[str, CubeState] = {}
-        self._raw: resolve.Found = {}  # documents as they stand in the store
+        self._raw: _Found = {}  # documents as they stand in the store
         self._states: dict[str, object] = {}  # and what tells whether they still do
         self._settled: set[str] = set()
         self._warned: set[str] = set()
@@ -68,8 +349,15 @@ class Snapshot:
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of the datasets of a cube, broken ones too."""
-        uuids = {f"{prefix}{naming.CUBE_SEPARATOR}{n}": n for n in self.members.get(prefix, [])}
-        return sorted(uuids[u] for u, d in self.documents(uuids).items() if not isinstance(d, KeyError))
+        return sorted(n for n, d in self._documents_of(prefix).items() if not isinstance(d, KeyError))
+
+    def _uuids_of(self, prefix: str) -> dict[str, str]:
+        return {f"{prefix}{naming.CUBE_SEPARATOR}{n}": n for n in self.members.get(prefix, [])}
+
+    def _documents_of(self, prefix: str) -> dict[str, DatasetDocument | Failure]:
+        """Return the documents of a cube by the names of its datasets."""
+        names = self._uuids_of(prefix)
+        return {names[u]: d for u, d in self.documents(names).items()}
 
     # -- documents and datasets ------------------------------------------------------------
 
@@ -78,35 +366,27 @@ class Snapshot:
         uuids = list(uuids)
         wanted = [u for u in uuids if u not in self._documents]
         found = self._read(wanted)
-        if any(map(resolve.is_marked, found.values())):
-            found = resolve.resolved(self.store, found, self._read_again)
+        if any(map(_is_marked, found.values())):
+            found = _resolved(self.store, found, self._read_again)
         self._documents.update(found)
         return {u: self._documents[u] for u in uuids}
 
-    def _read(self, wanted: Sequence[str]) -> resolve.Found:
+    def _read(self, wanted: Sequence[str]) -> _Found:
         """Read documents as they stand in the store."""
         # What was used before is compared with what it was made of.
         self._states.update({u: self._state(u) for u in wanted if u not in self._documents})
-        read: resolve.Found = {}
+        read: _Found = {}
         choice = {u: list(self.keys.get(u, ())) for u in wanted}
-        while wanted:
-            given = [u for u in wanted if choice[u]]
-            results = dict(
-                zip(given, self._cache.load(self.store, [self._wanted(u, choice[u][0]) for u in given]), strict=True)
-            )
-            again = []
-            for uuid in wanted:
-                found = results.get(uuid, KeyError(uuid))
-                if isinstance(found, KeyError) and len(choice[uuid]) > 1:
-                    choice[uuid].pop(0)  # the JSON went away; the original then takes the msgpack
-                    again.append(uuid)
-                else:
-                    read[uuid] = found
-            wanted = again
+        while choice:
+            given = [self._wanted(u, keys.pop(0)) for u, keys in choice.items() if keys]
+            read |= {u: KeyError(u) for u in choice if u not in read}
+            read |= zip([w.uuid for w in given], self._cache.load(self.store, given), strict=True)
+            # Where the JSON went away, the original takes the msgpack.
+            choice = {u: keys for u, keys in choice.items() if keys and isinstance(read[u], KeyError)}
         self._raw.update({u: d for u, d in read.items() if u not in self._documents})
         return read
 
-    def _read_again(self, uuids: Sequence[str]) -> resolve.Found:
+    def _read_again(self, uuids: Sequence[str]) -> _Found:
         self._list_again(uuids)
         return self._read(uuids)
 
@@ -134,16 +414,16 @@ class Snapshot:
         Datasets of one cube are as they were at one moment.
         """
         uuids = list(uuids)
-        rounds: list[tuple[dict[str, Dataset | Failure], object]] = []
-        for number in resolve.rounds(uuids):
+        seen: list[tuple[dict[str, Dataset | Failure], object]] = []
+        for number in rounds(uuids):
             found = self._read_datasets(uuids)
             moved = self._moved(uuids)
             if not moved:
                 break
-            rounds = [*rounds[-2:], (found, [resolve.transaction_of(self._raw.get(u))[0] for u in uuids])]
-            if number > PATIENT_ROUNDS and resolve.is_between_transactions(rounds):
+            seen = [*seen[-2:], (found, [_transaction_of(self._raw.get(u))[0] for u in uuids])]
+            if number > PATIENT_ROUNDS and is_between_transactions(seen):
                 # Single datasets are written all the time, but no change of several of them came in between.
-                found = rounds[1][0]
+                found = seen[1][0]
                 self._documents.update({u: d.document for u, d in found.items() if isinstance(d, Dataset)})
                 self._datasets.update(found)
                 break
@@ -160,7 +440,8 @@ class Snapshot:
         watched = []
         for uuid in new:
             split = naming.split_member(uuid)
-            if (split and sizes[split[0]] > 1) or not resolve.is_proven(self._datasets[uuid]):
+            dataset = self._datasets[uuid]
+            if (split and sizes[split[0]] > 1) or (isinstance(dataset, Dataset) and not dataset.is_proven):
                 watched.append(uuid)
         if not watched:
             return ()
@@ -168,64 +449,52 @@ class Snapshot:
         states = {u: self._state(u) for u in watched}
         again = self._read([u for u in watched if states[u] is None or self._states[u] is None])
         same = all(again[u] is self._raw[u] if u in again else states[u] == self._states[u] for u in watched)
-        if same:
-            resolve.prove(self._datasets[u] for u in watched)
+        for uuid in watched if same else ():
+            _prove(self._datasets[uuid])
         return () if same else watched
 
     def _read_datasets(self, uuids: Sequence[str]) -> dict[str, Dataset | Failure]:
-        wanted = {u: d for u, d in self.documents(uuids).items() if u not in self._datasets}
-        wanted = {u: d for u, d in wanted.items() if not self._is_sealed(u, d)}
+        unsealed: list[tuple[DatasetDocument, Sequence[str]]] = []  # with their tables
         listed: dict[str, Listed] = {}
-        tables: dict[str, Sequence[str]] = {}
-        for uuid, document in wanted.items():
-            if isinstance(document, DatasetDocument):
-                tables[uuid] = document.tables or (naming.DEFAULT_TABLE,)
+        for uuid, document in self.documents([u for u in uuids if u not in self._datasets]).items():
+            if not isinstance(document, DatasetDocument):
+                self._datasets[uuid] = document
+            elif (sealed := self._sealed_schemas(document)) is not None:
+                found = self._datasets[uuid] = self._dataset(document, sealed, None)
+                _prove(found)  # both come from one document
+            else:
+                tables: Sequence[str] = document.tables or (naming.DEFAULT_TABLE,)
                 if document.labels is None:
                     below = list(self.store.list_below(f"{uuid}/"))
                     listed[uuid] = self._cache.listing(uuid, group_listed(uuid, below))
-                    tables[uuid] = _tables_by_schema(below) or tables[uuid]
-            else:
-                self._datasets[uuid] = document
-        schemas = self._schemas({(u, t) for u, names in tables.items() for t in names})
-        for uuid, names in tables.items():
-            document = wanted[uuid]
-            assert isinstance(document, DatasetDocument)
-            found = {t: schemas[uuid, t] for t in names}
-            if resolve.SCHEMA in document.metadata:
-                found |= resolve.schemas_of(document)
-            if not document.tables and isinstance(found.get(naming.DEFAULT_TABLE), KeyError):
+                    tables = _tables_by_schema(below) or tables
+                unsealed.append((document, tables))
+        schemas = self._schemas([(d.uuid, t) for d, tables in unsealed for t in tables])
+        for document, tables in unsealed:
+            known = {t: schemas[document.uuid, t] for t in tables}
+            if metadata.SCHEMA in document.metadata:
+                known |= _pending_schemas(document)
+            if not document.tables and isinstance(known.get(naming.DEFAULT_TABLE), KeyError):
                 # Emptied, and its table has another name: only a listing can tell which.
-                others = _tables_by_schema(list(self.store.list_below(f"{uuid}/")))
-                found = self._schemas_of(uuid, others) or found
-            self._datasets[uuid] = self._dataset(document, found, listed.get(uuid))
+                others = _tables_by_schema(list(self.store.list_below(f"{document.uuid}/")))
+                known = {t: s for (_, t), s in self._schemas([(document.uuid, t) for t in others]).items()} or known
+            self._datasets[document.uuid] = self._dataset(document, known, listed.get(document.uuid))
         return {u: self._datasets[u] for u in uuids}
 
-    def _is_sealed(self, uuid: str, document: DatasetDocument | Failure) -> bool:
-        """Make a dataset from its document alone, if that tells the schemas; return whether it did."""
-        if not isinstance(document, DatasetDocument):
-            return False
+    def _sealed_schemas(self, document: DatasetDocument) -> Mapping[str, pa.Schema] | None:
+        """Return the schemas that a document itself tells, None if it does not."""
         try:
-            schemas = document.sealed_schemas
+            return document.sealed_schemas
         except FormatError as e:
-            if uuid not in self._warned:
-                self._warned.add(uuid)
+            if document.uuid not in self._warned:
+                self._warned.add(document.uuid)
                 warnings.warn(f"{e.message}. The schema is read from its file.", KartosqlWarning, stacklevel=6)
-            return False
-        if schemas is None:
-            return False
-        found = self._datasets[uuid] = self._dataset(document, schemas, None)
-        resolve.prove([found])  # both come from one document
-        return True
+            return None
 
-    def _schemas_of(self, uuid: str, tables: Sequence[str]) -> dict[str, pa.Schema | Failure]:
-        found = self._schemas({(uuid, t) for t in tables})
-        return {t: found[uuid, t] for t in tables}
-
-    def _schemas(self, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], pa.Schema | Failure]:
-        order = sorted(wanted)
-        keys = [naming.schema_key(uuid, table) for uuid, table in order]
-        found = [Wanted(u, key, partial(read_schema, key=key)) for (u, _), key in zip(order, keys, strict=True)]
-        return dict(zip(order, self._cache.load(self.store, found), strict=True))
+    def _schemas(self, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], pa.Schema | Failure]:
+        keys = [naming.schema_key(uuid, table) for uuid, table in tables]
+        wanted = [Wanted(u, key, partial(read_schema, key=key)) for (u, _), key in zip(tables, keys, strict=True)]
+        return dict(zip(tables, self._cache.load(self.store, wanted), strict=True))
 
     def _dataset(
         self, document: DatasetDocument, schemas: Mapping[str, pa.Schema | Failure], listed: Listed | None
@@ -236,12 +505,13 @@ class Snapshot:
                 return schema
             good[table] = schema
         parts = [document, *good.values(), listed]
-        return self._cache.dataset(document.uuid, parts, lambda: Dataset(document, good, listed, self.store))
+        name = f"dataset {document.uuid}"
+        return self._cache.made(name, document.uuid, parts, lambda: Dataset(document, good, listed, self.store))
 
     def dataset(self, uuid: str) -> Dataset:
         """Return one dataset; raises ``unknown-table``, ``missing-metadata`` or what is wrong with it."""
         found = self.datasets([uuid])[uuid]
-        if isinstance(found, resolve.Absent):
+        if isinstance(found, Absent):
             raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
         if isinstance(found, KeyError):
             raise missing_metadata(uuid, found)
@@ -258,13 +528,11 @@ class Snapshot:
         original does; invalid ones are errors. Raises ``invalid-cube`` and ``missing-metadata``.
         """
         if prefix not in self._cubes:
-            names, datasets = self._members(prefix)
             good: dict[str, Dataset] = {}
-            for name in names:
-                found = datasets[f"{prefix}{naming.CUBE_SEPARATOR}{name}"]
+            for name, found in self._members(prefix).items():
                 if isinstance(found, Dataset):
                     good[name] = found
-                elif isinstance(found, resolve.Absent):
+                elif isinstance(found, Absent):
                     continue
                 elif isinstance(found, KeyError):
                     warnings.warn(
@@ -275,29 +543,28 @@ class Snapshot:
                 else:
                     raise found
             uuid = next(iter(good.values())).uuid if good else ""
-            self._cubes[prefix] = self._cache.cube(prefix, uuid, list(good.values()), lambda: _state(prefix, good))
+            parts = list(good.values())
+            self._cubes[prefix] = self._cache.made(f"cube {prefix}", uuid, parts, lambda: _state(prefix, good))
         return self._cubes[prefix]
 
-    def _members(self, prefix: str) -> tuple[list[str], dict[str, Dataset | Failure]]:
-        """Return the names of a cube's datasets, and the datasets by uuid."""
-        names = self.members.get(prefix, [])
-        datasets = self.datasets([f"{prefix}{naming.CUBE_SEPARATOR}{n}" for n in names])
-        made = {u for uuid in datasets for u in resolve.transaction_of(self._raw.get(uuid))[1]}
+    def _members(self, prefix: str) -> dict[str, Dataset | Failure]:
+        names = self._uuids_of(prefix)
+        datasets = self.datasets(names)
+        made = {u for uuid in datasets for u in _transaction_of(self._raw.get(uuid))[1]}
         if not made.issubset(self.keys):
             # The seed knows of datasets that were made after the listing, or have gone since.
             self._list_again(list(made))
-            if self.members.get(prefix, []) != names:
+            if self._uuids_of(prefix) != names:
                 self._settled.clear()
                 return self._members(prefix)
-        return names, datasets
+        return {names[u]: d for u, d in datasets.items()}
 
     def cubes(self) -> dict[str, Cube]:
         """Return every cube of the store by prefix; broken ones are left out with a warning."""
-        members = self.members
-        documents = self.documents([f"{p}++{n}" for p, names in members.items() for n in names])
+        self.documents(u for prefix in self.members for u in self._uuids_of(prefix))  # all of them at once
         cubes: dict[str, Cube] = {}
-        for prefix, names in sorted(members.items()):
-            found = {n: documents[f"{prefix}++{n}"] for n in names}
+        for prefix in sorted(self.members):
+            found = self._documents_of(prefix)
             good = {n: d for n, d in found.items() if isinstance(d, DatasetDocument)}
             for name, problem in found.items():
                 if not isinstance(problem, (DatasetDocument, KeyError)):
@@ -313,11 +580,17 @@ class Snapshot:
 
     def is_cube(self, prefix: str) -> bool:
         """Return whether one of the datasets ``prefix++*`` is marked as seed."""
-        names = self.members.get(prefix, [])
-        found = self.documents([f"{prefix}++{n}" for n in names]).values()
-        return any(isinstance(d, DatasetDocument) and is_seed(d.metadata) for d in found) or any(
-            isinstance(d, (FormatError, StoreError)) for d in found
+        found = self._documents_of(prefix).values()
+        return any(
+            is_seed(d.metadata) if isinstance(d, DatasetDocument) else isinstance(d, (FormatError, StoreError))
+            for d in found
         )
+
+
+def _prove(dataset: Dataset | Failure) -> None:
+    """Note that nobody wrote the document of a dataset while its schemas were read."""
+    if isinstance(dataset, Dataset):
+        vars(dataset)["is_proven"] = True
 
 
 def _stamp(store: Store, key: str) -> Stamp | None:

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, LimitError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, LimitError, reraise
 from kartosql.formats.odf import hashes, times
 from kartosql.formats.odf.blocks import Block, Event, read_block
 from kartosql.formats.odf.data_schema import event_schema

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.failures import reraise
+from kartosql.errors import reraise
 from kartosql.formats.odf.blocks import DAMAGED, MAX_DEPTH, Event, invalid_schema
 
 _PREFIX = 8  # of a message: a marker and the length

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.failures import reraise
+from kartosql.errors import reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.domain import MAX_DIGITS, Bounds, ColumnType, OddCells, Values, bounds_of, keys_of
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError
-from kartosql.failures import reraise
+from kartosql.errors import KartosqlError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import FilterBuilder, Shape, cell_of, filters_of, prepared
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, UsageError
-from kartosql.failures import reraise
+from kartosql.errors import FormatError, UsageError, reraise
 from kartosql.formats.xskipper.domain import (
     Bounds,
     ColumnType,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.partitions import parse_partitions
+from kartosql.formats.kartothek.dataset import parse_partitions
 from kartosql.store import Store
 from kartosql.write.files import WriteOptions, WriteProgress, Written, write_rows
 from kartosql.write.inputs import Rows, invalid_data, open_rows, storage_schema, without_index

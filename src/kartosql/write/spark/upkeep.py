@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.schema import normalise
+from kartosql.formats.kartothek.metadata import normalise
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.scans import DataFile, partition_values
 from kartosql.formats.xskipper.writer import Layout as FileLayout

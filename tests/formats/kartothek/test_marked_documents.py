@@ -9,7 +9,7 @@ import pytest
 
 from builders import SEED_FLAGS, document, read_document, schema_bytes, write_cube, write_dataset, write_document
 from kartosql.errors import FormatError
-from kartosql.formats.kartothek import resolve
+from kartosql.formats.kartothek import metadata, snapshot
 from kartosql.formats.kartothek.snapshot import Snapshot
 
 OLD = {"p": pa.int64(), "x": pa.int64()}
@@ -174,7 +174,7 @@ def test_document_and_schema_are_of_one_state(store, monkeypatch, suffix):
 def test_a_schema_that_the_commit_knew_needs_no_second_look(store):
     write_dataset(store, "d", OLD, partition_keys=["p"])
     schema = Snapshot(store).dataset("d").schemas["table"]
-    _mark(store, "d", commit={"schemas": {"table": resolve.fingerprint(schema)}})
+    _mark(store, "d", commit={"schemas": {"table": metadata.fingerprint(schema)}})
     before = len(store.counter.keys)
     Snapshot(store).dataset("d")
     assert len(store.counter.keys) - before == 2
@@ -217,6 +217,6 @@ def test_a_dataset_that_a_change_made_after_the_listing_is_found(store):
 
 def test_three_rounds_without_a_change_of_several_datasets_bound_the_middle_one():
     rounds = [({}, ["t1"]), ({}, ["t1"]), ({}, ["t1"])]
-    assert resolve.is_between_transactions(rounds)
-    assert not resolve.is_between_transactions(rounds[:2])
-    assert not resolve.is_between_transactions([*rounds[:2], ({}, ["t2"])])
+    assert snapshot.is_between_transactions(rounds)
+    assert not snapshot.is_between_transactions(rounds[:2])
+    assert not snapshot.is_between_transactions([*rounds[:2], ({}, ["t2"])])
