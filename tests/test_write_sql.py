@@ -520,7 +520,8 @@ class Calls:
         self.made: list[Any] = []
         for call, answer in answers.items():
             monkeypatch.setattr(upkeep, call, self._noted(call, answer))
-        monkeypatch.setattr(con._session, "operation_at", lambda target, name: target)
+        begin = con._session.operation
+        monkeypatch.setattr(con._session, "operation", lambda name, target=None: target or begin(name))
 
     def _noted(self, call: str, answer: Any) -> Any:
         def made(*given: Any, **named: Any) -> Any:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Union
 
 from kartosql.engines.duckdb.instance import check_setting
 from kartosql.errors import UsageError, text_of
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from kartosql.write.removal import Removal
 
 Report = dict[str, dict[str, Any]]
-PartitionOn = Mapping[str, str | Iterable[str]]
+Names = str | Iterable[str]  # one or several
+PartitionOn = Mapping[str, Names]
+Target = str | os.PathLike[str] | Store
+CopyTarget = Union[Target, "Connection"]
 
 
 def connect(
@@ -183,11 +186,11 @@ class Connection:
     def query_cube(
         self,
         cube: Cube | str,
-        dimension_columns: str | Iterable[str] | None = None,
-        partition_by: str | Iterable[str] | None = None,
-        payload_columns: str | Iterable[str] | None = None,
+        dimension_columns: Names | None = None,
+        partition_by: Names | None = None,
+        payload_columns: Names | None = None,
         conditions: Any = None,
-        datasets: str | Iterable[str] | None = None,
+        datasets: Names | None = None,
     ) -> Query | list[Query]:
         """Query a cube as kartothek's ``query_cube`` does, with the same arguments.
 
@@ -211,7 +214,7 @@ class Connection:
 
         return conditions_of(self._session, sql, parameters)
 
-    def coverage(self, table: Cube | str, by: str | Iterable[str] = ()) -> Coverage:
+    def coverage(self, table: Cube | str, by: Names = ()) -> Coverage:
         """Return which cells of a cube its datasets hold, by one or two columns of the seed.
 
         Without ``by`` the first two partition columns are taken. The key columns of all files
@@ -342,7 +345,7 @@ class Connection:
         data: Any,
         *,
         remove_conditions: Any = None,
-        datasets: str | Iterable[str] | None = None,
+        datasets: Names | None = None,
         metadata: Mapping[str, Mapping[str, Any]] | None = None,
         progress: Tell | None = None,
         rows_per_file: int | None = None,
@@ -360,9 +363,7 @@ class Connection:
         removal = None if remove_conditions is None else self._removal(operation, cube, remove_conditions)
         return update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
 
-    def remove_partitions(
-        self, cube: Cube | str, conditions: Any, datasets: str | Iterable[str] | None = None
-    ) -> Report:
+    def remove_partitions(self, cube: Cube | str, conditions: Any, datasets: Names | None = None) -> Report:
         """Remove the partitions of a cube for whose values all conditions hold, and tell how many per dataset.
 
         ``conditions`` are as for ``query_cube``, over partition columns of the cube; without any everything is removed.
@@ -375,7 +376,7 @@ class Connection:
         operation = self._session.operation("remove_partitions")
         return remove_partitions(operation, cube, self._removal(operation, cube, conditions), datasets)
 
-    def delete_cube(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> Report:
+    def delete_cube(self, cube: Cube | str, datasets: Names | None = None) -> Report:
         """Delete datasets of a cube, by default all of them, and tell how many files per dataset.
 
         Raises ``unknown-table`` and ``unknown-dataset``.
@@ -398,8 +399,8 @@ class Connection:
         data: Any,
         *,
         table: str = "table",
-        partition_on: str | Iterable[str] = (),
-        index_columns: str | Iterable[str] = (),
+        partition_on: Names = (),
+        index_columns: Names = (),
         metadata: Mapping[str, Any] | None = None,
         overwrite: bool = False,
         format: str = "json",  # noqa: A002
@@ -497,7 +498,7 @@ class Connection:
 
         return delete_dataset(self._session.operation("delete_dataset"), uuid)
 
-    def create_index(self, table: str, columns: str | Iterable[str], *, spark: Any = None) -> dict[str, Any]:
+    def create_index(self, table: str, columns: Names, *, spark: Any = None) -> dict[str, Any]:
         """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
 
         NULLs are in no index; a KartosqlWarning tells where the originals would then refuse to append to a cube. With a
@@ -508,7 +509,7 @@ class Connection:
 
         return create_index(self._session.operation("create_index", spark=spark), table, columns)
 
-    def drop_index(self, table: str, columns: str | Iterable[str]) -> dict[str, Any]:
+    def drop_index(self, table: str, columns: Names) -> dict[str, Any]:
         """Drop inverted indices of a dataset; raises ``unknown-table``, ``not-indexed`` and ``invalid-cube``.
 
         The indices of the seed's dimension columns belong to a cube and stay.
@@ -538,7 +539,7 @@ class Connection:
     def compact(
         self,
         cube: Cube | str,
-        datasets: str | Iterable[str] | None = None,
+        datasets: Names | None = None,
         *,
         target_bytes: int = 128_000_000,
         min_files: int = 2,
@@ -562,7 +563,7 @@ class Connection:
     def copy_cube(
         self,
         cube: Cube | str,
-        target: str | os.PathLike[str] | Store | Connection,
+        target: CopyTarget,
         *,
         name: str | None = None,
         datasets: Iterable[str] | Mapping[str, str] | None = None,
@@ -586,13 +587,7 @@ class Connection:
         return copy_cube(self._session.snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
 
     def copy_dataset(
-        self,
-        dataset: str,
-        target: str | os.PathLike[str] | Store | Connection,
-        *,
-        name: str | None = None,
-        overwrite: bool = False,
-        spark: Any = None,
+        self, dataset: str, target: CopyTarget, *, name: str | None = None, overwrite: bool = False, spark: Any = None
     ) -> dict[str, Any]:
         """Copy a dataset to another store, or under another name, and tell what was written.
 
@@ -604,7 +599,7 @@ class Connection:
         operation = self._session.operation("copy_dataset", target=_where(target), spark=spark)
         return copy_dataset(self._session.snapshot(), dataset, operation, name=name, overwrite=overwrite)
 
-    def collect_stats(self, cube: Cube | str, datasets: str | Iterable[str] | None = None) -> dict[str, dict[str, int]]:
+    def collect_stats(self, cube: Cube | str, datasets: Names | None = None) -> dict[str, dict[str, int]]:
         """Return ``blobsize`` in bytes, ``files``, ``partitions`` and physical ``rows`` of a cube's datasets.
 
         Rows that were overwritten are counted, as they still stand in the files. Raises
@@ -627,10 +622,10 @@ class Connection:
         self,
         table: str,
         *,
-        minmax: str | Iterable[str] = (),
-        valuelist: str | Iterable[str] = (),
-        bloomfilter: str | Iterable[str] | Mapping[str, Mapping[str, Any]] = (),
-        regexvaluelist: Mapping[str, str | Iterable[str]] = MappingProxyType({}),
+        minmax: Names = (),
+        valuelist: Names = (),
+        bloomfilter: Names | Mapping[str, Mapping[str, Any]] = (),
+        regexvaluelist: Mapping[str, Names] = MappingProxyType({}),
         spark: Any = None,
     ) -> dict[str, Any]:
         """Make skipping indexes of a table: bounds, lists of values, or Bloom filters of columns for each file.
@@ -704,7 +699,7 @@ class Connection:
 
         return upkeep.record_schema(self._session, table)
 
-    def export_schema_history(self, table: str, target: str | os.PathLike[str] | Store) -> dict[str, Any]:
+    def export_schema_history(self, table: str, target: Target) -> dict[str, Any]:
         """Write the schema history of a dataset as a chain that other tools of Open Data Fabric read.
 
         ``target`` is a folder or the URL of one, which is made if need be and has to be empty. Returns
@@ -716,12 +711,7 @@ class Connection:
         return upkeep.export_history(self._session, table, target)
 
     def export_odf(
-        self,
-        data: Any,
-        target: str | os.PathLike[str] | Store,
-        *,
-        primary_key: str | Iterable[str] = (),
-        event_time: str | None = None,
+        self, data: Any, target: Target, *, primary_key: Names = (), event_time: str | None = None
     ) -> dict[str, Any]:
         """Write rows as a new root dataset of Open Data Fabric, and return its ``id``, ``head``, ``rows``, ``bytes``.
 

@@ -33,6 +33,7 @@ from kartosql.tables.names import Tables, quote_identifier
 from kartosql.tables.table import Table
 
 _TABLE = "cube"
+_Columns = tuple[str, ...]
 
 
 _Names = str | Iterable[str] | None
@@ -64,7 +65,7 @@ def query_cube(
         payload = tuple(source.columns)
     columns = sorted({*dimensions, *state.cube.partition_columns, *groups, *payload})
     _check_projection(state, source, dimensions, {*columns, *(c.column for c in parsed)})
-    text, parameters = _sql(state, source, columns, dimensions, groups, parsed)
+    text, parameters = _sql(state, columns, dimensions, groups, parsed)
     statement = parse(text)
     assert isinstance(statement, Select)
     # The order of the rows is by code point, whatever collation the session has.
@@ -76,7 +77,7 @@ def query_cube(
     return results if groups else results[0]
 
 
-def _names(value: _Names | bytes, what: str) -> tuple[str, ...] | None:
+def _names(value: _Names | bytes, what: str) -> _Columns | None:
     if value is None:
         return None
     if not isinstance(value, Iterable):
@@ -112,7 +113,7 @@ def _state(snapshot: Snapshot, cube: Cube | str) -> CubeState:
     return cube_state(cube, good)
 
 
-def _restrict(state: CubeState, datasets: tuple[str, ...] | None) -> CubeState:
+def _restrict(state: CubeState, datasets: _Columns | None) -> CubeState:
     if datasets is None:
         return state
     missing = sorted(set(datasets) - set(state.members))
@@ -124,11 +125,7 @@ def _restrict(state: CubeState, datasets: tuple[str, ...] | None) -> CubeState:
 
 
 def _check_names(
-    state: CubeState,
-    source: Table,
-    dimensions: tuple[str, ...],
-    groups: tuple[str, ...],
-    payload: tuple[str, ...] | None,
+    state: CubeState, source: Table, dimensions: _Columns, groups: _Columns, payload: _Columns | None
 ) -> None:
     if not dimensions:
         raise UsageError("Dimension columns cannot be empty.")
@@ -153,7 +150,7 @@ def _can_group(state: CubeState, source: Table, column: str) -> bool:
     return any(column in t.indices for t in tables) and not pa.types.is_date(source.columns[column])
 
 
-def _check_projection(state: CubeState, source: Table, dimensions: tuple[str, ...], needed: Iterable[str]) -> None:
+def _check_projection(state: CubeState, source: Table, dimensions: _Columns, needed: Iterable[str]) -> None:
     """Refuse columns of datasets whose cells are not determined by the dimensions asked for."""
     shared = {*state.cube.dimension_columns, *state.cube.partition_columns}
     for column in sorted(needed):
@@ -168,12 +165,7 @@ def _check_projection(state: CubeState, source: Table, dimensions: tuple[str, ..
 
 
 def _sql(
-    state: CubeState,
-    source: Table,
-    columns: list[str],
-    dimensions: tuple[str, ...],
-    groups: tuple[str, ...],
-    conditions: list[Condition],
+    state: CubeState, columns: list[str], dimensions: _Columns, groups: _Columns, conditions: list[Condition]
 ) -> tuple[str, Mapping[str, Any]]:
     where, parameters = to_sql(conditions, quote_identifier)
     parts = [where, *(f"{quote_identifier(g)} IS NOT NULL" for g in groups)]
@@ -183,15 +175,13 @@ def _sql(
     # Of a dimension that is projected away the original shows some value of the cells that become one.
     quoted = {c: quote_identifier(c) for c in columns}
     items = [f"max({q}) AS {q}" if c in dropped else q for c, q in quoted.items()]
-    text = f"SELECT {', '.join(items)} FROM {_TABLE}"
-    if predicate:
-        text += f" WHERE {predicate}"
+    text = f"SELECT {', '.join(items)} FROM {_TABLE}" + (f" WHERE {predicate}" if predicate else "")
     if dropped:
         text += f" GROUP BY {', '.join(q for c, q in quoted.items() if c not in dropped)}"
     return f"{text} ORDER BY {', '.join(map(quote_identifier, order))}", parameters
 
 
-def _split(table: pa.Table, groups: tuple[str, ...]) -> list[pa.Table]:
+def _split(table: pa.Table, groups: _Columns) -> list[pa.Table]:
     """Cut a table that is sorted by ``groups`` where their values change."""
     import pyarrow.compute as pc  # not at the top: it takes longer to import than a small query to run
 
