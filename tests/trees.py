@@ -8,11 +8,12 @@ from typing import Any
 from sqlglot import exp
 
 from kartosql.errors import SqlError
+from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.names import Bound, Source, Walked
 from kartosql.plan.reader import ConditionReader
-from kartosql.plan.table_refs import Bound, Source
 from kartosql.predicate.tree import UNKNOWN, Predicate, said
-from kartosql.sql import parse
+from kartosql.sql import Select, parse
 from kartosql.sql.tree import placeholders
 
 
@@ -22,11 +23,12 @@ def tree_of(evaluator: Evaluator, predicate: str, parameters: Mapping[str, Any] 
         statement = parse(f"SELECT * FROM t WHERE {predicate}")
     except SqlError:
         return UNKNOWN
-    tree = getattr(statement, "tree", None)
-    if tree is None:
+    if not isinstance(statement, Select) or statement.tree is None:
         return UNKNOWN
+    tree = statement.tree
     where, source = tree.args["where"].this, Source("t", {}, id=0)
     bound = {id(node): Bound(source, node.name) for node in where.find_all(exp.Column)}
     places = {span: name for name, span in placeholders(tree) if name is not None and span is not None}
-    reader = ConditionReader(statement.text, bound, {}, places, parameters or {}, evaluator, lambda _: None)
+    query = BoundQuery(statement, statement.text, (), Walked(bound=bound), parameters or {}, places, ())
+    reader = ConditionReader(query, evaluator, lambda _: None)
     return said(reader.read(where)) if reader.agrees(where) else UNKNOWN

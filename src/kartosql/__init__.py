@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kartosql.errors import KartosqlError as KartosqlError
     from kartosql.errors import KartosqlWarning as KartosqlWarning
     from kartosql.formats.kartothek.cube import Cube as Cube
-    from kartosql.plan.report import ScanReport as ScanReport
+    from kartosql.plan.scan import ScanReport as ScanReport
     from kartosql.result import Query as Query
 
 # Importing the package is cheap: names are loaded from their modules when they are first used.
@@ -27,7 +27,7 @@ _MODULES = {
     "connection": ("Connection", "connect"),
     "errors": ("KartosqlError", "KartosqlWarning"),
     "formats.kartothek.cube": ("Cube",),
-    "plan.report": ("ScanReport",),
+    "plan.scan": ("ScanReport",),
     "result": ("Query",),
 }
 _HOMES = {name: f"kartosql.{module}" for module, names in _MODULES.items() for name in names}

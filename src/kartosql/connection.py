@@ -13,7 +13,7 @@ from kartosql.engines.duckdb.instance import check_setting
 from kartosql.errors import UsageError, text_of
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.bind import Parameters
-from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import ScanReport
 from kartosql.result import Query
 from kartosql.session import Repartition, Request, Session
 from kartosql.settings import Settings

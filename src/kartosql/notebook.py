@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from kartosql.connection import Connection, connect_as_owner
 from kartosql.errors import KartosqlError, UsageError
-from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import ScanReport
 from kartosql.result import Query
 from kartosql.sql import Select, parse, split_statements
 from kartosql.sql.tree import placeholders

@@ -27,11 +27,9 @@ from kartosql.errors import (
 )
 from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
 from kartosql.plan.cache import PlanCache
-from kartosql.plan.limit_pushdown import counted
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
-from kartosql.plan.report import ScanReport
-from kartosql.plan.scan import Scan
+from kartosql.plan.scan import Scan, ScanReport
 from kartosql.result import Progress, Query
 from kartosql.settings import Settings, machine_memory
 from kartosql.sql.statements import Select
@@ -241,7 +239,7 @@ class Execution:
                 statement = self._start(report.engine, report, statement)
             self._statement = self._running = statement
             # Spark does not read metadata in place of rows.
-            run = counted(bound, report.scan) if report.engine == "duckdb" else bound
+            run = bound.counted(report.scan.counts) if report.engine == "duckdb" else bound
             statement.prepare(run, report.scan)
             self._prepared = time.perf_counter()
             schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)

@@ -20,16 +20,14 @@ from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
 from kartosql.plan.bind import Parameters, bind
-from kartosql.plan.prune import reader_of
-from kartosql.predicate.tree import Comparison, Constant, Group, In, Opaque, Predicate
+from kartosql.plan.reader import ConditionReader
+from kartosql.predicate.tree import Comparison, Constant, Group, In, Opaque, Predicate, Value, as_type
 from kartosql.predicate.tree import Condition as Planned
-from kartosql.predicate.values import Value, as_type
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Session
 from kartosql.sql import Select, parse
-from kartosql.tables.kartothek import cube_table
-from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.names import Tables, cube_table, quote_identifier
 from kartosql.tables.table import Table
 
 _TABLE = "cube"
@@ -221,7 +219,7 @@ def conditions_of(session: Session, sql: str, parameters: Parameters) -> Conjunc
     if found is None:
         return Conjunction(())
     with runtime.planner(session.settings, FileAccess(runtime.store)) as planner, planner.errors(statement.text):
-        reader = reader_of(bound, planner.evaluator)
+        reader = ConditionReader(bound, planner.evaluator)
         if not reader.agrees(found.this):
             raise _no_condition("this WHERE, which the parsers read differently")
         read = reader.read(found.this)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kartosql.errors import UsageError, quoted
 from kartosql.formats.arrays import array_of
-from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import ScanReport
 from kartosql.stopping import translates_errors
 from kartosql.text import markup
 from kartosql.text.escape import escaped

@@ -17,7 +17,7 @@ from kartosql.plan.cache import PlanCache
 from kartosql.query import SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select, parse
-from kartosql.sql.shapes import ParsedTexts
+from kartosql.sql.parse import ParsedTexts
 from kartosql.store import Mounts, Store
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table

@@ -19,7 +19,7 @@ import kartosql
 import kartosql.spark
 from codes import error_codes
 from kartosql.cli.options import command_parser
-from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import ScanReport
 from kartosql.result import ReportQuery
 from kartosql.settings import SETTINGS
 

@@ -19,8 +19,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.parquet import reader
-from kartosql.predicate.tree import Comparison
-from kartosql.predicate.values import Value
+from kartosql.predicate.tree import Comparison, Value
 from kartosql.store import Store
 
 SEVEN = Comparison(("x",), "=", Value("integer", 7))

@@ -150,7 +150,7 @@ def test_advice_tells_what_was_asked_in_vain_and_still_finds_what_would_help(ask
 
 
 def test_a_large_plan_notes_what_steps_left_only_if_it_is_asked_for(con, monkeypatch):
-    monkeypatch.setattr("kartosql.plan.join_pruning.FEW_FILES", 0)
+    monkeypatch.setattr("kartosql.plan.prune.FEW_FILES", 0)
     query = con.sql("SELECT v1 FROM c WHERE p = 3")
     query.rows()
     assert query.explain().to_dict()["scans"][0]["datasets"][0]["bytes_after_steps"] == [None]

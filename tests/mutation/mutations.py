@@ -23,10 +23,10 @@ class Mutation:
     survives: str = ""
 
 
-JOINS, PUSHDOWN, EXTRACT = "plan/joins.py", "plan/predicate_pushdown.py", "plan/extract.py"
-PRUNE, EVALUATE, OVERLAYS = "plan/prune.py", "plan/evaluate.py", "plan/overlays.py"
-COLUMNS, READER, TREE = "plan/columns.py", "plan/reader.py", "predicate/tree.py"
-DYNAMIC_FILTERS, JOIN_PRUNING, ENGINE = "plan/dynamic_filters.py", "plan/join_pruning.py", "engines/duckdb/"
+EXTRACT = "plan/extract.py"
+PRUNE, OVERLAYS = "plan/prune.py", "plan/overlays.py"
+READER, TREE = "plan/reader.py", "predicate/tree.py"
+DYNAMIC_FILTERS, ENGINE = "plan/dynamic_filters.py", "engines/duckdb/"
 LIMITS = "plan/limit_pushdown.py"
 LOOKUPS, SORTED_INDEX, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
 FROM_SQL = "predicate/from_sql.py"
@@ -34,38 +34,38 @@ BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
 
 MUTATIONS = [
     # -- joins
-    Mutation("left join's right side is not filled with NULL", JOINS, 'if side in ("LEFT", "FULL"):', 'if side in ("FULL",):', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_using_case]"),
-    Mutation("right join's left side is not filled with NULL", JOINS, '''            if side in ("RIGHT", "FULL"):
+    Mutation("left join's right side is not filled with NULL", EXTRACT, 'if side in ("LEFT", "FULL"):', 'if side in ("FULL",):', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_using_case]"),
+    Mutation("right join's left side is not filled with NULL", EXTRACT, '''            if side in ("RIGHT", "FULL"):
                 found.update''', '''            if side in ("FULL",):
                 found.update''', by="tests/plan/test_extract.py::test_statements"),
-    Mutation("full join's right side is not filled with NULL", JOINS, 'if side in ("LEFT", "FULL"):', 'if side in ("LEFT",):', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
-    Mutation("every conjunct rejects NULL", EVALUATE, "return is_evaluable(left) and not evaluator", "return True or not evaluator", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_partition_is_null]"),
-    Mutation("ON of left join prunes the left side", JOINS, '''        if side in ("LEFT", "ANTI"):
+    Mutation("full join's right side is not filled with NULL", EXTRACT, 'if side in ("LEFT", "FULL"):', 'if side in ("LEFT",):', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("every conjunct rejects NULL", EXTRACT, "return is_evaluable(left) and not evaluator", "return True or not evaluator", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_partition_is_null]"),
+    Mutation("ON of left join prunes the left side", EXTRACT, '''        if side in ("LEFT", "ANTI"):
             return is_right''', '''        if side in ("ANTI",):
             return is_right''', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_on_left]"),
-    Mutation("ON of anti join prunes the left side", JOINS, '''        if side in ("LEFT", "ANTI"):
+    Mutation("ON of anti join prunes the left side", EXTRACT, '''        if side in ("LEFT", "ANTI"):
             return is_right''', '''        if side in ("LEFT",):
             return is_right''', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[anti_on]"),
-    Mutation("ON of right join prunes the right side", JOINS, "return not is_right and at not in", "return at not in", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[right_on]"),
-    Mutation("ON of full join prunes", JOINS, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("ASOF", "POSITIONAL") or', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[full_on_left]"),
-    Mutation("ON of asof join prunes", JOINS, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("FULL", "POSITIONAL") or', by="tests/plan/test_extract.py::test_statements"),
-    Mutation("WHERE prunes an asof join's right side", JOINS, 'not in ("SEMI", "ANTI", "ASOF", "POSITIONAL")', 'not in ("SEMI", "ANTI", "POSITIONAL")', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[asof_idx]"),
-    Mutation("ON prunes what an earlier join fills with NULL", JOINS, "return is_right or (at not in self.nullable(join) and self._is_seen(at))", "return is_right or self._is_seen(at)", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
-    Mutation("ON holds though a later join undoes it", JOINS, '''        return not any(self.sides[i] in ("RIGHT", "FULL")''', '''        return not any(self.sides[i] in ()''', by="tests/plan/test_extract.py::test_statements"),
-    Mutation("ON of left join holds for all rows", JOINS, 'if self.sides[i] in ("INNER", "SEMI") for c', 'if self.sides[i] in ("INNER", "SEMI", "LEFT") for c', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_on_left]"),
-    Mutation("a full join is made inner by one side", JOINS, '("FULL", True, False): "LEFT"', '("FULL", True, False): "INNER"', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
-    Mutation("a left join is made inner by its left side", JOINS, '("LEFT", False, True): "INNER",', '("LEFT", False, True): "INNER",\n    ("LEFT", True, False): "INNER",', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
-    Mutation("positional joins are pruned", EXTRACT, "if is_positional(scope.sources):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[positional]"),
+    Mutation("ON of right join prunes the right side", EXTRACT, "return not is_right and at not in", "return at not in", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[right_on]"),
+    Mutation("ON of full join prunes", EXTRACT, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("ASOF", "POSITIONAL") or', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[full_on_left]"),
+    Mutation("ON of asof join prunes", EXTRACT, 'if side in ("FULL", "ASOF", "POSITIONAL") or', 'if side in ("FULL", "POSITIONAL") or', by="tests/plan/test_extract.py::test_statements"),
+    Mutation("WHERE prunes an asof join's right side", EXTRACT, 'not in ("SEMI", "ANTI", "ASOF", "POSITIONAL")', 'not in ("SEMI", "ANTI", "POSITIONAL")', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[asof_idx]"),
+    Mutation("ON prunes what an earlier join fills with NULL", EXTRACT, "return is_right or (at not in self.nullable(join) and self._is_seen(at))", "return is_right or self._is_seen(at)", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("ON holds though a later join undoes it", EXTRACT, '''        return not any(self.sides[i] in ("RIGHT", "FULL")''', '''        return not any(self.sides[i] in ()''', by="tests/plan/test_extract.py::test_statements"),
+    Mutation("ON of left join holds for all rows", EXTRACT, 'if self.sides[i] in ("INNER", "SEMI") for c', 'if self.sides[i] in ("INNER", "SEMI", "LEFT") for c', by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_on_left]"),
+    Mutation("a full join is made inner by one side", EXTRACT, '("FULL", True, False): "LEFT"', '("FULL", True, False): "INNER"', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("a left join is made inner by its left side", EXTRACT, '("LEFT", False, True): "INNER",', '("LEFT", False, True): "INNER",\n    ("LEFT", True, False): "INNER",', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("positional joins are pruned", EXTRACT, 'if any(s.side == "POSITIONAL" for s in scope.sources):', "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[positional]"),
     Mutation("sampled rows are pruned", EXTRACT, 'if select.args.get("sample"):', "if False:", by="tests/golden/test_sql.py::test_tables_that_must_not_be_pruned_are_kept_whole[using_sample_where]"),
     # -- through queries
-    Mutation("conditions pass all columns of an aggregation", PUSHDOWN, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[rollup_outer]"),
-    Mutation("conditions pass all columns of a window", PUSHDOWN, "return pieces if all(used <= partition for partition in windows) else None", "return pieces", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[window_below]"),
-    Mutation("one window's keys are enough", PUSHDOWN, "return pieces if all(used <= partition for partition in windows) else None", "return pieces if not windows or any(used <= partition for partition in windows) else None", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[two_windows]"),
-    Mutation("ROLLUP, CUBE and GROUPING SETS are simple", PUSHDOWN, "if not _is_simple(group):\n            return frozenset()", "if False:\n            return frozenset()", survives="what is grouped by outside of these is a key of each of their groups, and the parser puts nothing else there"),
-    Mutation("floats are plain", COLUMNS, "BOOLEAN|DATE", "BOOLEAN|DOUBLE|FLOAT|DATE", by="tests/plan/test_rules.py::test_zeros_that_are_equal_are_not_the_same"),
-    Mutation("texts with a collation are plain", COLUMNS, "return not self._evaluator.has_collation()", "return True", by="tests/plan/test_rules.py::test_texts_that_a_collation_makes_equal_are_not_the_same"),
-    Mutation("columns of set operations keep their type", PUSHDOWN, '''return (inner,) if self._types.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[union_coercion]"),
-    Mutation("expressions keep the type of a literal", PUSHDOWN, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")''', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("conditions pass all columns of an aggregation", EXTRACT, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[rollup_outer]"),
+    Mutation("conditions pass all columns of a window", EXTRACT, "return pieces if all(used <= partition for partition in windows) else None", "return pieces", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[window_below]"),
+    Mutation("one window's keys are enough", EXTRACT, "return pieces if all(used <= partition for partition in windows) else None", "return pieces if not windows or any(used <= partition for partition in windows) else None", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[two_windows]"),
+    Mutation("ROLLUP, CUBE and GROUPING SETS are simple", EXTRACT, "if not _is_simple(group):\n            return frozenset()", "if False:\n            return frozenset()", survives="what is grouped by outside of these is a key of each of their groups, and the parser puts nothing else there"),
+    Mutation("floats are plain", EXTRACT, "BOOLEAN|DATE", "BOOLEAN|DOUBLE|FLOAT|DATE", by="tests/plan/test_rules.py::test_zeros_that_are_equal_are_not_the_same"),
+    Mutation("texts with a collation are plain", EXTRACT, "return not self._evaluator.has_collation()", "return True", by="tests/plan/test_rules.py::test_texts_that_a_collation_makes_equal_are_not_the_same"),
+    Mutation("columns of set operations keep their type", EXTRACT, '''return (inner,) if self.of(inner) == type_ else ("CAST(", inner, f" AS {type_})")''', "return (inner,)", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[union_coercion]"),
+    Mutation("expressions keep the type of a literal", EXTRACT, '''("CAST((", *pieces, f") AS {type_})")''', '''("(", *pieces, ")")''', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation(
         "barriers are passed",
         EXTRACT,
@@ -74,7 +74,7 @@ MUTATIONS = [
         """            self._note(relation, relation.barrier)""", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[limit_below]",
     ),
     Mutation("one use of an expression speaks for all", EXTRACT, "if len(pending) == len(relation.uses):", "if len(pending) == 1:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
-    Mutation("uses of an expression are joined by AND", TREE, "return joined(\"OR\", list(dict", "return joined(\"AND\", list(dict", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
+    Mutation("uses of an expression are joined by AND", EXTRACT, "[joined(\"OR\", list(dict", "[joined(\"AND\", list(dict", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("an OR loses the alternatives that are not understood", TREE, "if not known or (condition.op == \"OR\" and len(known) < len(items)):", "if not known:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[left_using_mixed]"),
     # -- reading predicates
     Mutation("NOT is not pushed down", READER, 'op = "AND" if isinstance(node, exp.And) != negated else "OR"', 'op = "AND" if isinstance(node, exp.And) else "OR"', by="tests/golden/test_sql.py::test_no_more_files_are_selected_than_a_good_planner_opens[not_or_payload]"),
@@ -91,7 +91,7 @@ MUTATIONS = [
     Mutation("paths go on through expressions", TREE, "if len(found) == 1 and isinstance(found[0], tuple) else None\n\n    return path", "if (found := [p for p in found if isinstance(p, tuple)]) else None\n\n    return path", by="tests/plan/test_reader.py::test_columns_that_are_cast_on_their_way_say_nothing"),
     Mutation("the parsers need not agree", EXTRACT, "if not self._reader.agrees(node):", "if False:", by="tests/plan/test_rules.py::test_what_the_parsers_read_differently_prunes_nothing"),
     # -- equal columns
-    Mutation("values are carried over between all types", COLUMNS, '''        if not (self.is_plain(one) and self.is_plain(other)):
+    Mutation("values are carried over between all types", EXTRACT, '''        if not (self.is_plain(one) and self.is_plain(other)):
             return None
         if one == other:''', '''        if True:''', by="tests/plan/test_rules.py::test_texts_that_a_collation_makes_equal_are_not_the_same"),
     Mutation("pairs of an outer EXISTS are kept under grouping", EXTRACT, 'if scope is None or any(scope.select.args.get(key) for key in ("group", "having", "qualify", "distinct")):', "if scope is None:", by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
@@ -100,9 +100,9 @@ MUTATIONS = [
     Mutation("a lookup forgets what is NULL", DYNAMIC_FILTERS, "if scan is not None and scan.is_empty:", "if True:", by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
     Mutation("values looked up are cut off", DYNAMIC_FILTERS, 'joined("AND", known) if known else None, own, MAX_VALUES)', 'joined("AND", [*known, Opaque("", ("FALSE",))]), own, MAX_VALUES)', by="tests/plan/test_dynamic_filters.py::test_the_files_that_a_small_source_leaves"),
     # -- structures
-    Mutation("OR intersects", EVALUATE, "left |= files", "left = files if len(found) == 1 else left & files", by="tests/plan/test_extract.py::test_where"),
-    Mutation("OR ignores what cannot be evaluated", EVALUATE, "files = self.all_files if files is None else files", "files = frozenset() if files is None else files", survives="an OR with such a part is not evaluated at all, see _can_prune"),
-    Mutation("two indices are evaluated as one", "indexes/inverted.py", "return next(iter(indexed)) if len(indexed) == 1 and", "return min(indexed) if indexed and", by="tests/plan/test_extract.py::test_where"),
+    Mutation("OR intersects", PRUNE, "left |= files", "left = files if len(found) == 1 else left & files", by="tests/plan/test_extract.py::test_where"),
+    Mutation("OR ignores what cannot be evaluated", PRUNE, "files = self.all_files if files is None else files", "files = frozenset() if files is None else files", survives="an OR with such a part is not evaluated at all, see _can_prune"),
+    Mutation("two indices are evaluated as one", "indexes/index.py", "return next(iter(indexed)) if len(indexed) == 1 and", "return min(indexed) if indexed and", by="tests/plan/test_extract.py::test_where"),
     Mutation("NULL is in indices", ENGINE + "evaluator.py", "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("NaN is in indices", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and not never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("indices tell the zeros apart", TABLES, "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
@@ -118,13 +118,13 @@ MUTATIONS = [
     Mutation(
         "a LIMIT counts rows that its condition may drop",
         "plan/limit_pushdown.py",
-        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset()",
-        "if not all(o == head.occurrence and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read",
+        "if not all(o == of and c in keys for o, c in condition.columns):\n        return frozenset()",
+        "if not all(o == of and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read",
     ),
     Mutation("a LIMIT forgets its OFFSET", "plan/limit_pushdown.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("the first rows of a DISTINCT suffice", "plan/limit_pushdown.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("the first rows of an ORDER BY suffice", "plan/limit_pushdown.py", '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("overlaid files are counted", "plan/limit_pushdown.py", "or scan.parts[0].overlaid or", "or", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("overlaid files are counted", "plan/limit_pushdown.py", "or scan.parts[0].overlaid:", ":", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cubes
     Mutation("left joined datasets are pruned by their payload", PRUNE, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
     Mutation("every condition makes a dataset inner", PRUNE, '''        if self._is_about(condition, payload):
@@ -140,9 +140,9 @@ MUTATIONS = [
     Mutation("overlays: ranges that touch are apart", OVERLAYS, "if clusters and low <= end:", "if clusters and low < end:", by="tests/plan/test_overlaps.py"),
     Mutation("overlays: unknown ranges are apart", OVERLAYS, "if any(f not in ranges for f in group):\n        return [list(group)]", "group = [f for f in group if f in ranges]", by="tests/plan/test_overlaps.py"),
     Mutation("overlays: files of one partition are of one write", "plan/overlays.py", "return len(files) > 1 and len(set(map(self._codes.__getitem__, files))) > 1", "return False", by="tests/plan/test_overlays.py"),
-    Mutation("datasets that are used are dropped", PRUNE, "or used is None:\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used)", ":\n            return True\n        return any(self._source.owner.get(column) == part.name for column in used or ())", by="tests/plan/test_prune.py::test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets"),
-    Mutation("the seed prunes by left joined datasets", JOIN_PRUNING, 'if other.join == "inner":', "if True:", by="tests/plan/test_prune.py"),
-    Mutation("join pruning: partners need no shared partition", JOIN_PRUNING, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_join_pruning.py::test_files_are_left_out_over_dimensions"),
+    Mutation("datasets that are used are dropped", PRUNE, "or used is None:\n            return True\n        return any(self._occurrence.source.owner.get(column) == part.name for column in used)", ":\n            return True\n        return any(self._occurrence.source.owner.get(column) == part.name for column in used or ())", by="tests/plan/test_prune.py::test_the_row_of_a_cube_as_a_value_has_the_columns_of_all_datasets"),
+    Mutation("the seed prunes by left joined datasets", PRUNE, 'if other.join == "inner":', "if True:", by="tests/plan/test_prune.py"),
+    Mutation("join pruning: partners need no shared partition", PRUNE, "if not shared:\n        return target.files", "if not shared:\n        return frozenset()", by="tests/plan/test_join_pruning.py::test_files_are_left_out_over_dimensions"),
     # -- looking up in indices
     Mutation("a held index is looked up in its first values", LOOKUPS, "if len(found) < limit:", "if True:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("an index file is looked up in its first values", LOOKUPS, "if found[0] < limit:", "if found[0] <= limit:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
@@ -182,17 +182,17 @@ MUTATIONS = [
     # -- row counts and extremes
     Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
     Mutation("files without rows are counted", LIMITS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
-    Mutation("no files have no count", LIMITS, "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
-    Mutation("rows are grouped by what is in no metadata", LIMITS, "column is None or column[0] != source.id or source.real(column[1]) not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("no files have no count", "plan/bind.py", "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("rows are grouped by what is in no metadata", LIMITS, "column is None or column[0] != source.id or column[1] not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("min and max have one argument", LIMITS, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("DISTINCT ON is DISTINCT", LIMITS, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     Mutation("GROUP BY ROLLUP is answered from metadata", LIMITS, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- LIMIT
     Mutation("a LIMIT counts the rows of all files", LIMITS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
-    Mutation("a LIMIT in percent counts rows", LIMITS, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n            return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("a row becomes one row, whatever is selected", LIMITS, "elif self._reader.pieces(value) is None:\n                return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT in percent counts rows", LIMITS, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n        return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a row becomes one row, whatever is selected", LIMITS, "elif reader.pieces(value) is None:\n            return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cells
-    Mutation("binary values and floats are exact in indices", EVALUATE, "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
+    Mutation("binary values and floats are exact in indices", "plan/evaluate.py", "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges of one row group are those of the file", ENGINE + "shared_cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges: row groups without statistics hold nothing", ENGINE + "shared_cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_shared_cells.py"),
@@ -205,7 +205,7 @@ MUTATIONS = [
     Mutation("where there are many pairs no file hides another", OVERLAYS, "hiding.update(late)", "pass", by="tests/plan/test_overlaps.py::test_with_too_many_pairs_of_files_all_later_ones_may_hide_rows"),
     Mutation("where there are many files none is overlaid", OVERLAYS, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
     # -- transfer
-    Mutation("what a dimension leaves out hides nothing", JOIN_PRUNING, "left=n.left | files", "left=n.left", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
+    Mutation("what a dimension leaves out hides nothing", PRUNE, "left=n.left | files", "left=n.left", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
     Mutation("looked up values are as many as there may be", ENGINE + "evaluator.py", "if count > limit:", "if False:", by="tests/plan/test_dynamic_filters.py::test_more_values_than_may_be_looked_up_are_no_condition"),
     Mutation("overwritten rows are looked up no more", DYNAMIC_FILTERS, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),

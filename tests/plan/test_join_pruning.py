@@ -16,7 +16,7 @@ import builders
 import kartosql
 import kartosql.query
 from kartosql.formats.kartothek.cube import Cube
-from kartosql.plan import join_pruning, overlays
+from kartosql.plan import overlays
 from kartosql.plan.prune import prune
 from kartosql.store import Store
 from written import build_cube
@@ -256,13 +256,13 @@ def test_the_steps_name_partner_and_dimension(cube):
 
 
 def test_nothing_is_looked_up_where_it_costs_too_much(cube, monkeypatch):
-    monkeypatch.setattr(join_pruning, "INDEX_FACTOR", 10_000)
+    monkeypatch.setattr("kartosql.plan.prune.INDEX_FACTOR", 10_000)
     assert _files(cube, "SELECT v, w FROM c WHERE j1 = 7") == {"seed": 4, "a": 1}
     assert _files(cube, "SELECT v, w FROM c WHERE i1 = 7") == {"seed": 1, "a": 4}
 
 
 def test_few_files_are_read_instead_of_a_large_index_and_tell_which_rows_match(cube, monkeypatch):
-    monkeypatch.setattr(join_pruning, "INDEX_FACTOR", 20)
+    monkeypatch.setattr("kartosql.plan.prune.INDEX_FACTOR", 20)
     assert _files(cube, "SELECT h1 FROM c WHERE i1 = 7") == {"seed": 1, "h": 1}
     assert _files(cube, "SELECT h1 FROM c WHERE i1 IN (7, 12)") == {"seed": 2, "h": 2}
     assert _files(cube, "SELECT h1 FROM c WHERE i1 BETWEEN 7 AND 12 AND v <> 9") == {"seed": 2, "h": 5}
@@ -317,7 +317,7 @@ def test_what_an_index_cuts_is_not_looked_up_in_it(local):
 @pytest.mark.parametrize("seed", range(3))
 def test_random_cubes_have_the_same_rows_pruned_unpruned_and_by_definition(seed, cheap, worlds, monkeypatch, tmp_path):
     if cheap:  # whatever may be looked up is
-        monkeypatch.setattr(join_pruning, "INDEX_FACTOR", 0)
+        monkeypatch.setattr("kartosql.plan.prune.INDEX_FACTOR", 0)
         monkeypatch.setattr(overlays, "INDEX_SHARE", float("inf"))
         monkeypatch.setattr(overlays, "FOOTER_BYTES", 0)
     world = World(make_store(seed, local=str(tmp_path)))

@@ -9,7 +9,7 @@ import pytest
 
 import kartosql
 from kartosql.errors import KartosqlError, SqlError, UnknownNameError
-from kartosql.plan.bind import edited, original_span
+from kartosql.sql.tree import edited, original_span
 
 
 @pytest.fixture(scope="module")

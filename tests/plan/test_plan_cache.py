@@ -13,8 +13,8 @@ import builders
 import kartosql
 import kartosql.query
 from kartosql.plan.cache import LEARNED, PlanCache
+from kartosql.plan.names import Source
 from kartosql.plan.prune import prune
-from kartosql.plan.table_refs import Occurrence
 from kartosql.sql import parse
 from kartosql.store import Store
 from written import write_dataset
@@ -106,8 +106,8 @@ def test_statements_that_ask_the_clock_are_planned_each_time(connection, plans):
 @pytest.fixture
 def overlooking(monkeypatch) -> None:
     """Let the planner overlook that statements use ``v``."""
-    use = Occurrence.use
-    monkeypatch.setattr(Occurrence, "use", lambda self, column: None if column == "v" else use(self, column))
+    use = Source.use
+    monkeypatch.setattr(Source, "use", lambda self, column: None if column == "v" else use(self, column))
 
 
 def test_an_overlooked_column_costs_one_attempt(overlooking, connection, plans):

@@ -15,8 +15,7 @@ import kartosql.query
 from kartosql.indexes.skipping import in_metadata_terms
 from kartosql.plan.prune import prune
 from kartosql.predicate.from_sql import predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Group, In, Opaque, group, mapped, renamed
-from kartosql.predicate.values import Value
+from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Group, In, Opaque, Value, group, mapped, renamed
 from kartosql.store import Store
 from written import write_dataset
 

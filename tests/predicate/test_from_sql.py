@@ -9,8 +9,7 @@ import sqlglot
 
 from kartosql.errors import SqlError
 from kartosql.predicate.from_sql import Meaning, predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Extracted, Group, In, IsNull, Prefix
-from kartosql.predicate.values import Value
+from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Extracted, Group, In, IsNull, Prefix, Value
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 

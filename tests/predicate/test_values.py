@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kartosql.predicate.values import Value, as_type, value_of
+from kartosql.predicate.tree import Value, as_type, value_of
 
 UTC = dt.timezone.utc
 DAY = dt.date(2020, 1, 2)

@@ -14,7 +14,6 @@ import pytest
 
 import kartosql
 from kartosql.engines.duckdb import footers
-from kartosql.plan import evaluate
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 PARTITIONS = [["1", "2", "10", "-3", NULL], ["a b", "a/b", "A", "%", NULL, "é"], ["2020-01-01", "2021-06-30", NULL]]
@@ -75,7 +74,7 @@ LITERALS = {
 @pytest.mark.parametrize("seed", range(3))
 def test_pruned_unpruned_and_duckdb_agree(kind, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(footers, "MIN_FILES", 1)
-    monkeypatch.setattr(evaluate, "MIN_FOR_STATISTICS", 1)
+    monkeypatch.setattr("kartosql.plan.prune.MIN_FOR_STATISTICS", 1)
     chance = random.Random(f"{kind} {seed}")
     (tmp_path / "store").mkdir()
     _folder(chance, tmp_path / "f", kind)

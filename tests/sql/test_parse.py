@@ -105,7 +105,7 @@ def test_describe_takes_a_query():
 def test_explain(text, analyze, format_):
     statement = parse(text)
     assert isinstance(statement, Explain)
-    assert (statement.query.text, statement.analyze, statement.format) == ("SELECT 1", analyze, format_)
+    assert (statement.query.text, statement.kind == "analyze", statement.format) == ("SELECT 1", analyze, format_)
 
 
 def test_explain_of_a_query_in_parentheses_is_no_option_list():

@@ -189,7 +189,7 @@ def value(text: str) -> Any:
         return _WORDS[text.lower()]
     if not (_INTEGER.fullmatch(text) or _FLOAT.fullmatch(text)):
         return text
-    from kartosql.sql.tokens import number_of  # not at the top: hardly any command line needs it
+    from kartosql.sql.tree import number_of  # not at the top: hardly any command line needs it
 
     number = number_of(text.removeprefix("-"))
     if number is None:

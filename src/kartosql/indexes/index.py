@@ -1,13 +1,13 @@
-"""The protocol of an index: its kind, the conditions that it covers, and the files that may hold a match."""
+"""The indexes of a table: the conditions that each kind covers, and the files that may hold a match."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from kartosql.memo import memoized
-from kartosql.predicate.tree import ColumnRef, Condition, Predicate, is_evaluable
+from kartosql.predicate.tree import ColumnRef, Condition, Opaque, Predicate, is_evaluable, parameters_for, said
 from kartosql.tables.table import FileTable
 
 Files = frozenset[int]  # positions in FileTable.files
@@ -120,3 +120,109 @@ class Subject:
         """Return the name of a column in predicates that an engine evaluates."""
         key = self.keys.get(column[1])
         return "v" if key is None else f"k{key}"
+
+
+PARTITION_KEY = "partition key"
+
+
+@dataclass(frozen=True)
+class PartitionValues:
+    """The partition values of the files of a table."""
+
+    subject: Subject
+    kind: str = PARTITION_KEY
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether a condition is about partition keys alone, or about no column at all."""
+        columns = self.subject.columns(condition)
+        return columns is not None and columns <= self.subject.keys.keys()
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files in partitions for which a condition may be TRUE."""
+        subject = self.subject
+        predicate = condition.render(subject.name)
+        parameters = parameters_for(condition, subject.parameters)
+        if not condition.columns:
+            holds = subject.evaluator.constant(predicate, parameters)
+            return [Candidates(subject.table.all_files if holds else frozenset())]
+        return [Candidates(subject.evaluator.partitions(subject.table, predicate, parameters), by=self.kind)]
+
+
+INVERTED_INDEX = "inverted index"
+
+
+@dataclass(frozen=True)
+class InvertedIndices:
+    """The inverted indices of a table; NULL and NaN stand in none, unless there are ``never`` any."""
+
+    subject: Subject
+    never_null: Set[str]
+    never_nan: bool
+    kind: str = INVERTED_INDEX
+
+    def column(self, condition: Condition) -> str | None:
+        """Return the indexed column that a condition is about beside partition keys, None unless it is one.
+
+        Of two columns indices do not know which values stand in one row.
+        """
+        columns = self.subject.columns(condition)
+        indexed = (columns or frozenset()) - self.subject.keys.keys()
+        return next(iter(indexed)) if len(indexed) == 1 and indexed <= self.subject.table.indices.keys() else None
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether a condition is about one indexed column, and partition keys perhaps."""
+        return self.column(condition) is not None
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files with a value for which a condition may be TRUE."""
+        subject, column = self.subject, self.column(condition)
+        assert column is not None
+        found = subject.evaluator.index(
+            subject.table,
+            column,
+            condition.render(subject.name),
+            parameters_for(condition, subject.parameters),
+            says=said(condition),
+            with_keys=any(name in subject.keys for _, name in condition.columns),
+            never_null=column in self.never_null,
+            never_nan=self.never_nan,
+            among=among,
+        )
+        return [replace(found, by=self.kind)]
+
+
+ROW_GROUPS = "row groups"
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """The statistics of the footers that are known of the files of a table; each predicate is asked about once."""
+
+    subject: Subject
+    kind: str = ROW_GROUPS
+    _found: dict[Opaque, Files | None] = field(default_factory=dict)
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether a condition is one predicate over one column in the files that statistics tell about."""
+        if not isinstance(condition, Opaque):
+            return False
+        if condition not in self._found:
+            self._found[condition] = self._asked(condition)
+        return self._found[condition] is not None
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files in which a predicate may be TRUE."""
+        assert isinstance(condition, Opaque)
+        files = self._found.get(condition)
+        return [] if files is None else [Candidates(files, by=self.kind)]
+
+    def _asked(self, predicate: Opaque) -> Files | None:
+        subject = self.subject
+        columns = subject.columns(predicate)
+        if columns is None or len(columns) != 1:
+            return None
+        (column,) = columns
+        if column in subject.keys or column not in subject.table.types:
+            return None
+        parameters = parameters_for(predicate, subject.parameters)
+        return subject.evaluator.statistics(subject.table, column, predicate.says(), parameters)

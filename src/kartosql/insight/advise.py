@@ -26,8 +26,7 @@ from kartosql.indexes.skipping import column_types, in_metadata_terms
 from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample
 from kartosql.memo import memoized
 from kartosql.parquet.metadata import column_bytes, extremes, group_bytes, may_hold_null
-from kartosql.plan.report import ScanReport
-from kartosql.plan.scan import OccurrenceScan, PartScan
+from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
 from kartosql.predicate.tree import Comparison, Condition, In, Leaf, Opaque, Prefix, is_evaluable
 from kartosql.query import SelectQuery
 from kartosql.session import Request

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import SqlError, shorten
 from kartosql.parquet.metadata import column_bytes, file_metadata
-from kartosql.plan.report import ScanReport
-from kartosql.plan.scan import OccurrenceScan, PartScan
+from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
 from kartosql.store import Files
 from kartosql.tables.table import Part
 from kartosql.text import markup

@@ -3,56 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import Span, SqlError, UnknownNameError
-from kartosql.plan.scopes import ScopeWalker, Walked
-from kartosql.plan.table_refs import Occurrence, Relation, Unknown
-from kartosql.plan.unquoted import compared_with, quoted
-from kartosql.sql.shapes import with_masks
+from kartosql.plan.names import NameBinder, Occurrence, Unknown, Walked
+from kartosql.sql.parse import with_masks
 from kartosql.sql.statements import Select
-from kartosql.sql.tree import name_parts, past_of, placeholders, span_of
-from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed
-from kartosql.tables.table import Table
-
-Edit = tuple[Span, str]
-
-
-def edited(text: str, edits: Sequence[Edit]) -> str:
-    """Return a text with other pieces at some places."""
-    pieces, at = [], 0
-    for (start, end), new in sorted(edits):
-        pieces += [text[at:start], new]
-        at = end
-    return "".join([*pieces, text[at:]])
-
-
-def original_span(text: str, edits: Sequence[Edit], place: int) -> Span:
-    """Return the characters of ``text`` that stand at a place of the edited text: a replaced piece, or a word."""
-    shift = 0
-    for (start, end), new in sorted(edits):
-        if place < start + shift:
-            break
-        if place < start + shift + len(new):
-            return start, end
-        shift += len(new) - (end - start)
-    begin = max(0, min(place - shift, len(text)))
-    behind = begin
-    while behind < len(text) and (text[behind].isalnum() or text[behind] == "_"):
-        behind += 1
-    return begin, max(behind, begin + 1)
-
+from kartosql.sql.tree import Edit, edited, name_parts, past_of, placeholders, span_of
+from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed, similar
+from kartosql.tables.table import Table, arrow_table
 
 SCHEMA = "__kartosql_"
 
 # Parts of the text that is run that are not the user's: views' schemas and names of parameters.
 _INTERNAL = re.compile(r'"?__kartosql_\d+"?\.|\$kartosql_(?:p_(\w+)|(\d+))')
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.In, exp.Between)
 
 Parameters = Sequence[Any] | Mapping[str, Any] | None
 
@@ -74,12 +46,21 @@ class BoundQuery:
     parameters: Any  # values by name; a list for queries that only the engine can parse
     parameter_places: Mapping[Span, str]
     suspects: tuple[Unknown, ...]
-    edits: tuple[tuple[Span, str], ...] = ()
+    edits: tuple[Edit, ...] = ()
     shape: str = ""
 
-    def edited(self, edits: Sequence[tuple[Span, str]]) -> BoundQuery:
+    def edited(self, edits: Sequence[Edit]) -> BoundQuery:
         """Return the query with more edits of the user's text."""
         return self._of(self.select, [*self.edits, *edits])
+
+    def counted(self, counts: Sequence[tuple[Span, bool]]) -> BoundQuery:
+        """Return the query whose ``count(*)`` over files that are not opened sums their row counts.
+
+        ``counts`` are their places, and whether each is a column of the result without a name.
+        """
+        total = "CAST(coalesce(sum(kartosql_rows), 0) AS BIGINT)"
+        edits = [(span, f'{total} AS "count_star()"' if unnamed else total) for span, unnamed in counts]
+        return self.edited(edits) if edits else self
 
     def alike(self, select: Select) -> BoundQuery:
         """Return the query of a statement with the same tree."""
@@ -89,7 +70,7 @@ class BoundQuery:
         """Return the query with every column of its tables, as a reference to one may have been overlooked."""
         return replace(self, occurrences=tuple(replace(o, all_used=True) for o in self.occurrences))
 
-    def _of(self, select: Select, edits: Sequence[tuple[Span, str]]) -> BoundQuery:
+    def _of(self, select: Select, edits: Sequence[Edit]) -> BoundQuery:
         text, shape = texts_of(select, edits)
         return replace(self, select=select, text=text, shape=shape)
 
@@ -125,8 +106,7 @@ def rebind(bound: BoundQuery, parameters: Parameters) -> BoundQuery:
     if not parameters and not bound.parameter_places:
         return bound
     assert bound.select.tree is not None
-    values, _, _ = _parameters(bound.select, bound.select.tree, parameters)
-    return replace(bound, parameters=values)
+    return replace(bound, parameters=_parameters(bound.select, bound.select.tree, parameters)[0])
 
 
 def bind(select: Select, tables: Tables, parameters: Parameters = None) -> BoundQuery:
@@ -138,39 +118,34 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     tree = select.tree
     if tree is None:
         raise SqlError("The statement cannot be planned.", code="syntax-error", sql=select.text)
-    clauses: list[tuple[Span, str]] = []
+    clauses: list[Edit] = []
     occurrences, errors = _occurrences(select, tree, tables, clauses)
-
-    def slice_(node: exp.Expression) -> str | None:
-        span = span_of(node)
-        return None if span is None else select.text[span[0] : span[1]]
-
-    walker = ScopeWalker({id(o.node): o for o in occurrences}, slice_)
+    walker = NameBinder({id(o.node): o for o in occurrences}, select.text)
     if errors:
         raise _unknown_names(errors, walker, tree, select.text)
     try:
-        walked = walker.statement(tree)
+        walker.statement(tree)
     except SqlError as e:
         e.sql = select.text
         raise
     except RecursionError:
         for occurrence in occurrences:
             occurrence.understood = False
-        walker, walked = ScopeWalker({}, slice_), Walked(Relation(None))
-    values, places, edits = _parameters(select, tree, parameters)
-    for occurrence in occurrences:
-        assert occurrence.span is not None
-        edits.append((occurrence.span, ".".join(quote_identifier(n) for n in occurrence.view)))
-    edits += [*clauses, *_renames(walker)]
+        walker = NameBinder({}, select.text)
+    values, places = _parameters(select, tree, parameters)
+    edits = [(span, f"${key}") for span, key in places.items()]
+    edits += [(o.span, ".".join(map(quote_identifier, o.view))) for o in occurrences if o.span is not None]
+    renamed = {span_of(identifier): quote_identifier(name) for identifier, name in walker.found.renamed}
+    edits += [*clauses, *((span, name) for span, name in renamed.items() if span is not None)]
     text, shape = texts_of(select, edits)
     return BoundQuery(
         select=select,
         text=text,
         occurrences=tuple(occurrences),
-        walked=walked,
+        walked=walker.found,
         parameters=values,
         parameter_places=places,
-        suspects=tuple(walker.names.unknown),
+        suspects=tuple(walker.found.unknown),
         edits=tuple(edits),
         shape=shape,
     )
@@ -186,11 +161,11 @@ def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parame
         view = ("main", name[0]) if len(name) == 1 else (name[0], name[1])
         occurrences.append(Occurrence(at, tables.find(name, None, select.text), name, view))
     values: Any = dict(parameters) if isinstance(parameters, Mapping) else parameters
-    return BoundQuery(select, select.text, tuple(occurrences), Walked(Relation(None)), values, {}, ())
+    return BoundQuery(select, select.text, tuple(occurrences), Walked(), values, {}, ())
 
 
 def _occurrences(
-    select: Select, tree: exp.Expression, tables: Tables, edits: list[tuple[Span, str]]
+    select: Select, tree: exp.Expression, tables: Tables, edits: list[Edit]
 ) -> tuple[list[Occurrence], list[SqlError]]:
     """Return the occurrences, and what is wrong with the names of others.
 
@@ -220,11 +195,11 @@ def _occurrences(
     return found, errors
 
 
-def _unknown_names(errors: list[SqlError], walker: ScopeWalker, tree: exp.Expression, sql: str) -> SqlError:
+def _unknown_names(errors: list[SqlError], walker: NameBinder, tree: exp.Expression, sql: str) -> SqlError:
     """Return the error about tables, together with the columns that the other tables do not have."""
     with contextlib.suppress(SqlError, RecursionError):
         walker.statement(tree)
-    found = [*errors, *(_unknown_column(u, sql) for u in (*walker.names.unknown, *walker.names.missing))]
+    found = [*errors, *(_unknown_column(u, sql) for u in (*walker.found.unknown, *walker.found.missing))]
     found.sort(key=lambda e: e.span or (0, 0))
     return found[0] if len(found) == 1 else UnknownNameError(found, sql)
 
@@ -251,71 +226,46 @@ def _is_cte(table: exp.Table) -> bool:
     return False
 
 
-def _parameters(
-    select: Select, tree: exp.Expression, given: Parameters
-) -> tuple[dict[str, Any], dict[Span, str], list[tuple[Span, str]]]:
-    """Return values by name, names by place, and the edits that give each parameter its name."""
-    found = sorted(((span, name) for name, span in placeholders(tree) if span is not None), key=lambda f: f[0])
-    positional = not isinstance(given, Mapping)
-    if given is not None and positional and (isinstance(given, (str, bytes)) or not isinstance(given, Sequence)):
+def _parameters(select: Select, tree: exp.Expression, given: Parameters) -> tuple[dict[str, Any], dict[Span, str]]:
+    if given is not None and (isinstance(given, (str, bytes)) or not isinstance(given, (Mapping, Sequence))):
         raise SqlError(f"Parameters are a list or a dictionary, not {type(given).__name__}.", code="invalid-parameters")
+    known = given if isinstance(given, Mapping) else {str(at): value for at, value in enumerate(given or (), 1)}
     values: dict[str, Any] = {}
     places: dict[Span, str] = {}
+    missing: dict[str, Span] = {}
     count = 0
-    missing: list[tuple[Span, str]] = []
-    listed = list(given) if positional and given is not None else []
-    for span, name in found:
+    for span, name in sorted(((span, name) for name, span in placeholders(tree) if span), key=lambda f: f[0]):
         if name is None or (name.isdecimal() and len(name) < 10):
-            count = count + 1 if name is None else count
-            number = count if name is None else int(name)
-            key = f"kartosql_{number}"
-            if positional and 1 <= number <= len(listed):
-                values[key] = listed[number - 1]
-            elif not positional and str(number) in given:  # type: ignore[operator]
-                values[key] = given[str(number)]  # type: ignore[index,call-overload]
-            else:
-                missing.append((span, f"number {number}"))
+            count += name is None
+            name = str(count if name is None else int(name))
+            shown, key = f"number {name}", f"kartosql_{name}"
         else:
-            key = f"kartosql_p_{name}"
-            if not positional and name in given:  # type: ignore[operator]
-                values[key] = given[name]  # type: ignore[index,call-overload]
-            else:
-                missing.append((span, repr(name)))
+            shown, key = repr(name), f"kartosql_p_{name}"
+        if name in known:
+            values[key] = known[name]
+        else:
+            missing.setdefault(shown, span)
         places[span] = key
-    _check_parameters(select.text, given, listed, places, missing)
-    return values, places, [(span, f"${key}") for span, key in places.items()]
-
-
-def _check_parameters(
-    text: str, given: Parameters, listed: list[Any], places: Mapping[Span, str], missing: list[tuple[Span, str]]
-) -> None:
     if missing:
-        what = ", ".join(dict.fromkeys(name for _, name in missing))
-        hint = "Hand over a list for ? and $1, a dictionary for $name and :name."
         raise SqlError(
-            f"No value for the parameter {what}.", code="invalid-parameters", hint=hint, span=missing[0][0], sql=text
+            f"No value for the parameter {', '.join(missing)}.",
+            code="invalid-parameters",
+            hint="Hand over a list for ? and $1, a dictionary for $name and :name.",
+            span=next(iter(missing.values())),
+            sql=select.text,
         )
     used = {key.removeprefix("kartosql_p_").removeprefix("kartosql_") for key in places.values()}
-    extra = [n for n in (given if isinstance(given, Mapping) else map(str, range(1, len(listed) + 1))) if n not in used]
-    if extra:
+    extra = next((name for name in known if name not in used), None)
+    if extra is not None:
         raise SqlError(
-            f"The statement has no parameter {extra[0]!r}.",
+            f"The statement has no parameter {extra!r}.",
             code="invalid-parameters",
-            hint=f"It has {len(set(places.values()))}, and {len(listed) or len(given or ())} values were given.",
+            hint=f"It has {len(set(places.values()))}, and {len(known)} values were given.",
         )
+    return values, places
 
 
-def _renames(walker: ScopeWalker) -> list[tuple[Span, str]]:
-    """Return the edits that give references the names of the views' schemas and columns."""
-    edits: dict[Span, str] = {}
-    for identifier, name in walker.names.renamed:
-        span = span_of(identifier)
-        if span is not None:
-            edits[span] = quote_identifier(name)
-    return list(edits.items())
-
-
-def texts_of(select: Select, edits: Sequence[tuple[Span, str]]) -> tuple[str, str]:
+def texts_of(select: Select, edits: Sequence[Edit]) -> tuple[str, str]:
     """Return the text to run and its shape."""
     text = edited(select.text, edits)
     if not select.constants:
@@ -324,36 +274,92 @@ def texts_of(select: Select, edits: Sequence[tuple[Span, str]]) -> tuple[str, st
 
 
 def _unknown_column(unknown: Unknown, sql: str) -> SqlError:
-    span = span_of(unknown.node)
     shown = f"{unknown.qualifier}.{unknown.name}" if unknown.qualifier else unknown.name
-    message = f"There is no column {shown!r}."
+    message, hint = f"There is no column {shown!r}.", _suggestion(unknown)
     aliases = {a.lower(): a for a in unknown.aliases}
     if unknown.qualifier and aliases and unknown.qualifier.lower() not in aliases:
         message += f" {unknown.qualifier!r} is no table of this query."
-        close = difflib.get_close_matches(unknown.qualifier.lower(), aliases, 1, cutoff=0.6)
-        if close or len(aliases) == 1:
-            alias = aliases[close[0]] if close else next(iter(aliases.values()))
-            hint = f"Did you mean {quote_if_needed(alias)}.{quote_if_needed(unknown.name)}?"
-        else:
-            hint = f"Its tables are {', '.join(aliases.values())}."
-        return SqlError(message, code="unknown-column", hint=hint, span=span, sql=sql)
-    return SqlError(message, code="unknown-column", hint=_suggestion(unknown), span=span, sql=sql)
+        listed = list(aliases.values())
+        alias = similar(unknown.qualifier, listed) or (quote_if_needed(listed[0]) if len(listed) == 1 else None)
+        known = f"Its tables are {', '.join(listed)}."
+        hint = f"Did you mean {alias}.{quote_if_needed(unknown.name)}?" if alias else known
+    return SqlError(message, code="unknown-column", hint=hint, span=span_of(unknown.node), sql=sql)
+
+
+def quoted(name: str) -> str:
+    """Return a text as SQL."""
+    return "'" + name.replace("'", "''") + "'"
+
+
+def compared_with(unknown: Unknown) -> exp.Expression | None:
+    """Return what a name that nothing explains is compared with, None if it is not, or has a qualifier."""
+    parent = unknown.node.parent
+    if unknown.qualifier is not None or not isinstance(parent, _COMPARISONS):
+        return None
+    first = parent.this
+    return parent.args.get("expression") if first is unknown.node else first
 
 
 def _suggestion(unknown: Unknown) -> str | None:
     if unknown.hint is not None:
         return unknown.hint
-    hints = [_similar(unknown)]
+    hints = []
+    if close := similar(unknown.name, unknown.candidates):
+        hints.append(f"Did you mean {close}?")
+    elif unknown.candidates:
+        listed = ", ".join(unknown.candidates[:20])
+        hints.append(f"Columns: {listed}{', ...' if len(unknown.candidates) > 20 else ''}.")
     if compared_with(unknown) is not None:
         hints.append(f"A text stands in single quotes: {quoted(unknown.name)}.")
-    return " ".join(h for h in hints if h) or None
+    return " ".join(hints) or None
 
 
-def _similar(unknown: Unknown) -> str | None:
-    by_lower = {c.lower(): c for c in unknown.candidates}
-    close = difflib.get_close_matches(unknown.name.lower(), by_lower, 1, cutoff=0.6)
-    if close:
-        return f"Did you mean {quote_if_needed(by_lower[close[0]])}?"
-    if not unknown.candidates:
-        return None
-    return f"Columns: {', '.join(unknown.candidates[:20])}{', ...' if len(unknown.candidates) > 20 else ''}."
+class OnlyTable(Tables):
+    """Knows one table, whatever the name."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._source = arrow_table("partitions", table)
+
+    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None) -> Table:
+        """Return the one table."""
+        return self._source
+
+
+def condition_columns(
+    query: Select, partition_columns: pa.Schema, others: Collection[str], parameters: Parameters
+) -> frozenset[str]:
+    """Return the partition columns that the WHERE of a DELETE names.
+
+    ``others`` are the columns of the table that no partition is told by. Raises
+    ``invalid-condition`` for these, ``unknown-column``, ``invalid-parameters`` and
+    ``not-supported`` for what only the engine can read.
+    """
+    if query.tree is None:
+        raise SqlError("This form of condition is not supported in DELETE.", code="not-supported", sql=query.text)
+    bound = bind(query, OnlyTable(partition_columns.empty_table()), parameters)
+    listed = ", ".join(quote_if_needed(name) for name in partition_columns.names) or "none"
+    for suspect in bound.suspects:
+        if suspect.name in others or suspect.name.lower() in {n.lower() for n in others}:
+            raise SqlError(
+                f"{suspect.name!r} is no partition column, so DELETE cannot tell its rows apart by files.",
+                code="invalid-condition",
+                hint=f"Whole partitions are deleted; partition columns: {listed}.",
+                span=span_of(suspect.node),
+                sql=query.text,
+            )
+    if bound.suspects:
+        raise bound.unknown_names()
+    where = query.tree.args["where"]
+    names = set()
+    for node in where.find_all(exp.Column, exp.Star, exp.Columns):
+        found = bound.walked.bound.get(id(node))
+        if found is None or found.source is None:
+            raise SqlError(
+                "The condition of DELETE names its columns one by one.",
+                code="invalid-condition",
+                hint=f"Partition columns: {listed}.",
+                span=span_of(node),
+                sql=query.text,
+            )
+        names.add(found.source.real(found.column))
+    return frozenset(names)

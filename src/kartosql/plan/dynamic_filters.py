@@ -13,8 +13,8 @@ from typing import Any
 
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator, Held
+from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
-from kartosql.plan.table_refs import Occurrence
 from kartosql.predicate.tree import (
     ColumnRef,
     Condition,
@@ -30,7 +30,6 @@ from kartosql.predicate.tree import (
 MAX_VALUES = 100_000
 MIN_FILES = 8  # fewer are read as fast as values are looked up
 MAX_SHARE = 0.05  # of the bytes that may be saved; the source is read twice
-SAMPLE = 16  # files whose sizes stand for those of all
 ROUNDS = 3
 
 Origin = Callable[[ColumnRef], "ColumnRef | None"]
@@ -84,7 +83,7 @@ class DynamicFilterPlanner:
         if source.source.data is not None:
             if source.source.data.num_rows > MAX_VALUES:
                 return None
-        elif not self._pays(scans[of[0]], target):
+        elif self._bytes(scans[of[0]]) > MAX_SHARE * self._bytes(target):
             return None
         values = self._values(source, scans.get(of[0]), of[1])
         if values is None:
@@ -114,18 +113,8 @@ class DynamicFilterPlanner:
             scan = replace(scan, parts=tuple(replace(p, overlaid=frozenset()) for p in scan.parts))
         return self._evaluator.values(source, scan, column, joined("AND", known) if known else None, own, MAX_VALUES)
 
-    def _pays(self, source: OccurrenceScan, target: OccurrenceScan) -> bool:
-        return self._bytes(source) <= MAX_SHARE * self._bytes(target)
-
-    def _bytes(self, scan: OccurrenceScan) -> float:
-        """Return about how many bytes the files of a scan have."""
-        total = 0.0
-        for part in scan.parts:
-            if part.files:
-                step = max(1, len(part.files) // SAMPLE)
-                sample = [part.part.table.files[i] for i in part.files[::step][:SAMPLE]]
-                total += self._evaluator.bytes_of(sample) / len(sample) * len(part.files)
-        return total
+    def _bytes(self, scan: OccurrenceScan) -> int:
+        return sum(self._evaluator.cells.data_bytes(p.part.table, frozenset(p.files)) for p in scan.parts)
 
 
 def _has_index(scan: OccurrenceScan, column: str) -> bool:

@@ -1,33 +1,17 @@
-"""Conditions against the indexes of a table: which files may hold a match.
-
-Nothing here knows SQL's semantics. An Evaluator, the engine, evaluates the user's own
-predicates over the distinct partition values and index values.
-"""
+"""What the planner asks of an engine, which alone knows SQL's semantics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kartosql.indexes.index import FileIndex, Files, IndexEvaluator, Subject
-from kartosql.indexes.inverted import INVERTED_INDEX, InvertedIndices
-from kartosql.indexes.partition_values import PARTITION_KEY, PartitionValues
-from kartosql.indexes.row_groups import ROW_GROUPS, RowGroups
-from kartosql.plan.scan import Alternative, OccurrenceScan
-from kartosql.plan.table_refs import Occurrence
-from kartosql.predicate.tree import (
-    ColumnRef,
-    Condition,
-    Group,
-    Pieces,
-    is_evaluable,
-    joined,
-    parameters_for,
-    substitute,
-)
+from kartosql.indexes.index import Files, IndexEvaluator
+from kartosql.plan.names import Occurrence
+from kartosql.plan.scan import OccurrenceScan
+from kartosql.predicate.tree import Condition, joined, parameters_for
 from kartosql.tables.table import FileTable
 
 
@@ -38,6 +22,17 @@ class RowSelection:
     names: Mapping[str, str]
     predicate: str
     parameters: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, columns: Iterable[str], conditions: Sequence[Condition], parameters: Mapping[str, Any]) -> RowSelection:
+        """Return the rows that satisfy conditions, with names for some columns and those of the conditions."""
+        condition = joined("AND", conditions) if conditions else None
+        known = dict.fromkeys([*columns, *(name for _, name in sorted(condition.columns if condition else ()))])
+        # Names of their own: those of columns may differ only in case.
+        names = {column: f"x{i}" for i, column in enumerate(known)}
+        if condition is None:
+            return cls(names, "TRUE", {})
+        return cls(names, condition.render(lambda ref: names[ref[1]]), parameters_for(condition, parameters))
 
 
 class Cells(Protocol):
@@ -62,12 +57,7 @@ class Cells(Protocol):
         """
 
     def files_sharing(
-        self,
-        source: FileTable,
-        files: Files,
-        target: FileTable,
-        column: str,
-        rows: RowSelection | None,
+        self, source: FileTable, files: Files, target: FileTable, column: str, rows: RowSelection | None
     ) -> Files:
         """Return the files of ``target`` with a value of ``column`` that one of the ``files`` of ``source`` has.
 
@@ -98,7 +88,6 @@ def is_exact(type_: pa.DataType) -> bool:
 
 
 MAX_PROBES = 16  # files that may be looked into while planning
-MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
 
 @dataclass(frozen=True)
@@ -176,131 +165,5 @@ class Evaluator(IndexEvaluator, Protocol):
         Both are None for files in which the column is NULL everywhere.
         """
 
-    def bytes_of(self, keys: Sequence[str]) -> int:
-        """Return how many bytes some files have."""
-
     def null(self, type_: Any) -> str:
         """Return the SQL text of a NULL of an Arrow type."""
-
-
-def rejects_null(
-    condition: Condition,
-    nulls: Callable[[ColumnRef], Pieces | None],
-    evaluator: Evaluator,
-    parameters: Mapping[str, Any],
-) -> bool:
-    """Return whether a condition is not TRUE for any row that has ``nulls`` in place of columns.
-
-    What depends on columns for which there are none may be TRUE.
-    """
-    left = substitute(condition, nulls)
-    return is_evaluable(left) and not evaluator.constant(left.render(str), parameters_for(left, parameters))
-
-
-class FileFilter:
-    """Asks the indexes of one table about conditions of one occurrence, the cheapest first."""
-
-    def __init__(self, subject: Subject, never_null: Set[str], *, never_nan: bool) -> None:
-        self._values = PartitionValues(subject)
-        self._inverted = InvertedIndices(subject, never_null, never_nan)
-        self._row_groups = RowGroups(subject)
-        self._asks_statistics = True
-        self._among = self.all_files = subject.table.all_files
-        self._notes: list[str] = []
-        self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
-        self.alternatives: tuple[Alternative, ...] = ()  # of the last condition, if it is an OR of parts
-
-    def files(self, condition: Condition, among: Files | None = None) -> Files | None:
-        """Return the files that may hold a row for which ``condition`` is TRUE; None is all of them.
-
-        Only files ``among`` the given ones matter.
-        """
-        self._among = self.all_files if among is None else among
-        self._asks_statistics = among is None or len(among) >= MIN_FOR_STATISTICS
-        self._notes, self._answers, self.alternatives = [], [], ()
-        return self._files(condition)
-
-    def account(self, condition: Condition) -> str:
-        """Return the text of a condition, with the reason if the last call of ``files`` kept more than it had to."""
-        notes = "; ".join(dict.fromkeys(self._notes))
-        return f"{condition.text} ({notes})" if notes else condition.text
-
-    def by(self) -> str:
-        """Return the name of what answered the condition of the last call of ``files``."""
-        return _decided_by(self._answers, self.all_files)
-
-    def _index(self, condition: Condition) -> FileIndex | None:
-        """Return the first index that covers a condition as a whole, None if none does."""
-        if self._values.covers(condition):
-            return self._values
-        if self._inverted.covers(condition):
-            return self._inverted
-        return self._row_groups if self._asks_statistics and self._row_groups.covers(condition) else None
-
-    def _files(self, condition: Condition) -> Files | None:
-        index = self._index(condition)
-        if index is not None:
-            return self._asked(index, condition)
-        if not isinstance(condition, Group) or not self._can_prune(condition):
-            return None
-        if condition.op == "OR":
-            return self._any_of(condition.items)
-        result: Files | None = None
-        for item in self.groups(list(condition.items)):
-            found = self._files(item)
-            if found is not None:
-                result = found if result is None else result & found
-        return result
-
-    def _any_of(self, items: Sequence[Condition]) -> Files:
-        """Return the files that may hold a match of one of several conditions, and note what each of them left."""
-        before, left, found = self._answers, frozenset[int](), []
-        answers: list[tuple[str, Files]] = []
-        for item in items:
-            self._answers = []
-            files = self._files(item)
-            files = self.all_files if files is None else files
-            found.append(Alternative(item.text, _decided_by(self._answers, self.all_files), len(self._among & files)))
-            answers += self._answers
-            left |= files
-        self._answers, self.alternatives = [*before, *answers], tuple(found)
-        return left
-
-    def _can_prune(self, condition: Condition) -> bool:
-        """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
-        if self._index(condition) is not None:
-            return True
-        if not isinstance(condition, Group):
-            return False
-        # All of them are looked at, as asking for statistics is remembered.
-        found = [self._can_prune(item) for item in condition.items]
-        return all(found) if condition.op == "OR" else any(found)
-
-    def groups(self, items: list[Condition]) -> list[Condition]:
-        """Join those of ``items`` that are evaluated together; partition keys come first.
-
-        ``i > 3 AND i < 5`` must hold for one and the same value of i.
-        """
-        together: dict[str, list[Condition]] = {"": []}
-        alone: list[Condition] = []
-        for item in items:
-            column = "" if self._values.covers(item) else self._inverted.column(item)
-            (alone if column is None else together.setdefault(column, [])).append(item)
-        return [*(joined("AND", group) for group in together.values() if group), *alone]
-
-    def _asked(self, index: FileIndex, condition: Condition) -> Files | None:
-        """Return the files that an index leaves, and note what it says."""
-        left: Files | None = None
-        for found in index.candidates(condition, self._among):
-            if found.note:
-                self._notes.append(found.note)
-            if found.by:
-                self._answers.append((found.by, found.files))
-            left = found.files if left is None else left & found.files
-        return left
-
-
-def _decided_by(answers: Sequence[tuple[str, Files]], everything: Files) -> str:
-    """Return which of several kinds of answers left out files; if none did, which of them was asked."""
-    narrowed = {by for by, files in answers if len(files) < len(everything)} or {by for by, _ in answers}
-    return next((by for by in (INVERTED_INDEX, PARTITION_KEY, ROW_GROUPS) if by in narrowed), PARTITION_KEY)

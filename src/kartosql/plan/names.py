@@ -1,100 +1,626 @@
-"""What column references mean in a scope, their names in the text that is run, and the columns of a SELECT."""
+"""What the names of a statement mean: its tables, the queries in it, and their columns, by SQL's scoping rules.
+
+The walk understands the constructs listed in its methods; below anything else it only
+notes that all columns of the tables there may be used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from sqlglot import exp
 
-from kartosql.errors import SqlError
-from kartosql.plan.table_refs import Bound, Member, Occurrence, Output, Scope, Source, Unknown
+from kartosql.errors import Span, SqlError
+from kartosql.predicate.tree import ColumnRef
 from kartosql.sql.tree import name_parts, span_of
+from kartosql.tables.table import Table, by_case
+
+Columns = Mapping[str, str]
+
+# Occurrences are numbered from 0, whatever else columns may belong to from here.
+_ids = count(1 << 20)
+
+
+@dataclass(eq=False)
+class Occurrence:
+    """One place where a statement names a table; each is scanned by itself.
+
+    ``view`` is the schema and name under which the statement's text, as it is run, finds it.
+    """
+
+    id: int
+    source: Table
+    name: tuple[str, ...]
+    view: tuple[str, str]
+    node: exp.Table | None = None
+    span: Span | None = None
+    as_of: str | None = None  # the time at which the table is asked for
+    used: set[str] = field(default_factory=set)
+    all_used: bool = False
+    # Set when the walk reached the table through constructs it understands.
+    understood: bool = False
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The columns that the statement may touch, or None for all of them."""
+        return None if self.all_used or not self.understood else frozenset(self.used)
+
+
+@dataclass(eq=False)
+class Output:
+    """One column of a query's result.
+
+    ``inner`` is the name that it has in the text that is run. ``source`` is given where the
+    column is one of a source as it stands, ``value`` where it is an expression.
+    """
+
+    name: str | None
+    inner: str
+    value: exp.Expression | None = None
+    source: ColumnRef | None = None
+
+
+@dataclass(eq=False)
+class Relation:
+    """A query inside of a statement: a SELECT (``scope``), a set operation (``branches``) or something else.
+
+    ``outputs`` is None when the columns are not known. ``barrier`` says why no condition on
+    the result may be moved into the query. ``uses`` are the FROM items that read it.
+    """
+
+    outputs: list[Output] | None
+    scope: Scope | None = None
+    branches: tuple[Relation, Relation] | None = None
+    keeps_duplicates: bool = True
+    barrier: str | None = None
+    uses: list[Source] = field(default_factory=list)
+    id: int = field(default_factory=lambda: next(_ids))
+
+    def rename(self, names: Sequence[str]) -> None:
+        """Give the first outputs other names."""
+        if self.outputs is None or len(names) > len(self.outputs):
+            self.outputs = None
+        else:
+            listed = [Output(n, n, o.value, o.source) for n, o in zip(names, self.outputs, strict=False)]
+            self.outputs = [*listed, *self.outputs[len(names) :]]
+
+    def seen_as(self, names: Sequence[str]) -> tuple[dict[str, str], dict[str, int], bool]:
+        """Return what a FROM item with the column list ``names`` shows.
+
+        That is, by column: the name in the text that is run, and the position; and whether
+        there may be other columns.
+        """
+        if self.outputs is None or len(names) > len(self.outputs):
+            return {}, {}, True
+        listed = [(n, n) for n in names] + [(o.name, o.inner) for o in self.outputs[len(names) :]]
+        # Columns that differ only in case have names of their own inside of the engine; to it all others are the same.
+        lower = [inner.lower() for _, inner in listed]
+        unique = [(i, n, inner) for i, (n, inner) in enumerate(listed) if n and lower.count(inner.lower()) == 1]
+        return {n: inner for _, n, inner in unique}, {n: i for i, n, _ in unique}, len(unique) < len(listed)
+
+
+@dataclass(eq=False)
+class Source:
+    """One item of a FROM clause.
+
+    ``columns`` maps its columns to the names they have in the text that is run; ``open`` says
+    that there may be more than those.
+    """
+
+    alias: str
+    columns: Columns
+    open: bool = False
+    occurrence: Occurrence | None = None
+    relation: Relation | None = None
+    # How the item is joined to the items before it.
+    join: exp.Join | None = None
+    # Joined inside of an item, as in ``a JOIN (b JOIN c)``.
+    nested: bool = False
+    prunable: bool = True
+    # Names that a column list gives to the columns of a table.
+    renamed: Mapping[str, str] | None = None
+    # Where the columns stand in the output of a query.
+    positions: Mapping[str, int] = field(default_factory=dict)
+    id: int = -1
+
+    def __post_init__(self) -> None:
+        self.id = next(_ids) if self.occurrence is None else self.occurrence.id
+
+    def use(self, column: str) -> None:
+        """Note that a column is needed."""
+        if self.occurrence is not None:
+            self.occurrence.used.add(self.real(column))
+
+    def use_all(self) -> None:
+        """Note that all columns are needed."""
+        if self.occurrence is not None:
+            self.occurrence.all_used = True
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a name is the alias."""
+        return self.alias.lower() == name.lower()
+
+    @property
+    def side(self) -> str:
+        """How the item is joined: INNER, LEFT, RIGHT, FULL, SEMI, ANTI, ASOF or POSITIONAL."""
+        if self.join is None or self.nested:
+            return "INNER"
+        method, kind, side = ((v or "").upper() for v in (self.join.method, self.join.kind, self.join.side))
+        if method in ("ASOF", "POSITIONAL"):
+            return method
+        return kind if kind in ("SEMI", "ANTI") else side or "INNER"
+
+    @property
+    def is_filter(self) -> bool:
+        """Whether the item only filters others (SEMI and ANTI joins), so that its columns are not seen."""
+        return self.join is not None and (self.join.kind or "").upper() in ("SEMI", "ANTI")
+
+    @property
+    def is_behind_comma(self) -> bool:
+        """Whether nothing but a comma joins the item to those before it."""
+        join = self.join
+        if join is None:
+            return True
+        return not (self.nested or join.kind or join.side or join.method or any(map(join.args.get, ("on", "using"))))
+
+    def inner(self, column: str) -> str:
+        """Return the name of a column in the text that is run."""
+        return self.columns.get(column, column)
+
+    def real(self, column: str) -> str:
+        """Return the column of the table that is seen here as ``column``."""
+        return column if self.renamed is None else self.renamed[column]
+
+    def find(self, name: str) -> str | None:
+        """Return the column that ``name`` means here."""
+        return by_case(name, self.columns)
+
+
+@dataclass(eq=False)
+class Merged:
+    """A column that USING or NATURAL made of several.
+
+    ``owner`` is the one whose values it has; without owner (FULL JOIN) it has those of the
+    first part that is not NULL, or it is not known.
+    """
+
+    owner: Bound | None
+    parts: tuple[ColumnRef, ...]
+    join: exp.Join
+    id: int = field(default_factory=lambda: next(_ids))
+
+
+@dataclass(eq=False)
+class Scope:
+    """One SELECT with the items of its FROM clause and the scopes around it."""
+
+    select: exp.Select
+    outer: tuple[Scope, ...]
+    sources: list[Source] = field(default_factory=list)
+    merged: dict[str, Merged] = field(default_factory=dict)  # by lower-case name
+    # Equal columns by USING and NATURAL, by the position of the joined source.
+    using: dict[int, list[tuple[ColumnRef, ColumnRef]]] = field(default_factory=dict)
+    aliases: dict[str, exp.Expression] = field(default_factory=dict)
+    nested: list[Relation] = field(default_factory=list)  # queries in its expressions
+
+    def chain(self) -> Iterator[Scope]:
+        """Yield this scope and those around it, innermost first."""
+        yield self
+        yield from self.outer
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a column reference means: a column of a source, a merged column, or an item of the SELECT list."""
+
+    source: Source | None = None
+    column: str = ""
+    merged: Merged | None = None
+    alias: exp.Expression | None = None
+
+    @property
+    def ref(self) -> ColumnRef:
+        """The column, which is no item of the SELECT list."""
+        owner = self.source or self.merged
+        assert owner is not None
+        return owner.id, self.column
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a reference to a member of a struct means: the column, which the first ``parts`` of the name stand for."""
+
+    source: Source
+    column: str
+    parts: int
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A column reference that nothing in scope explains."""
+
+    node: exp.Expression
+    name: str
+    qualifier: str | None
+    candidates: tuple[str, ...]  # columns of the table that is named, or of all tables in scope
+    aliases: tuple[str, ...] = ()  # what the tables in scope are called
+    hint: str | None = None  # what is known of it, which goes before guesses
+
+
+@dataclass(eq=False)
+class Walked:
+    """What a walk found: every query of the statement, and what the columns in it mean.
+
+    Nodes are known by their ids; the statement's tree keeps them alive.
+    """
+
+    root: Relation = field(default_factory=lambda: Relation(None))
+    scopes: list[Scope] = field(default_factory=list)
+    relations: dict[int, Relation] = field(default_factory=dict)
+    expressions: list[Relation] = field(default_factory=list)  # common table expressions
+    loose: list[Relation] = field(default_factory=list)  # queries in ORDER BY and LIMIT of set operations
+    bound: dict[int, Bound] = field(default_factory=dict)
+    members: dict[int, Member] = field(default_factory=dict)  # references to members of structs that are certain
+    unknown: list[Unknown] = field(default_factory=list)
+    # Columns of known tables that are not there, beside tables that are not known.
+    missing: list[Unknown] = field(default_factory=list)
+    # Identifiers that have another name in the text that is run.
+    renamed: list[tuple[exp.Identifier, str]] = field(default_factory=list)
+
+
+Known = Mapping[str, Relation]  # common table expressions by lower-case name
+
+_LIMITS = ("limit", "offset", "sample", "fetch")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ ")
+
+# Expressions whose columns get names that no one writes by accident.
+_UNNAMED: tuple[Any, ...] = (
+    *(exp.Func, exp.Binary, exp.Cast, exp.Literal, exp.Window, exp.Neg, exp.Not, exp.Between, exp.In, exp.Null),
+)
 
 
 class NameBinder:
-    """Binds the columns of one statement to the sources of its scopes."""
+    """Walks a statement once and binds its columns to the table occurrences."""
 
-    def __init__(self, occurrences: Mapping[int, Occurrence]) -> None:
-        self.by_node = occurrences  # id of the Table node -> occurrence
-        self.unknown: list[Unknown] = []
-        # Columns of known tables that are not there, beside tables that are not known.
-        self.missing: list[Unknown] = []
-        self.bound: dict[int, Bound] = {}  # by id of the Column node
-        self.members: dict[int, Member] = {}  # by id of the Column node; those of which the meaning is certain
-        self.inner_names: dict[int, str] = {}  # id of Column node -> name inside of the engine
-        # Identifiers that have another name in the text that is run.
-        self.renamed: list[tuple[exp.Identifier, str]] = []
+    def __init__(self, occurrences: Mapping[int, Occurrence], text: str) -> None:
+        self.found = Walked()
+        self._text = text
+        self._by_node = occurrences  # id of the Table node -> occurrence
+        self._inner_names: dict[int, str] = {}  # id of Column node -> name inside of the engine
+        self._expressions: list[tuple[str, Relation]] = []
         # Names of common table expressions that are used where the walk does not look.
-        self.tainted: set[str] = set()
+        self._tainted: set[str] = set()
 
-    def bind(self, node: exp.Column, scope: Scope) -> None:
+    def statement(self, tree: exp.Expression) -> None:
+        """Walk a whole statement."""
+        self.found.root = self._relation(tree, {}, ())
+        self.found.expressions = [relation for _, relation in self._expressions]
+        for name, relation in self._expressions:
+            if name in self._tainted:
+                relation.barrier = "it is also used where the planner does not look"
+
+    # -- queries ---------------------------------------------------------------------------
+
+    def _relation(self, node: exp.Expression, ctes: Known, outer: tuple[Scope, ...]) -> Relation:
+        relation = self._query(node, ctes, outer)
+        limited = next((key for key in _LIMITS if node.args.get(key) is not None), None)
+        if limited:
+            relation.barrier = relation.barrier or f"a {limited.upper()} stands between"
+        self.found.relations[id(node)] = relation
+        return relation
+
+    def _query(self, node: exp.Expression, ctes: Known, outer: tuple[Scope, ...]) -> Relation:
+        if isinstance(node, exp.Subquery):
+            inner = self._with(node, ctes, outer)
+            if node.args.get("pivots") or isinstance(node.this, exp.Table):
+                self._opaque(node, outer[0] if outer else None)
+                return Relation(None)
+            for key in ("order", "limit", "offset"):
+                self._nested(node.args.get(key), inner, outer)
+            return self._relation(node.this, inner, outer)
+        if isinstance(node, exp.SetOperation):
+            inner = self._with(node, ctes, outer)
+            left = self._relation(node.this, inner, outer)
+            right = self._relation(node.expression, inner, outer)
+            for key, value in node.args.items():
+                if key not in ("this", "expression", "with_"):
+                    self._nested(value, inner, outer)
+            return _set_operation(node, left, right)
+        if isinstance(node, exp.Select):
+            return self._select(node, self._with(node, ctes, outer), outer)
+        self._opaque(node, outer[0] if outer else None)
+        return Relation(None)
+
+    def _with(self, node: exp.Expression, ctes: Known, outer: tuple[Scope, ...]) -> dict[str, Relation]:
+        known = dict(ctes)
+        with_: Any = node.args.get("with_")
+        for cte in with_.expressions if with_ else ():
+            alias = cte.args["alias"]
+            name = alias.name.lower()
+            recursive = with_.args.get("recursive") and any(t.name.lower() == name for t in cte.find_all(exp.Table))
+            if recursive:
+                known[name] = Relation(None)
+            relation = self._relation(cte.this, known, outer)
+            if recursive or (len(cte.args) > 2 and cte.args.get("key_expressions")):
+                relation.barrier = "it is recursive"
+            if alias.columns:
+                relation.rename([c.name for c in alias.columns])
+            known[name] = relation
+            self._expressions.append((name, relation))
+        return known
+
+    def _select(self, node: exp.Select, ctes: Known, outer: tuple[Scope, ...]) -> Relation:
+        scope = Scope(node, outer)
+        self.found.scopes.append(scope)
+        from_ = node.args.get("from_")
+        if from_ is not None:
+            self._item(from_.this, None, scope, ctes, first=True)
+        for join in node.args.get("joins") or ():
+            self._item(join.this, join, scope, ctes)
+        for lateral in node.args.get("laterals") or ():
+            self._item(lateral, None, scope, ctes)
+        for at, source in enumerate(scope.sources):
+            if source.join is not None:
+                self._join(at, source.join, scope, ctes)
+        # Items of the SELECT list can be named everywhere but in ON.
+        for e in node.expressions:
+            if isinstance(e, exp.Alias):
+                name = e.alias.lower()
+                scope.aliases[name] = exp.Null() if name in scope.aliases else e.this
+        for key, value in node.args.items():
+            if key not in ("from_", "joins", "laterals", "with_"):
+                self._nested(value, ctes, (scope, *outer), scope)
+        relation = Relation(self._outputs(node, scope), scope)
+        distinct = node.args.get("distinct")
+        if distinct is not None and distinct.args.get("on") is not None:
+            relation.barrier = "a DISTINCT ON stands between"
+        relation.keeps_duplicates = distinct is None
+        return relation
+
+    def _outputs(self, node: exp.Select, scope: Scope) -> list[Output] | None:
+        """Return the output columns of a SELECT in order, or None where they are not known."""
+        found: list[Output] = []
+        for e in node.expressions:
+            if isinstance(e, exp.Alias):
+                found.append(Output(e.alias, e.alias, e.this, self._source(e.this)))
+            elif isinstance(e, exp.Star) or (isinstance(e, exp.Column) and isinstance(e.this, exp.Star)):
+                expanded = _star(e, scope)
+                if expanded is None:
+                    return None
+                found += expanded
+            elif isinstance(e, exp.Column):
+                # A bare column keeps the name that it has inside of the engine.
+                found.append(Output(e.name, self._inner_names.get(id(e), e.name), e, self._source(e)))
+            elif isinstance(e, _UNNAMED) and not isinstance(e, (exp.Dot, exp.Bracket)):
+                span = span_of(e)
+                is_made_up = span is not None and not _PLAIN.issuperset(self._text[span[0] : span[1]])
+                if not is_made_up or (e.find(exp.Columns, exp.Star) and not isinstance(e, exp.Count)):
+                    return None
+                found.append(Output(None, "", e))
+            else:
+                return None
+        if any(o.name is None for o in found) and not all(o.name is None or _PLAIN.issuperset(o.name) for o in found):
+            # The name that the engine makes up for an expression might be one of these.
+            return None
+        return found
+
+    def _source(self, node: exp.Expression) -> ColumnRef | None:
+        bound = self.found.bound.get(id(node)) if isinstance(node, exp.Column) else None
+        return bound.ref if bound is not None and bound.source is not None else None
+
+    def _item(
+        self,
+        node: exp.Expression,
+        join: exp.Join | None,
+        scope: Scope,
+        ctes: Known,
+        *,
+        first: bool = False,
+        nested: bool = False,
+    ) -> None:
+        alias, names = node.args.get("alias"), list[str]()
+        if isinstance(alias, exp.TableAlias):
+            names = [c.name for c in alias.columns]
+        place = partial(Source, join=join, nested=nested)
+        if isinstance(node, exp.Table) and not node.args.get("pivots"):
+            inner = node.args.get("joins") or ()
+            # Joins that hang on the first table of FROM follow it as all others do.
+            grouped = nested or (bool(inner) and not first)
+            prunable = not (grouped or node.args.get("sample") or node.args.get("when"))
+            self._table(node, names, scope, ctes, partial(place, node.alias or node.name, prunable=prunable))
+            for following in inner:
+                self._item(following.this, following, scope, ctes, nested=grouped)
+            return
+        is_query = isinstance(node, exp.Subquery) and not node.args.get("pivots")
+        if is_query and isinstance(node.this, exp.Table):
+            if not any(value for key, value in node.args.items() if key != "this"):
+                self._item(node.this, join, scope, ctes, first=first and join is None, nested=nested)
+                return
+            is_query = False
+        query: Any = node if is_query else node.this if isinstance(node, exp.Lateral) else None
+        name = node.alias if isinstance(node, (exp.Subquery, exp.Lateral, exp.Unnest, exp.Values)) else ""
+        if is_query or (isinstance(query, exp.Subquery) and isinstance(query.this, exp.Query)):
+            relation = self._relation(query, ctes, (scope, *scope.outer))
+            prunable = not node.args.get("sample") and not nested
+            self._derived(relation, names, scope, partial(place, name, prunable=prunable))
+            return
+        # Pivots, table functions, lateral items: not looked into.
+        self._opaque(node, scope)
+        scope.sources.append(place(name, {}, open=True, prunable=False))
+
+    def _derived(self, relation: Relation, names: list[str], scope: Scope, place: Callable[..., Source]) -> None:
+        columns, positions, open_ = relation.seen_as(names)
+        source = place(columns, open_, relation=relation, positions=positions)
+        relation.uses.append(source)
+        scope.sources.append(source)
+
+    def _table(
+        self, node: exp.Table, names: list[str], scope: Scope, ctes: Known, place: Callable[..., Source]
+    ) -> None:
+        occurrence = self._by_node.get(id(node))
+        is_name = isinstance(node.this, exp.Identifier)
+        if occurrence is not None:
+            scope.sources.append(_of_occurrence(occurrence, names, place))
+        elif is_name and len(name_parts(node)) == 1 and node.name.lower() in ctes:
+            self._derived(ctes[node.name.lower()], names, scope, place)
+        else:
+            if not is_name:
+                self._nested(node.this, ctes, (scope, *scope.outer), scope)
+            scope.sources.append(place({}, open=True, prunable=False))
+
+    def _join(self, at: int, join: exp.Join, scope: Scope, ctes: Known) -> None:
+        source, before = scope.sources[at], [s for s in scope.sources[:at] if not s.is_filter]
+        if join.method and join.method.upper() == "NATURAL":
+            for one in (*before, source):
+                self._whole(one, one.join or join)
+            seen = {name.lower() for s in before for name in s.columns}
+            for name in [c for c in source.columns if c.lower() in seen]:
+                self._merge(at, name, join, scope)
+            if source.open or any(s.open for s in before):
+                scope.merged = {name: Merged(None, m.parts, m.join) for name, m in scope.merged.items()}
+        for column in join.args.get("using") or ():
+            hits = _having((*before, source), column.name)
+            if len({s.inner(found) for s, found in hits}) > 1 and any(s.inner(f) != f for s, f in hits):
+                self._refuse(column, f"USING cannot take {column.name!r}, a name that differs only in case", "Use ON.")
+            for one, found in hits:
+                self._use(one, found, column)
+            if not hits and not any(s.open for s in (*before, source)):
+                self._note_unknown(column, [column.name], scope)
+            self._merge(at, column.name, join, scope)
+        self._nested(join.args.get("on"), ctes, (scope, *scope.outer), scope)
+
+    def _merge(self, at: int, name: str, join: exp.Join, scope: Scope) -> None:
+        """Note that ``name`` is one column of the source at a position and of those before it."""
+        right, lower = scope.sources[at], name.lower()
+        mine = right.find(name)
+        known = scope.merged.get(lower)
+        seen = [s for s in scope.sources[:at] if not s.is_filter]
+        before = [Bound(s, found) for s, found in _having(seen, name) if not s.nested]
+        parts = known.parts if known is not None else tuple(b.ref for b in before)
+        left = known.owner if known is not None else before[0] if len(before) == 1 else None
+        side = (join.side or "").upper()
+        if mine is None or right.nested or any(s.nested for s in seen):
+            scope.merged[lower] = Merged(None, (), join)
+            return
+        own = Bound(right, mine)
+        both = (*parts, own.ref)
+        if left is not None:
+            scope.using.setdefault(at, []).append((left.ref, own.ref))
+        if side == "RIGHT":
+            scope.merged[lower] = Merged(own, both, join)
+        elif side == "FULL" or left is None:
+            usable = len(before) == 1 and known is None
+            scope.merged[lower] = Merged(None, both if usable else (), join)
+        else:
+            scope.merged[lower] = Merged(left, both, join)
+
+    def _nested(self, value: object, ctes: Known, outer: tuple[Scope, ...], scope: Scope | None = None) -> None:
+        """Bind the columns below ``value`` in ``scope`` and walk the queries inside of it."""
+        if isinstance(value, list):
+            for item in value:
+                self._nested(item, ctes, outer, scope)
+            return
+        if not isinstance(value, exp.Expression):
+            return
+        if isinstance(value, (exp.Subquery, exp.Select, exp.SetOperation)):
+            relation = self._relation(value, ctes, outer)
+            (self.found.loose if scope is None else scope.nested).append(relation)
+            return
+        if isinstance(value, exp.Lambda):
+            self._lambda(value, ctes, outer, scope)
+            return
+        if scope is not None and isinstance(value, exp.Column) and not value.is_star:
+            self._bind(value, scope)
+            return
+        if scope is not None and isinstance(value, exp.Dot) and isinstance(value.this, exp.Identifier):
+            # A method call such as ``v.abs()``; an unknown name may also be that of a function's schema.
+            for level in scope.chain():
+                if self._bind_at(exp.Column(this=value.this.copy()), [value.this], [value.this.name], level):
+                    break
+        if scope is not None and (value.is_star or isinstance(value, exp.Columns)):
+            self._star(value, scope)
+        for child in value.args.values():
+            self._nested(child, ctes, outer, scope)
+
+    def _lambda(self, node: exp.Lambda, ctes: Known, outer: tuple[Scope, ...], scope: Scope | None) -> None:
+        parameters = {e.name.lower() for e in node.expressions}
+        for column in list(node.this.find_all(exp.Column)):
+            parts = name_parts(column)
+            if scope is not None and parts and parts[0].name.lower() not in parameters:
+                self._bind(column, scope)
+        for query in node.this.find_all(exp.Select):
+            self.found.loose.append(self._relation(query, ctes, outer))
+
+    # -- columns ---------------------------------------------------------------------------
+
+    def _bind(self, node: exp.Column, scope: Scope) -> None:
         """Find what a column reference means and note that it is used."""
         parts = name_parts(node)
         names = [p.name for p in parts]
         levels = list(scope.chain())
         for at, level in enumerate(levels):
-            if self.bind_at(node, parts, names, level):
+            if self._bind_at(node, parts, names, level):
                 if len(levels) > 1:
-                    self.members.pop(id(node), None)  # further out the name may mean something as well
+                    self.found.members.pop(id(node), None)  # further out the name may mean something as well
                 if _may_be_field(names, level):
                     self._may_use(node, parts, names, levels[at + 1 :])
                 return
             if any(s.open for s in level.sources):
                 # It may belong to a source whose columns are not known, or to a query further out.
-                named = [s for s in level.sources if len(names) == 2 and s.alias.lower() == names[0].lower()]
+                named = [s for s in level.sources if len(names) == 2 and s.is_called(names[0])]
                 if len(named) == 1 and not named[0].open:
-                    self.missing.append(_unknown(node, names, scope))
+                    self.found.missing.append(_unknown(node, names, scope))
                 self._may_use(node, parts, names, levels[at + 1 :])
                 return
             if len(names) == 1 and names[0].lower() in level.aliases:
                 if level is scope:
-                    self.bound[id(node)] = Bound(alias=level.aliases[names[0].lower()])
+                    self.found.bound[id(node)] = Bound(alias=level.aliases[names[0].lower()])
                 return
-        self.note_unknown(node, names, scope)
+        self._note_unknown(node, names, scope)
 
-    def note_unknown(self, node: exp.Expression, names: list[str], scope: Scope) -> None:
-        """Note a reference that nothing explains."""
-        self.unknown.append(_unknown(node, names, scope))
+    def _note_unknown(self, node: exp.Expression, names: list[str], scope: Scope) -> None:
+        self.found.unknown.append(_unknown(node, names, scope))
 
-    def bind_at(self, node: exp.Column, parts: list[exp.Identifier], names: list[str], scope: Scope) -> bool:
+    def _bind_at(self, node: exp.Column, parts: list[exp.Identifier], names: list[str], scope: Scope) -> bool:
         """Bind a reference to the sources of one scope; False if none of them explains it."""
         # alias.column, or cube.dataset.column, possibly followed by struct fields
         for at in range(min(2, len(names) - 1)):
-            named = [s for s in scope.sources if s.alias.lower() == names[at].lower()]
+            named = [s for s in scope.sources if s.is_called(names[at])]
             if at == 1:
                 named = [s for s in named if s.occurrence is not None and s.occurrence.name[-2:-1] == (names[0],)]
             # An alias may be there again after one that SEMI or ANTI hides.
-            meant = [(s, found) for s in named if (found := s.find(names[at + 1])) is not None]
+            meant = _having(named, names[at + 1])
             if len(named) == 1 and meant and len(names) > at + 2:
-                self.members[id(node)] = Member(*meant[0], at + 2)
+                self.found.members[id(node)] = Member(*meant[0], at + 2)
             for source, found in meant:
-                self.use(source, found, parts[at + 1], node if len(named) == 1 and len(names) == at + 2 else None)
+                self._use(source, found, parts[at + 1], node if len(named) == 1 and len(names) == at + 2 else None)
                 if at == 1 and source.occurrence is not None:
-                    self.renamed.append((parts[0], source.occurrence.view[0]))
+                    self.found.renamed.append((parts[0], source.occurrence.view[0]))
             if meant:
                 return True
         # column, possibly followed by struct fields
-        hits = [(s, found) for s in scope.sources if (found := s.find(names[0])) is not None]
-        if len(names) > 1:
-            hits = [(s, found) for s, found in hits if _has_fields(s, found)]
+        hits = [hit for hit in _having(scope.sources, names[0]) if len(names) == 1 or _has_fields(*hit)]
         if len(hits) > 1 and any(s.inner(found) != found for s, found in hits):
             # Their names inside of the engine differ, so it would not see that the reference is ambiguous.
-            self.refuse(node, f"{names[0]!r} is a column of several tables here", "Name the table of the column.")
+            self._refuse(node, f"{names[0]!r} is a column of several tables here", "Name the table of the column.")
         if len(names) > 1 and len(hits) == 1 and names[0].lower() not in scope.merged:
-            self.members[id(node)] = Member(*hits[0], 1)
+            self.found.members[id(node)] = Member(*hits[0], 1)
         merged = scope.merged.get(names[0].lower()) if len(names) == 1 else None
         for source, found in hits:
-            self.use(source, found, parts[0], node if len(hits) == len(names) == 1 and merged is None else None)
+            self._use(source, found, parts[0], node if len(hits) == len(names) == 1 and merged is None else None)
         if hits and merged is not None and len(hits) <= len(merged.parts):
-            self.bound[id(node)] = Bound(*merged.owner) if merged.owner else Bound(merged=merged, column=names[0])
+            self.found.bound[id(node)] = merged.owner or Bound(merged=merged, column=names[0])
         if hits:
             return True
         # the name of a table as a value: its whole row
         for source in scope.sources:
-            if len(names) == 1 and source.alias.lower() == names[0].lower():
-                self.whole(source, node)
+            if len(names) == 1 and source.is_called(names[0]):
+                self._whole(source, node)
                 return True
         return False
 
@@ -104,82 +630,109 @@ class NameBinder:
         """Note that a reference may mean a column of one of ``levels``, without saying that it does."""
         for source in (s for level in levels for s in level.sources):
             for at, name in enumerate(names[:-1][:2]):
-                column = source.find(names[at + 1]) if source.alias.lower() == name.lower() else None
+                column = source.find(names[at + 1]) if source.is_called(name) else None
                 if column is not None:
-                    self.use(source, column, parts[at + 1])
+                    self._use(source, column, parts[at + 1])
             column = source.find(names[0])
             if column is not None:
                 if source.inner(column) != column:
-                    self.refuse(node, f"what {names[0]!r} means cannot be told here", "Name the table of the column.")
-                if source.occurrence is not None:
-                    source.occurrence.use(source.real(column))
-            elif len(names) == 1 and source.alias.lower() == names[0].lower():
-                self.whole(source, node)
+                    self._refuse(node, f"what {names[0]!r} means cannot be told here", "Name the table of the column.")
+                source.use(column)
+            elif len(names) == 1 and source.is_called(names[0]):
+                self._whole(source, node)
 
-    def whole(self, source: Source, node: exp.Expression) -> None:
+    def _whole(self, source: Source, node: exp.Expression) -> None:
         """Note that a reference needs all columns of ``source`` under the names that they have."""
         if any(name != column for column, name in source.columns.items()):
-            self.refuse(node, f"{source.alias!r} has columns whose names differ only in case", "Name the columns.")
-        if source.occurrence is not None:
-            source.occurrence.all_used = True
+            self._refuse(node, f"{source.alias!r} has columns whose names differ only in case", "Name the columns.")
+        source.use_all()
 
-    def refuse(self, node: exp.Expression, reason: str, hint: str) -> None:
-        """Raise ``ambiguous-name``."""
+    def _refuse(self, node: exp.Expression, reason: str, hint: str) -> NoReturn:
         raise SqlError(f"{reason[0].upper()}{reason[1:]}.", code="ambiguous-name", hint=hint, span=span_of(node))
 
-    def use(self, source: Source, column: str, identifier: exp.Identifier, node: exp.Column | None = None) -> None:
+    def _use(self, source: Source, column: str, identifier: exp.Identifier, node: exp.Column | None = None) -> None:
         """Note that a reference means ``column`` of ``source``; ``node`` is given if it means nothing else."""
         inner = source.inner(column)
         if inner != column:
-            self.renamed.append((identifier, inner))
+            self.found.renamed.append((identifier, inner))
             if node is not None:
-                self.inner_names[id(node)] = inner
-        if source.occurrence is not None:
-            source.occurrence.use(source.real(column))
+                self._inner_names[id(node)] = inner
+        source.use(column)
         if node is not None:
-            self.bound[id(node)] = Bound(source, column)
+            self.found.bound[id(node)] = Bound(source, column)
 
-    def star(self, node: exp.Expression, scope: Scope) -> None:
+    def _star(self, node: exp.Expression, scope: Scope) -> None:
         """Note what ``*``, ``t.*`` and ``COLUMNS(...)`` use."""
         if isinstance(node, exp.Columns):
             for source in scope.sources:
-                self.whole(source, node)
+                self._whole(source, node)
         if isinstance(node, exp.Count) or (isinstance(node, exp.Star) and isinstance(node.parent, exp.Count)):
             return
         qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
         hit = False
         for source in scope.sources:
-            if qualifier is None or source.alias.lower() == qualifier.name.lower():
+            if qualifier is None or source.is_called(qualifier.name):
                 hit = True
-                if source.occurrence is not None:
-                    source.occurrence.all_used = True
+                source.use_all()
         if not hit and qualifier is not None and not any(s.find(qualifier.name) for s in scope.sources):
-            self.note_unknown(node, [qualifier.name, "*"], scope)
+            self._note_unknown(node, [qualifier.name, "*"], scope)
 
-    def opaque(self, node: exp.Expression, scope: Scope | None = None) -> None:
+    def _opaque(self, node: exp.Expression, scope: Scope | None = None) -> None:
         """Note that everything below ``node`` may use all columns of the tables it can see."""
         for table in node.find_all(exp.Table):
-            occurrence = self.by_node.get(id(table))
+            occurrence = self._by_node.get(id(table))
             if occurrence is not None:
                 occurrence.all_used = True
             else:
-                self.tainted.add(table.name.lower())
-        for level in scope.chain() if scope is not None else ():
-            for column in node.find_all(exp.Column):
-                names = [p.name for p in name_parts(column)]
-                for source in level.sources:
-                    for name in names:
-                        found = source.find(name)
-                        if found is not None and source.occurrence is not None:
-                            source.occurrence.use(source.real(found))
-                    if source.occurrence is not None and source.alias.lower() in (n.lower() for n in names):
-                        source.occurrence.all_used = True
+                self._tainted.add(table.name.lower())
+        sources = [s for level in scope.chain() for s in level.sources] if scope is not None else []
+        for column in node.find_all(exp.Column) if sources else ():
+            names = [p.name for p in name_parts(column)]
+            for source in sources:
+                for found in filter(None, map(source.find, names)):
+                    source.use(found)
+                if any(map(source.is_called, names)):
+                    source.use_all()
+
+
+def _of_occurrence(occurrence: Occurrence, names: list[str], place: Callable[..., Source]) -> Source:
+    table = occurrence.source
+    columns = {c: table.exposed.get(c, c) for c in table.columns}
+    if not names:
+        occurrence.understood = True
+        return place(columns, occurrence=occurrence)
+    # The names go to the columns by position, so all of them have to be there.
+    occurrence.all_used = True
+    renamed = dict(zip([*names, *list(columns)[len(names) :]], columns, strict=False))
+    occurrence.understood = not table.exposed and len({n.lower() for n in renamed}) == len(columns)
+    if not occurrence.understood:
+        return place({}, open=True)
+    return place({name: name for name in renamed}, occurrence=occurrence, renamed=renamed)
+
+
+def _set_operation(node: exp.SetOperation, left: Relation, right: Relation) -> Relation:
+    outputs = None
+    if left.outputs is not None:
+        outputs = [Output(o.name, o.inner) for o in left.outputs]
+    relation = Relation(outputs, branches=(left, right))
+    relation.keeps_duplicates = isinstance(node, exp.Union) and not node.args.get("distinct")
+    if node.args.get("by_name"):
+        relation.barrier = "a set operation BY NAME stands between"
+        relation.outputs = None
+    elif right.outputs is None or left.outputs is None or len(left.outputs) != len(right.outputs):
+        relation.barrier = "the columns of a set operation are not known"
+    return relation
+
+
+def _having(sources: Iterable[Source], name: str) -> list[tuple[Source, str]]:
+    """Return the sources that have a column, with its name there."""
+    return [(s, found) for s in sources if (found := s.find(name)) is not None]
 
 
 def _unknown(node: exp.Expression, names: list[str], scope: Scope) -> Unknown:
     sources = [s for level in scope.chain() for s in level.sources]
     qualifier = names[-2] if len(names) > 1 else None
-    named = [s for s in sources if qualifier is not None and s.alias.lower() == qualifier.lower()]
+    named = [s for s in sources if qualifier is not None and s.is_called(qualifier)]
     columns = dict.fromkeys(c for s in named or sources for c in sorted(s.columns))
     aliases = dict.fromkeys(s.alias for s in sources if s.alias)
     return Unknown(node, names[-1], qualifier, tuple(columns), tuple(aliases))
@@ -200,64 +753,12 @@ def _has_fields(source: Source, column: str) -> bool:
     return bool(pa.types.is_nested(type_) or pa.types.is_null(type_))
 
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ ")
-
-# Expressions whose columns get names that no one writes by accident.
-_UNNAMED: tuple[Any, ...] = (
-    exp.Func,
-    exp.Binary,
-    exp.Cast,
-    exp.Literal,
-    exp.Window,
-    exp.Neg,
-    exp.Not,
-    exp.Between,
-    exp.In,
-    exp.Null,
-)
-
-
-def outputs_of(
-    node: exp.Select, scope: Scope, names: NameBinder, slice_: Callable[[exp.Expression], str | None]
-) -> list[Output] | None:
-    """Return the output columns of a SELECT in order, or None where they are not known."""
-    found: list[Output] = []
-    for e in node.expressions:
-        if isinstance(e, exp.Alias):
-            found.append(Output(e.alias, e.alias, e.this, _source(e.this, names)))
-        elif isinstance(e, exp.Star) or (isinstance(e, exp.Column) and isinstance(e.this, exp.Star)):
-            expanded = _star(e, scope)
-            if expanded is None:
-                return None
-            found += expanded
-        elif isinstance(e, exp.Column):
-            # A bare column keeps the name that it has inside of the engine.
-            found.append(Output(e.name, names.inner_names.get(id(e), e.name), e, _source(e, names)))
-        elif isinstance(e, _UNNAMED) and not isinstance(e, (exp.Dot, exp.Bracket)):
-            text = slice_(e)
-            if text is None or set(text) <= _PLAIN or (e.find(exp.Columns, exp.Star) and not isinstance(e, exp.Count)):
-                return None
-            found.append(Output(None, "", e))
-        else:
-            return None
-    if any(o.name is None for o in found) and not all(o.name is None or set(o.name) <= _PLAIN for o in found):
-        # The name that the engine makes up for an expression might be one of these.
-        return None
-    return found
-
-
-def _source(node: exp.Expression, names: NameBinder) -> tuple[Source, str] | None:
-    bound = names.bound.get(id(node)) if isinstance(node, exp.Column) else None
-    return (bound.source, bound.column) if bound is not None and bound.source is not None else None
-
-
 def _star(node: exp.Expression, scope: Scope) -> list[Output] | None:
-    """Return what ``*`` and ``t.*`` stand for."""
     star = node.this if isinstance(node, exp.Column) else node
-    sources = [s for s in scope.sources if not is_filter(s)]
+    sources = [s for s in scope.sources if not s.is_filter]
     qualifier = node.args.get("table") if isinstance(node, exp.Column) else None
     if qualifier is not None:
-        sources = [s for s in sources if s.alias.lower() == qualifier.name.lower()]
+        sources = [s for s in sources if s.is_called(qualifier.name)]
         if len(sources) != 1:
             return None
     if any(s.open for s in sources) or (any(s.nested for s in sources) and scope.merged):
@@ -268,16 +769,11 @@ def _star(node: exp.Expression, scope: Scope) -> list[Output] | None:
         for column, inner in source.columns.items():
             one = scope.merged.get(column.lower()) if qualifier is None else None
             if one is None:
-                found.append(Output(column, inner, None, (source, column)))
+                found.append(Output(column, inner, None, (source.id, column)))
             elif column.lower() not in merged:
                 merged.add(column.lower())
-                found.append(Output(column, inner, None, one.owner))
+                found.append(Output(column, inner, None, one.owner.ref if one.owner else None))
     return _modified(found, star)
-
-
-def is_filter(source: Source) -> bool:
-    """Return whether a source only filters others (SEMI and ANTI joins), so that its columns are not seen."""
-    return source.join is not None and (source.join.kind or "").upper() in ("SEMI", "ANTI")
 
 
 def _modified(found: list[Output], star: exp.Expression) -> list[Output] | None:

@@ -10,7 +10,7 @@ from typing import Any
 from kartosql.indexes.index import Files
 from kartosql.memo import memoized
 from kartosql.plan.evaluate import MAX_PROBES, Cells, RowSelection, is_exact
-from kartosql.predicate.tree import Condition, joined, parameters_for
+from kartosql.predicate.tree import Condition
 from kartosql.tables.table import FileTable, Overlay, Part
 
 _known: weakref.WeakKeyDictionary[FileTable, dict[tuple[str, ...], Writes]] = weakref.WeakKeyDictionary()
@@ -92,14 +92,6 @@ class Writes:
         return {f: n for n, group in enumerate(self._groups) for f in group}
 
 
-def writes_of(table: FileTable, join_key: tuple[str, ...]) -> Writes:
-    """Return the writes to a table; they are looked for once, as long as the table is in use."""
-    known = _known.setdefault(table, {})
-    if join_key not in known:
-        known[join_key] = Writes(table, join_key)
-    return known[join_key]
-
-
 Pairs = set[tuple[int, int]]  # (earlier, later) file
 
 MAX_PAIRS = 50_000
@@ -121,7 +113,9 @@ class Overlays:
         self._part = part
         self._table = part.table
         self._cells = cells
-        self._writes = writes_of(part.table, part.join_key)
+        # They are looked for once, as long as the table is in use.
+        known = _known.setdefault(part.table, {})
+        self._writes = known.setdefault(part.join_key, Writes(part.table, part.join_key))
         # Dimensions that were checked to hold no NULL, which neither indices nor ranges tell about.
         keys = part.table.partition_keys
         checked = part.rows.never_null if isinstance(part.rows, Overlay) else ()
@@ -174,10 +168,8 @@ class Overlays:
                 pairs |= {(e, f) for f in late for e in early if e < f and self._writes.differ(e, f)}
         pairs = self._sharing(pairs, groups)
         if pairs and conditions:
-            pairs = self._by_rows(pairs, joined("AND", list(conditions)), parameters)
+            pairs = self._by_rows(pairs, RowSelection.of(self._part.join_key, conditions, parameters))
         return frozenset(hiding).union(f for _, f in pairs)
-
-    # -- which files may hold the same cells -----------------------------------------------------
 
     def _apart(self, groups: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         """Split groups of files where the ranges of a dimension do not meet."""
@@ -207,7 +199,7 @@ class Overlays:
         cost = self._cells.index_bytes(self._table, column)
         return cost is not None and cost <= INDEX_SHARE * self._cells.data_bytes(self._table, files)
 
-    def _by_rows(self, pairs: Pairs, condition: Condition, parameters: Mapping[str, Any]) -> Pairs:
+    def _by_rows(self, pairs: Pairs, rows: RowSelection) -> Pairs:
         """Drop the pairs of files that have no cell in common of a row that matters.
 
         The earlier file is read anyway: which of its rows match decides which cells matter.
@@ -215,24 +207,16 @@ class Overlays:
         early = {e for e, _ in pairs}
         if len(early) > MAX_PROBES:
             return pairs
-        key = self._part.join_key
-        # Names of their own: those of columns may differ only in case.
-        columns = dict.fromkeys([*key, *(name for _, name in sorted(condition.columns))])
-        names = {column: f"x{i}" for i, column in enumerate(columns)}
-        rows = RowSelection(
-            names, condition.render(lambda column: names[column[1]]), dict(parameters_for(condition, parameters))
-        )
         if self._indexed and len(pairs) > MAX_PROBES:
             late = frozenset(f for _, f in pairs)
             if all(self._pays(c, late) for c in self._indexed):
-                pairs = {(e, f) for e in early for f in self._holding(e, pairs, rows)}
+                by_early = {e: frozenset(f for at, f in pairs if at == e) for e in early}
+                holding, indexed = self._cells.holding_cells, self._indexed
+                pairs = {(e, f) for e in early for f in holding(self._table, e, by_early[e], indexed, rows)}
         if len(pairs) > MAX_PROBES:
             return pairs
+        key = self._part.join_key
         return {(e, f) for e, f in pairs if self._cells.share_cells(self._table, e, f, key, rows)}
-
-    def _holding(self, early: int, pairs: Pairs, rows: RowSelection) -> Files:
-        late = frozenset(f for e, f in pairs if e == early)
-        return self._cells.holding_cells(self._table, early, late, self._indexed, rows)
 
 
 def _has_late(group: Iterable[int], kept: Files) -> bool:

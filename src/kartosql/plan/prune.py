@@ -2,74 +2,372 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from kartosql.errors import Span
-from kartosql.indexes.index import Subject
+from kartosql.indexes.index import (
+    INVERTED_INDEX,
+    PARTITION_KEY,
+    ROW_GROUPS,
+    FileIndex,
+    Files,
+    InvertedIndices,
+    PartitionValues,
+    RowGroups,
+    Subject,
+)
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.evaluate import Evaluator, FileFilter, rejects_null
-from kartosql.plan.extract import Extractor
-from kartosql.plan.join_pruning import Draft, JoinPruner
-from kartosql.plan.limit_pushdown import LimitedSelects, push_down_limits
+from kartosql.plan.evaluate import MAX_PROBES, Cells, Evaluator, RowSelection, is_exact
+from kartosql.plan.extract import Extractor, rejects_null
+from kartosql.plan.limit_pushdown import push_down_limits
+from kartosql.plan.names import Occurrence
 from kartosql.plan.overlays import Overlays
 from kartosql.plan.reader import ConditionReader
-from kartosql.plan.scan import OccurrenceScan, PartScan, PhaseClock, Scan
-from kartosql.plan.table_refs import Occurrence
-from kartosql.predicate.tree import Condition, is_evaluable, parameters_for
+from kartosql.plan.scan import Alternative, OccurrenceScan, PartScan, PhaseClock, Scan, Step
+from kartosql.predicate.tree import Condition, Group, is_evaluable, joined, parameters_for
 from kartosql.tables.table import Changelog, Overlay, Part
 
+MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
+ROUNDS = 2
+# To open a file takes as long as to scan about this many bytes of it; an index is read at half that speed.
+FILE_BYTES = 10_000
+INDEX_FACTOR = 2
+FEW_FILES = 1_000  # of a dataset, for which each step of a plan notes what it left
 
+
+@dataclass(frozen=True)
+class Narrowed:
+    """The files that one condition left, and what answered it."""
+
+    condition: str
+    by: str
+    left: Files
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass
+class Draft:
+    """A dataset while it is pruned.
+
+    Only rows for which all ``own`` conditions are TRUE come out, if the dataset is the seed
+    or inner joined.
+    """
+
+    part: Part
+    join: str
+    everything: Files
+    own: Sequence[Condition] = ()
+    narrowed: list[Narrowed] = field(default_factory=list)
+    back: Files = frozenset()  # files that steps had left out
+
+    @property
+    def files(self) -> Files:
+        """The files that are left."""
+        return self.narrowed[-1].left if self.narrowed else self.everything
+
+    def narrow(self, files: Files | None, condition: str, by: str, alternatives: tuple[Alternative, ...] = ()) -> None:
+        """Keep only ``files``, and say so if that removes any or was asked of an index."""
+        if files is None:
+            return
+        after = self.files & files
+        if by != "join" or after != self.files:
+            self.narrowed.append(Narrowed(condition, by, after, alternatives))
+
+    def take_back(self, files: Files, since: int) -> None:
+        """Undo the removal of ``files`` by the steps from number ``since`` on."""
+        self.back |= files - self.files
+        self.narrowed[since:] = [replace(n, left=n.left | files) for n in self.narrowed[since:]]
+
+    def steps(self, *, trace: bool = False) -> tuple[Step, ...]:
+        """Return the steps with the numbers of files.
+
+        The files themselves are held for a ``trace``, or if the dataset has few.
+        """
+        trace = trace or len(self.everything) <= FEW_FILES
+        counts = [len(self.everything), *(len(n.left) for n in self.narrowed)]
+        return tuple(
+            Step(n.condition, n.by, before, after, n.left if trace else None, n.alternatives)
+            for n, before, after in zip(self.narrowed, counts, counts[1:], strict=False)
+        )
+
+
+@dataclass(eq=False)
+class JoinPruner:
+    """Prunes the datasets of one occurrence by each other.
+
+    A seed row needs a partner in every inner joined dataset, and rows of the others need a
+    seed row. That rules out whole cells and so, whatever overlays there are, never a row
+    that hides another one of a cell that counts.
+    """
+
+    _drafts: Sequence[Draft]
+    _cells: Cells
+    _parameters: Mapping[str, Any]
+    _seen: dict[tuple[str, str], Files] = field(default_factory=dict)  # source and target -> files of the source
+
+    def run(self) -> None:
+        """Narrow the drafts, the first of which is the seed."""
+        seed, others = self._drafts[0], self._drafts[1:]
+        for _ in range(ROUNDS):
+            for other in others:
+                if other.join == "inner":
+                    self._restrict(seed, other)
+            for other in others:
+                self._restrict(other, seed)
+
+    def _restrict(self, target: Draft, source: Draft) -> None:
+        """Keep the files of ``target`` that may hold a partner of a row in the files of ``source``."""
+        pair = source.part.name, target.part.name
+        if self._seen.get(pair) == source.files or not target.files:
+            return
+        self._seen[pair] = source.files
+        reason = f"partner in {source.part.name}"
+        target.narrow(_same_partitions(target, source), reason, "join")
+        theirs, mine = source.part.table, target.part.table
+        for column in target.part.join_key:
+            if (
+                column in source.part.join_key
+                and not (column in mine.partition_keys and column in theirs.partition_keys)
+                and (column in mine.partition_keys or column in mine.indices)
+                and mine.types[column].equals(theirs.types[column])
+                and is_exact(mine.types[column])
+            ):
+                self._over_dimension(target, source, column, reason)
+
+    def _over_dimension(self, target: Draft, source: Draft, column: str, reason: str) -> None:
+        if len(target.files) < 2 or 2 * len(source.files) > len(source.everything):
+            return
+        mine, theirs = target.part.table, source.part.table
+        rows = None
+        cost = self._lookup(source, column)
+        if cost != 0 and len(source.files) <= MAX_PROBES:
+            reading = self._cells.data_bytes(theirs, source.files)
+            if cost is None or reading < cost:
+                # They are read anyway, and tell which values stand in rows that match.
+                rows, cost = RowSelection.of([column], source.own, self._parameters), reading
+        lookup = self._lookup(target, column)
+        if cost is None or lookup is None:
+            return
+        gain = self._effort(target, target.files)
+        saved = self._effort(source, source.everything - source.files)
+        # At worst nothing is left out: that may cost what is saved already, and a little.
+        if 2 * (cost + lookup) <= gain and cost + lookup <= gain / 20 + saved:
+            files = self._cells.files_sharing(theirs, source.files, mine, column, rows)
+            target.narrow(files, f"{reason} by {column}", "join")
+
+    def _lookup(self, draft: Draft, column: str) -> int | None:
+        """Return what it takes to look up values of a column, in bytes, or None if nothing tells them."""
+        table = draft.part.table
+        if column in table.partition_keys:
+            return 0
+        size = self._cells.index_bytes(table, column) if column in table.indices else None
+        return None if size is None else INDEX_FACTOR * size
+
+    def _effort(self, draft: Draft, files: Files) -> int:
+        return self._cells.data_bytes(draft.part.table, files) + FILE_BYTES * len(files)
+
+
+def _same_partitions(target: Draft, source: Draft) -> Files:
+    """Return the files of ``target`` whose shared partition values occur in ``source``."""
+    if not source.files:
+        return frozenset()
+    mine, theirs = target.part.table.partitions, source.part.table.partitions
+    shared = [
+        (i, theirs.keys.index(key))
+        for i, key in enumerate(mine.keys)
+        if key in target.part.join_key
+        and key in source.part.join_key
+        and key in theirs.keys
+        and mine.types[i].equals(theirs.types[theirs.keys.index(key)])
+    ]
+    if not shared:
+        return target.files
+    their_values = theirs.comparables([j for _, j in shared])
+    my_values = mine.comparables([i for i, _ in shared])
+    present = set(map(their_values.__getitem__, _folders(source)))
+    folders = _folders(target)
+    kept = {part for part in folders if my_values[part] in present}
+    return target.files if len(kept) == len(folders) else target.files & mine.files_of(kept)
+
+
+def _folders(draft: Draft) -> set[int] | range:
+    """Return the positions of the folders in which the files of a draft are."""
+    partitions = draft.part.table.partitions
+    if len(draft.files) == len(draft.everything):
+        return range(partitions.count)
+    return set(map(partitions.part_of_file.__getitem__, draft.files))
+
+
+class FileFilter:
+    """Asks the indexes of one table about conditions of one occurrence, the cheapest first."""
+
+    def __init__(self, subject: Subject, never_null: Set[str], *, never_nan: bool) -> None:
+        self._values = PartitionValues(subject)
+        self._inverted = InvertedIndices(subject, never_null, never_nan)
+        self._row_groups = RowGroups(subject)
+        self._asks_statistics = True
+        self._among = self.all_files = subject.table.all_files
+        self._notes: list[str] = []
+        self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
+        self.alternatives: tuple[Alternative, ...] = ()  # of the last condition, if it is an OR of parts
+
+    def files(self, condition: Condition, among: Files | None = None) -> Files | None:
+        """Return the files that may hold a row for which ``condition`` is TRUE; None is all of them.
+
+        Only files ``among`` the given ones matter.
+        """
+        self._among = self.all_files if among is None else among
+        self._asks_statistics = among is None or len(among) >= MIN_FOR_STATISTICS
+        self._notes, self._answers, self.alternatives = [], [], ()
+        return self._files(condition)
+
+    def account(self, condition: Condition) -> str:
+        """Return the text of a condition, with the reason if the last call of ``files`` kept more than it had to."""
+        notes = "; ".join(dict.fromkeys(self._notes))
+        return f"{condition.text} ({notes})" if notes else condition.text
+
+    def by(self) -> str:
+        """Return the name of what answered the condition of the last call of ``files``."""
+        return _decided_by(self._answers, self.all_files)
+
+    def _index(self, condition: Condition) -> FileIndex | None:
+        """Return the first index that covers a condition as a whole, None if none does."""
+        if self._values.covers(condition):
+            return self._values
+        if self._inverted.covers(condition):
+            return self._inverted
+        return self._row_groups if self._asks_statistics and self._row_groups.covers(condition) else None
+
+    def _files(self, condition: Condition) -> Files | None:
+        index = self._index(condition)
+        if index is not None:
+            return self._asked(index, condition)
+        if not isinstance(condition, Group) or not self._can_prune(condition):
+            return None
+        if condition.op == "OR":
+            return self._any_of(condition.items)
+        result: Files | None = None
+        for item in self.groups(list(condition.items)):
+            found = self._files(item)
+            if found is not None:
+                result = found if result is None else result & found
+        return result
+
+    def _any_of(self, items: Sequence[Condition]) -> Files:
+        """Return the files that may hold a match of one of several conditions, and note what each of them left."""
+        before, left, found = self._answers, frozenset[int](), []
+        answers: list[tuple[str, Files]] = []
+        for item in items:
+            self._answers = []
+            files = self._files(item)
+            files = self.all_files if files is None else files
+            found.append(Alternative(item.text, _decided_by(self._answers, self.all_files), len(self._among & files)))
+            answers += self._answers
+            left |= files
+        self._answers, self.alternatives = [*before, *answers], tuple(found)
+        return left
+
+    def _can_prune(self, condition: Condition) -> bool:
+        """Return whether evaluating ``condition`` may leave out a file, before an index is read for it."""
+        if self._index(condition) is not None:
+            return True
+        if not isinstance(condition, Group):
+            return False
+        # All of them are looked at, as asking for statistics is remembered.
+        found = [self._can_prune(item) for item in condition.items]
+        return all(found) if condition.op == "OR" else any(found)
+
+    def groups(self, items: list[Condition]) -> list[Condition]:
+        """Join those of ``items`` that are evaluated together; partition keys come first.
+
+        ``i > 3 AND i < 5`` must hold for one and the same value of i.
+        """
+        together: dict[str, list[Condition]] = {"": []}
+        alone: list[Condition] = []
+        for item in items:
+            column = "" if self._values.covers(item) else self._inverted.column(item)
+            (alone if column is None else together.setdefault(column, [])).append(item)
+        return [*(joined("AND", group) for group in together.values() if group), *alone]
+
+    def _asked(self, index: FileIndex, condition: Condition) -> Files | None:
+        left: Files | None = None
+        for found in index.candidates(condition, self._among):
+            if found.note:
+                self._notes.append(found.note)
+            if found.by:
+                self._answers.append((found.by, found.files))
+            left = found.files if left is None else left & found.files
+        return left
+
+
+def _decided_by(answers: Sequence[tuple[str, Files]], everything: Files) -> str:
+    """Return which of several kinds of answers left out files; if none did, which of them was asked."""
+    narrowed = {by for by, files in answers if len(files) < len(everything)} or {by for by, _ in answers}
+    return next((by for by in (INVERTED_INDEX, PARTITION_KEY, ROW_GROUPS) if by in narrowed), PARTITION_KEY)
+
+
+@dataclass(eq=False)
 class OccurrencePruner:
     """Prunes one table occurrence."""
 
-    def __init__(
-        self,
-        query: BoundQuery,
-        evaluator: Evaluator,
-        occurrence: Occurrence,
-        conditions: Sequence[Condition],
-        reason: str | None,
-        *,
-        trace: bool = False,
-    ) -> None:
-        self._query = query
-        self._evaluator = evaluator
-        self._occurrence = occurrence
-        self._source = occurrence.source
-        self._conditions = list(conditions)
-        self._reason = reason
-        self._trace = trace
+    _query: BoundQuery
+    _evaluator: Evaluator
+    _occurrence: Occurrence
+    _conditions: list[Condition]
 
-    def scan(self) -> OccurrenceScan:
-        """Return what the occurrence has to read."""
+    def scan(self, reason: str | None, *, trace: bool) -> OccurrenceScan:
+        """Return what the occurrence has to read, with the ``reason`` why all files are kept."""
         used = self._occurrence.columns
-        parts = [p for p in self._source.parts if self._is_needed(p, used)]
-        eliminated = tuple(p.name for p in self._source.parts if p not in parts)
+        parts = [p for p in self._occurrence.source.parts if self._is_needed(p, used)]
+        eliminated = tuple(p.name for p in self._occurrence.source.parts if p not in parts)
         drafts = [self._draft(part, seed=at == 0) for at, part in enumerate(parts)]
         if len(drafts) > 1:
             JoinPruner(drafts, self._evaluator.cells, self._query.parameters).run()
-        scans = []
-        for draft in drafts:
-            overlaid = Overlays(draft.part, self._evaluator.cells).within(draft.files)
-            files, steps = tuple(sorted(draft.files)), draft.steps(trace=self._trace)
-            scans.append(PartScan(draft.part, draft.join, files, overlaid, steps, hiding=draft.back & draft.files))
-        reason = None if any(s.steps for s in scans) else self._reason
-        texts = tuple(c.text for c in self._conditions)
+        scans = tuple(
+            PartScan(
+                draft.part,
+                draft.join,
+                tuple(sorted(draft.files)),
+                Overlays(draft.part, self._evaluator.cells).within(draft.files) if draft.part.join_key else frozenset(),
+                draft.steps(trace=trace),
+                hiding=draft.back & draft.files,
+            )
+            for draft in drafts
+        )
         return OccurrenceScan(
-            self._occurrence, tuple(scans), eliminated, texts, reason, predicates=tuple(self._conditions)
+            self._occurrence,
+            scans,
+            eliminated,
+            tuple(self._conditions),
+            None if any(s.steps for s in scans) else reason,
+            self._unused(scans),
         )
 
+    def _unused(self, scans: Sequence[PartScan]) -> tuple[tuple[str, str], ...]:
+        steps = [step.condition for scan in scans for step in scan.steps]
+        found = []
+        for condition in dict.fromkeys(self._conditions):
+            if not any(condition.text in step for step in steps):
+                if not is_evaluable(condition):
+                    reason = "it depends on more than columns, constants and functions of them"
+                elif any(ref[0] != self._occurrence.id for ref in condition.columns):
+                    reason = "it depends on other tables"
+                else:
+                    reason = "no partition key, index or statistics of the table answers it"
+                found.append((condition.text, reason))
+        return tuple(found)
+
     def _is_needed(self, part: Part, used: frozenset[str] | None) -> bool:
-        if part is self._source.parts[0] or used is None:
+        if part is self._occurrence.source.parts[0] or used is None:
             return True
-        return any(self._source.owner.get(column) == part.name for column in used)
+        return any(self._occurrence.source.owner.get(column) == part.name for column in used)
 
     def _draft(self, part: Part, *, seed: bool) -> Draft:
         """Prune one dataset by the conditions that its own columns answer."""
         draft = Draft(part, "seed" if seed else "left", part.table.all_files)
         key = frozenset(part.join_key)
-        own = {c for c, name in self._source.owner.items() if name == part.name} | key
+        own = {c for c, name in self._occurrence.source.owner.items() if name == part.name} | key
         if not seed and any(self._drops_missing(c, own - key) for c in self._conditions):
             draft.join = "inner"
         draft.own = [c for c in self._conditions if self._is_about(c, own)]
@@ -105,7 +403,6 @@ class OccurrencePruner:
         self._apply(draft, others, own)
 
     def _skip(self, draft: Draft, conditions: Sequence[Condition], own: Set[str]) -> None:
-        """Narrow a dataset by its data-skipping metadata, if it has any."""
         if draft.part.table.skipping is None:
             return
         # Imported late, as most tables have none.
@@ -119,11 +416,11 @@ class OccurrencePruner:
 
     def _drops_missing(self, condition: Condition, payload: Set[str]) -> bool:
         """Return whether a condition drops all rows for which a dataset, with its ``payload``, has no partner."""
-        seed = self._source.parts[0].table
+        seed = self._occurrence.source.parts[0].table
         keys = {name: f"k{i}" for i, name in enumerate(seed.partition_keys)}
         if not self._is_about(condition, payload | keys.keys()) or all(c in keys for _, c in condition.columns):
             return False
-        types = self._source.columns
+        types = self._occurrence.source.columns
         if self._is_about(condition, payload):
             return rejects_null(
                 condition, lambda c: (self._evaluator.null(types[c[1]]),), self._evaluator, self._query.parameters
@@ -140,7 +437,6 @@ class OccurrencePruner:
         )
 
     def _apply(self, draft: Draft, conditions: list[Condition], usable: Set[str]) -> None:
-        """Narrow a dataset by all conditions over the ``usable`` columns."""
         if not conditions:
             return
         rows = draft.part.rows
@@ -169,75 +465,28 @@ def prune(
     ``freeze`` returns the literal that a function of the clock, such as ``now()``, stands for
     in this statement; without it the evaluator's own clock is asked.
     """
-    reader = reader_of(query, evaluator, freeze)
+    if not query.occurrences:
+        return Scan((), (), dict.fromkeys(("conditions", "files", "shapes"), 0.0))
+    reader = ConditionReader(query, evaluator, freeze)
     clock = PhaseClock()
-    extractor = _extract(query, evaluator, reader) if enabled else None
+    extractor = Extractor(query, reader, evaluator)
+    if enabled:
+        extractor.run()
     clock.lap("conditions")
-    conditions = extractor.found if extractor is not None else {}
-    reasons = extractor.reasons if extractor is not None else {}
 
     def scan(bound: BoundQuery, occurrence: Occurrence, found: list[Condition]) -> OccurrenceScan:
-        reason = reasons.get(occurrence.id)
-        return OccurrencePruner(bound, evaluator, occurrence, found, reason, trace=trace).scan()
+        pruner = OccurrencePruner(bound, evaluator, occurrence, found)
+        return pruner.scan(extractor.reasons.get(occurrence.id), trace=trace)
 
     stored = [o for o in query.occurrences if o.source.data is None]
-    scans = {o.id: scan(query, o, conditions.get(o.id, [])) for o in stored}
+    scans = {o.id: scan(query, o, extractor.found.get(o.id, [])) for o in stored}
     clock.lap("files")
-    if extractor is not None and any(extractor.dynamic_filters.values()):
+    if any(extractor.dynamic_filters.values()):
         from kartosql.plan.dynamic_filters import DynamicFilterPlanner
 
-        planner = DynamicFilterPlanner(query, evaluator, conditions)
+        planner = DynamicFilterPlanner(query, evaluator, extractor.found)
         scans = planner.run(scans, extractor.dynamic_filters, extractor.origin, scan)
         clock.lap("lookups")
-    counts: tuple[tuple[Span, bool], ...] = ()
-    if enabled:
-        counts = push_down_limits(query, evaluator, LimitedSelects(query.walked, reader, query.parameters), scans)
+    counts = push_down_limits(query, reader, evaluator, scans) if enabled else ()
     clock.lap("shapes")
-    explained = (_explained(scans[o.id], conditions.get(o.id, [])) for o in stored)
-    return Scan(tuple(explained), counts, clock.phases)
-
-
-def reader_of(
-    query: BoundQuery, evaluator: Evaluator, freeze: Callable[[str], str | None] | None = None
-) -> ConditionReader:
-    """Return the reader of a query's predicates."""
-    return ConditionReader(
-        query.select.text,
-        query.walked.bound,
-        query.walked.members,
-        query.parameter_places,
-        query.parameters,
-        evaluator,
-        freeze or evaluator.freeze,
-    )
-
-
-def _explained(scan: OccurrenceScan, conditions: list[Condition]) -> OccurrenceScan:
-    """Note which conditions left out no file, and why."""
-    steps = [step.condition for part in scan.parts for step in part.steps]
-    unused = []
-    for condition in dict.fromkeys(conditions):
-        if not any(condition.text in step for step in steps):
-            foreign = any(ref[0] != scan.occurrence.id for ref in condition.columns)
-            reason = (
-                "it depends on more than columns, constants and functions of them"
-                if not is_evaluable(condition)
-                else "it depends on other tables"
-                if foreign
-                else "no partition key, index or statistics of the table answers it"
-            )
-            unused.append((condition.text, reason))
-    return replace(scan, unused=tuple(unused))
-
-
-def _extract(query: BoundQuery, evaluator: Evaluator, reader: ConditionReader) -> Extractor:
-    extractor = Extractor(query.walked, reader, evaluator, query.parameters)
-    try:
-        extractor.run()
-    except RecursionError:
-        extractor.found, extractor.dynamic_filters = {}, {}
-        extractor.reasons = {o.id: "the statement is nested too deeply" for o in query.occurrences}
-    for occurrence in query.occurrences:
-        if occurrence.id not in extractor.found:
-            extractor.reasons.setdefault(occurrence.id, "the planner does not look into the construct around it")
-    return extractor
+    return Scan(tuple(scans[o.id] for o in stored), counts, clock.phases)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 from sqlglot import exp
 
 from kartosql.errors import Span
+from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator, Outline, ParsedAtom
-from kartosql.plan.table_refs import Bound, Member
 from kartosql.predicate.from_sql import Meaning, parsed, predicate_of
 from kartosql.predicate.tree import (
     MAX_PIECES,
@@ -23,12 +23,12 @@ from kartosql.predicate.tree import (
     Path,
     Pieces,
     Predicate,
+    Value,
     joined,
+    value_of,
 )
-from kartosql.predicate.values import Value, value_of
-from kartosql.sql.shapes import constant_of
-from kartosql.sql.tokens import tokens_of
-from kartosql.sql.tree import name_parts, operands, span_of
+from kartosql.sql.parse import constant_of
+from kartosql.sql.tree import name_parts, operands, span_of, tokens_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w$.'\"])\d+(?:\.\d+)?(?![\w.'\"])")
@@ -39,13 +39,8 @@ _MAX_ALIASES = 8  # aliases of the SELECT list that may refer to each other
 # Functions whose value is the same all through a statement; some need no parentheses.
 _WITHOUT_PARENTHESES = frozenset({"current_timestamp", "current_date", "current_time", "localtime", "localtimestamp"})
 _CLOCK = _WITHOUT_PARENTHESES | {
-    "now",
-    "today",
-    "get_current_timestamp",
-    "transaction_timestamp",
-    "get_current_time",
-    "current_localtime",
-    "current_localtimestamp",
+    *("now", "today", "get_current_timestamp", "transaction_timestamp", "get_current_time"),
+    *("current_localtime", "current_localtimestamp"),
 }
 _CLOCK_NODES: dict[type, str] = {
     exp.CurrentDate: "current_date",
@@ -88,26 +83,19 @@ def may_tell_time(text: str) -> bool:
 class ConditionReader:
     """Turns predicates of one statement into conditions.
 
-    ``freeze`` returns the literal of a function of the clock for this statement.
+    ``freeze`` returns the literal of a function of the clock for this statement, as the evaluator does without it.
     """
 
     def __init__(
-        self,
-        text: str,
-        bound: Mapping[int, Bound],
-        members: Mapping[int, Member],
-        places: Mapping[Span, str],
-        parameters: Mapping[str, Any],
-        evaluator: Evaluator,
-        freeze: Callable[[str], str | None],
+        self, query: BoundQuery, evaluator: Evaluator, freeze: Callable[[str], str | None] | None = None
     ) -> None:
-        self._text = text
-        self._bound = bound
-        self._members = members
-        self._places = places  # of parameters in the text -> their names
-        self._parameters = parameters
+        self._text = query.select.text
+        self._bound = query.walked.bound
+        self._members = query.walked.members
+        self._places = query.parameter_places
+        self._parameters = query.parameters
         self._evaluator = evaluator
-        self._freeze = freeze
+        self._freeze = freeze or evaluator.freeze
         self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
         self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql)
 
@@ -154,7 +142,7 @@ class ConditionReader:
         while isinstance(node, exp.Paren):
             node = node.this
         bound = self._bound.get(id(node)) if isinstance(node, exp.Column) else None
-        return (bound.source.id, bound.column) if bound is not None and bound.source is not None else None
+        return bound.ref if bound is not None and bound.source is not None else None
 
     def alias(self, node: exp.Expression) -> exp.Expression | None:
         """Return the item of the SELECT list that an expression names."""
@@ -167,7 +155,6 @@ class ConditionReader:
         return isinstance(node, exp.Not) and span is not None and _NOT.match(self.slice(span)) is not None
 
     def _composed(self, outline: Outline, atoms: Iterator[str]) -> str:
-        """Return a predicate with each of its atoms in parentheses."""
         if outline is None:
             return f"({next(atoms)}\n)"
         word, parts = outline
@@ -213,8 +200,7 @@ class ConditionReader:
         """Return the column, as a ColumnRef, and the members of structs that a reference means."""
         bound, member = self._bound.get(id(column)), self._members.get(id(column))
         if bound is not None:
-            owner = bound.source or bound.merged
-            return None if owner is None else ((owner.id, bound.column),)
+            return (bound.ref,) if bound.alias is None else None
         if member is None:
             return None
         return ((member.source.id, member.column), *(p.name.lower() for p in name_parts(column)[member.parts :]))
@@ -297,11 +283,8 @@ class ConditionReader:
         bound = self._bound.get(id(column))
         if bound is None:
             return None
-        if bound.source is not None:
-            return ((bound.source.id, bound.column),)
-        if bound.merged is not None:
-            return ((bound.merged.id, bound.column),)
-        assert bound.alias is not None
+        if bound.alias is None:
+            return (bound.ref,)
         found = self.pieces(bound.alias, depth + 1)
         return None if found is None or len(found) > MAX_PIECES else ("(", *found, ")")
 

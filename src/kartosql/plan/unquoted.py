@@ -4,29 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlglot import exp
-
 from kartosql.indexes.index import Subject
-from kartosql.plan.evaluate import Evaluator, FileFilter
-from kartosql.plan.scopes import Walked
-from kartosql.plan.table_refs import Occurrence, Unknown
+from kartosql.plan.bind import compared_with, quoted
+from kartosql.plan.evaluate import Evaluator
+from kartosql.plan.names import Occurrence, Unknown, Walked
+from kartosql.plan.prune import FileFilter
 from kartosql.predicate.tree import Opaque
-
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Like, exp.ILike, exp.In, exp.Between)
-
-
-def quoted(name: str) -> str:
-    """Return a text as SQL."""
-    return "'" + name.replace("'", "''") + "'"
-
-
-def compared_with(unknown: Unknown) -> exp.Expression | None:
-    """Return what a name that nothing explains is compared with, None if it is not, or has a qualifier."""
-    parent = unknown.node.parent
-    if unknown.qualifier is not None or not isinstance(parent, _COMPARISONS):
-        return None
-    first = parent.this
-    return parent.args.get("expression") if first is unknown.node else first
 
 
 def with_known_value(unknown: Unknown, walked: Walked, occurrences: dict[int, Occurrence], evaluator: Evaluator) -> str:

@@ -28,11 +28,13 @@ from kartosql.predicate.tree import (
     Path,
     Predicate,
     Prefix,
+    Value,
+    date_of,
     group,
+    moment_of,
+    to_float32,
 )
-from kartosql.predicate.values import Value, date_of, moment_of, to_float32
-from kartosql.sql.tokens import MAX_DIGITS, constants_in, number_of
-from kartosql.sql.tree import operands
+from kartosql.sql.tree import MAX_DIGITS, constants_in, number_of, operands
 
 MAX_TEXT = 1_000_000
 MAX_DEPTH = 200
@@ -49,14 +51,6 @@ _EXACT = Context(prec=80)
 _CONVERSIONS = ("date", "timestamp", "tinyint", "smallint", "int", "bigint", "float", "double", "string")
 
 
-def _itself(node: exp.Expression) -> exp.Expression:
-    return node
-
-
-def _nothing(node: exp.Expression) -> None:
-    return None
-
-
 def name_of(node: exp.Column) -> Path | None:
     """Return the column that a reference names by itself, with the members of structs behind it."""
     return _names([p for p in (node.args.get(k) for k in ("catalog", "db", "table", "this")) if p is not None])
@@ -64,16 +58,204 @@ def name_of(node: exp.Column) -> Path | None:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the nodes of a tree refer to: columns, values of parameters, texts of literals, aliased expressions.
+    """What trees say, by what their nodes refer to: columns, parameters, texts of literals, aliased expressions.
 
     ``sql`` returns a constant expression as the engine evaluates it, None for everything else.
     """
 
     column: Callable[[exp.Column], Path | None] = name_of
-    parameter: Callable[[exp.Expression], Value | None] = _nothing
+    parameter: Callable[[exp.Expression], Value | None] = lambda node: None
     literal: Callable[[exp.Literal], str] = lambda node: str(node.name)
-    behind: Callable[[Any], Any] = _itself
-    sql: Callable[[exp.Expression], str | None] = _nothing
+    behind: Callable[[Any], Any] = lambda node: node
+    sql: Callable[[exp.Expression], str | None] = lambda node: None
+
+    # -- predicates ------------------------------------------------------------------------
+
+    def said_by(self, node: Any, negated: bool, depth: int = 0) -> Predicate:
+        """Return what ``node``, or its negation, says when it is TRUE."""
+        if depth > MAX_DEPTH:
+            return UNKNOWN
+        node = self.behind(node)
+        if isinstance(node, exp.Paren):
+            return self.said_by(node.this, negated, depth + 1)
+        if isinstance(node, exp.Not):
+            return self.said_by(node.this, not negated, depth + 1)
+        if node.args.get("negate"):
+            return UNKNOWN
+        if isinstance(node, exp.And | exp.Or):
+            word = "AND" if isinstance(node, exp.And) != negated else "OR"
+            return group(word, [self.said_by(n, negated, depth + 1) for n in operands(node)])
+        if isinstance(node, exp.Boolean):
+            return Constant(bool(node.this) != negated)
+        if isinstance(node, exp.Null):
+            return Constant(False)
+        if type(node) in _OPERATORS:
+            op = _OPERATORS[type(node)]
+            return self._compared(node.this, _NEGATED[op] if negated else op, node.expression)
+        if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+            return self._between(node, negated)
+        if isinstance(node, exp.In):
+            return self._listed(node, negated)
+        if isinstance(node, exp.Is):
+            return self._tested(node, negated)
+        if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+            return self._distinct(node, isinstance(node, exp.NullSafeEQ) == negated)
+        path = self._columns(node)
+        if path is not None:
+            return Comparison(path, "=", Value("boolean", not negated))
+        is_text = isinstance(node, exp.Like | exp.StartsWith) and not negated and not node.args.get("escape")
+        return self._matched(node) if is_text else UNKNOWN
+
+    def _compared(self, left: Any, op: str, right: Any) -> Predicate:
+        left, right = self.behind(left), self.behind(right)
+        if self._columns(left) is None and not isinstance(left, exp.RegexpExtract):
+            left, op, right = right, _FLIPPED[op], left
+        value = self._value(right)
+        if isinstance(value, _Null):
+            return Constant(False)
+        if isinstance(left, exp.RegexpExtract):
+            return UNKNOWN if value is None or op != "=" else _extracted(left, [value], self._columns(left.this))
+        path = self._columns(left)
+        value = value or (None if path is None else self._evaluated(right))
+        return UNKNOWN if path is None or value is None else Comparison(path, op, value)
+
+    def _between(self, node: exp.Between, negated: bool) -> Predicate:
+        path = self._columns(node.this)
+        ends = [self._value(node.args.get(k)) for k in ("low", "high")]
+        if any(isinstance(e, _Null) for e in ends):
+            return UNKNOWN if negated else Constant(False)
+        if path is not None and None in ends:
+            ends = [self._evaluated(node.args[k]) for k in ("low", "high")]
+        known = [e for e in ends if isinstance(e, Value)]
+        if all(e.kind != "sql" for e in known):
+            # DuckDB compares in the type that both ends and the column have in common.
+            known = _unified(known) or []
+        if path is None or len(known) < len(ends):
+            return UNKNOWN
+        word, ops = ("OR", ("<", ">")) if negated else ("AND", (">=", "<="))
+        return group(word, [Comparison(path, op, v) for op, v in zip(ops, known, strict=True)])
+
+    def _listed(self, node: exp.In, negated: bool) -> Predicate:
+        if any(node.args.get(k) for k in ("query", "unnest", "field")):
+            return UNKNOWN
+        path = self._columns(node.this)
+        held = len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Var)
+        if held and path is not None:
+            return In(path, LongList(node.expressions[0].name, _constants), negated)
+        values: list[Any] = [self._value(n) for n in node.expressions]
+        if held:
+            values = list(_constants(node.expressions[0].name) or (None,))
+        if None in values or not values:
+            return UNKNOWN
+        # NULL in a list matches nothing, but NOT IN is never TRUE then, and nobody means that.
+        if negated and _NULL in values:
+            return UNKNOWN
+        known = _unified([v for v in values if isinstance(v, Value)])
+        if known is None:
+            return UNKNOWN
+        if isinstance(node.this, exp.RegexpExtract):
+            return UNKNOWN if negated else _extracted(node.this, known, self._columns(node.this.this))
+        if path is None:
+            return UNKNOWN
+        return In(path, tuple(known), negated) if known else Constant(False)
+
+    def _tested(self, node: exp.Is, negated: bool) -> Predicate:
+        """Return what IS NULL, IS TRUE and the like say."""
+        path = self._columns(node.this)
+        if path is None:
+            return UNKNOWN
+        if isinstance(node.expression, exp.Null):
+            return IsNull(path, negated)
+        if isinstance(node.expression, exp.Boolean) and not negated:
+            return Comparison(path, "=", Value("boolean", bool(node.expression.this)))
+        return UNKNOWN
+
+    def _distinct(self, node: exp.NullSafeEQ | exp.NullSafeNEQ, differs: bool) -> Predicate:
+        found = self._compared(node.this, "<>" if differs else "=", node.expression)
+        if isinstance(found, Constant):
+            return UNKNOWN
+        # What only the engine can evaluate may be NULL.
+        if isinstance(found, Comparison) and (differs or found.value.kind == "sql"):
+            return group("OR", [IsNull(found.path), found])
+        return found
+
+    def _matched(self, node: Any) -> Predicate:
+        path, pattern = self._columns(node.this), self._value(node.expression)
+        if path is None or not isinstance(pattern, Value) or pattern.kind not in ("string", "text"):
+            return UNKNOWN
+        text = str(pattern.value)
+        if isinstance(node, exp.StartsWith):
+            return Prefix(path, text)
+        # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
+        match = re.search(r"[%_\\]", text)
+        # Texts are compared, of whatever type the column is.
+        return Comparison(path, "=", Value("text", text)) if match is None else Prefix(path, text[: match.start()])
+
+    # -- constants -------------------------------------------------------------------------
+
+    def _evaluated(self, node: Any) -> Value | None:
+        """Return a constant expression as the engine's to evaluate, None for everything else."""
+        sql = self.sql(node)
+        return None if sql is None else Value("sql", sql)
+
+    def _value(self, node: Any) -> Value | _Null | None:
+        """Return the constant that an expression is, None for everything else."""
+        node = self.behind(node)
+        if isinstance(node, exp.Paren):
+            return self._value(node.this)
+        if isinstance(node, exp.Null):
+            return _NULL
+        if isinstance(node, exp.Boolean):
+            return Value("boolean", bool(node.this))
+        if isinstance(node, exp.Neg):
+            return _negative(self._value(node.this))
+        if isinstance(node, exp.Literal):
+            text = self.literal(node)
+            return _text(text) if node.is_string else _number(text)
+        if isinstance(node, exp.HexString):
+            try:
+                return Value("binary", bytes.fromhex(str(node.this)))
+            except ValueError:
+                return None
+        if isinstance(node, exp.Placeholder | exp.Parameter):
+            return self.parameter(node)
+        if isinstance(node, exp.UnixToTime) and len(node.args) == 1:
+            inner = self._value(node.this)
+            return _moment(inner, "instant") if isinstance(inner, Value) and inner.kind == "string" else None
+        if isinstance(node, exp.Cast):  # TRY_CAST is one of them
+            inner = self._value(node.this)
+            return inner if not isinstance(inner, Value) else _cast(inner, node.to)
+        return self._converted(node)
+
+    def _converted(self, node: Any) -> Value | None:
+        """Return the constant that a function of Spark with the name of a type makes."""
+        if isinstance(node, exp.Date | exp.Timestamp):
+            name, given = type(node).__name__.lower(), [v for v in node.args.values() if v]
+        elif isinstance(node, exp.TsOrDsToDate):
+            name, given = "date", [v for k, v in node.args.items() if v and k != "safe"]
+        elif isinstance(node, exp.Anonymous) and isinstance(node.this, str):
+            name, given = node.this.lower().removeprefix("to_"), node.expressions
+        else:
+            return None
+        inner = self._value(given[0]) if len(given) == 1 and name in _CONVERSIONS else None
+        return _cast(inner, exp.DataType.build(name, dialect="spark")) if isinstance(inner, Value) else None
+
+    def _columns(self, node: Any) -> Path | None:
+        """Return the column and the members of structs below it that an expression is, None for anything else."""
+        node = self.behind(node)
+        if isinstance(node, exp.Paren):
+            return self._columns(node.this)
+        if isinstance(node, exp.Column):
+            return self.column(node)
+        member: Any = node.expression if isinstance(node, exp.Dot | exp.StructExtract) else None
+        if isinstance(node, exp.Bracket) and len(node.expressions) == 1:
+            member = node.expressions[0]
+        if not isinstance(node, exp.Dot):
+            is_text = isinstance(member, exp.Literal) and member.is_string
+            member = exp.to_identifier(member.name) if is_text else None
+        last = _names([member]) if member is not None else None
+        first = self._columns(node.this) if last is not None else None
+        return None if first is None or last is None else first + last
 
 
 def predicate_of(
@@ -88,15 +270,12 @@ def predicate_of(
     ``where`` is a tree, or text in the first of the ``dialects`` in which it can be read. Without
     a ``meaning`` names stand for themselves. Raises ``syntax-error``.
     """
-    if isinstance(where, str):
-        tree, dialect = parsed(where, dialects)
-        # The escapes in texts of Spark are none in those of DuckDB, for which the predicate may be meant.
-        if dialect != "duckdb" and "\\" in where:
-            return UNKNOWN
-    else:
-        tree = where
+    tree, dialect = parsed(where, dialects) if isinstance(where, str) else (where, "duckdb")
+    # The escapes in texts of Spark are none in those of DuckDB, for which the predicate may be meant.
+    if dialect != "duckdb" and "\\" in str(where):
+        return UNKNOWN
     try:
-        return _Translator(meaning or Meaning()).read(tree, negated, 0)
+        return (meaning or Meaning()).said_by(tree, negated)
     except RecursionError:
         return UNKNOWN
 
@@ -119,215 +298,10 @@ def parsed(text: str, dialects: Sequence[str]) -> tuple[Any, str]:
     raise SqlError(f"Cannot read the predicate: {reason}", code="syntax-error")
 
 
-def path_of(node: exp.Expression, meaning: Meaning) -> Path | None:
-    """Return the column and the members of structs below it that an expression is, None for anything else."""
-    node = meaning.behind(node)
-    if isinstance(node, exp.Paren):
-        return path_of(node.this, meaning)
-    if isinstance(node, exp.Column):
-        return meaning.column(node)
-    member: Any = None
-    if isinstance(node, exp.Dot):
-        member = node.expression
-    elif isinstance(node, exp.StructExtract) and isinstance(node.expression, exp.Literal):
-        member = exp.to_identifier(node.expression.name) if node.expression.is_string else None
-    elif isinstance(node, exp.Bracket) and len(node.expressions) == 1:
-        key = node.expressions[0]
-        member = exp.to_identifier(key.name) if isinstance(key, exp.Literal) and key.is_string else None
-    last = _names([member]) if member is not None else None
-    first = path_of(node.this, meaning) if last is not None else None
-    return None if first is None or last is None else first + last
-
-
 def _names(parts: list[Any]) -> Path | None:
     if not all(isinstance(p, exp.Identifier) and p.name for p in parts):
         return None
     return tuple(p.name.lower() for p in parts)
-
-
-class _Translator:
-    def __init__(self, meaning: Meaning) -> None:
-        self._meaning = meaning
-
-    def _columns(self, node: Any) -> Path | None:
-        return path_of(node, self._meaning)
-
-    # -- predicates ------------------------------------------------------------------------
-
-    def read(self, node: Any, negated: bool, depth: int) -> Predicate:
-        """Return what ``node``, or its negation, says when it is TRUE."""
-        if depth > MAX_DEPTH:
-            return UNKNOWN
-        node = self._meaning.behind(node)
-        if isinstance(node, exp.Paren):
-            return self.read(node.this, negated, depth + 1)
-        if isinstance(node, exp.Not):
-            return self.read(node.this, not negated, depth + 1)
-        if node.args.get("negate"):
-            return UNKNOWN
-        if isinstance(node, exp.And | exp.Or):
-            word = "AND" if isinstance(node, exp.And) != negated else "OR"
-            return group(word, [self.read(n, negated, depth + 1) for n in operands(node)])
-        if isinstance(node, exp.Boolean):
-            return Constant(bool(node.this) != negated)
-        if isinstance(node, exp.Null):
-            return Constant(False)
-        if type(node) in _OPERATORS:
-            op = _OPERATORS[type(node)]
-            return self.compared(node.this, _NEGATED[op] if negated else op, node.expression)
-        if isinstance(node, exp.Between) and not node.args.get("symmetric"):
-            return self.between(node, negated)
-        if isinstance(node, exp.In):
-            return self.listed(node, negated)
-        if isinstance(node, exp.Is):
-            return self.tested(node, negated)
-        if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
-            return self.distinct(node, isinstance(node, exp.NullSafeEQ) == negated)
-        path = self._columns(node)
-        if path is not None:
-            return Comparison(path, "=", Value("boolean", not negated))
-        return UNKNOWN if negated else self.matched(node)
-
-    def compared(self, left: Any, op: str, right: Any) -> Predicate:
-        """Return what ``left op right`` says."""
-        left, right = self._meaning.behind(left), self._meaning.behind(right)
-        if self._columns(left) is None and not isinstance(left, exp.RegexpExtract):
-            left, op, right = right, _FLIPPED[op], left
-        value = self.value(right)
-        if isinstance(value, _Null):
-            return Constant(False)
-        if isinstance(left, exp.RegexpExtract):
-            return UNKNOWN if value is None or op != "=" else _extracted(left, [value], self._columns(left.this))
-        path = self._columns(left)
-        value = value or (None if path is None else self.evaluated(right))
-        return UNKNOWN if path is None or value is None else Comparison(path, op, value)
-
-    def between(self, node: exp.Between, negated: bool) -> Predicate:
-        path = self._columns(node.this)
-        ends = [self.value(node.args.get(k)) for k in ("low", "high")]
-        if any(isinstance(e, _Null) for e in ends):
-            return UNKNOWN if negated else Constant(False)
-        if path is not None and None in ends:
-            ends = [self.evaluated(node.args[k]) for k in ("low", "high")]
-        known = [e for e in ends if isinstance(e, Value)]
-        if all(e.kind != "sql" for e in known):
-            # DuckDB compares in the type that both ends and the column have in common.
-            known = _unified(known) or []
-        if path is None or len(known) < len(ends):
-            return UNKNOWN
-        word, ops = ("OR", ("<", ">")) if negated else ("AND", (">=", "<="))
-        return group(word, [Comparison(path, op, v) for op, v in zip(ops, known, strict=True)])
-
-    def listed(self, node: exp.In, negated: bool) -> Predicate:
-        if any(node.args.get(k) for k in ("query", "unnest", "field")):
-            return UNKNOWN
-        path = self._columns(node.this)
-        held = len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Var)
-        if held and path is not None:
-            return In(path, LongList(node.expressions[0].name, _constants), negated)
-        values: list[Any] = [self.value(n) for n in node.expressions]
-        if held:
-            values = list(_constants(node.expressions[0].name) or (None,))
-        if None in values or not values:
-            return UNKNOWN
-        known = [v for v in values if isinstance(v, Value)]
-        # NULL in a list matches nothing, but NOT IN is never TRUE then, and nobody means that.
-        if negated and len(known) < len(values):
-            return UNKNOWN
-        unified = _unified(known)
-        if unified is None:
-            return UNKNOWN
-        known = unified
-        if isinstance(node.this, exp.RegexpExtract):
-            return UNKNOWN if negated else _extracted(node.this, known, self._columns(node.this.this))
-        if path is None:
-            return UNKNOWN
-        return In(path, tuple(known), negated) if known else Constant(False)
-
-    def tested(self, node: exp.Is, negated: bool) -> Predicate:
-        """Return what IS NULL, IS TRUE and the like say."""
-        path = self._columns(node.this)
-        if path is None:
-            return UNKNOWN
-        if isinstance(node.expression, exp.Null):
-            return IsNull(path, negated)
-        if isinstance(node.expression, exp.Boolean) and not negated:
-            return Comparison(path, "=", Value("boolean", bool(node.expression.this)))
-        return UNKNOWN
-
-    def distinct(self, node: exp.NullSafeEQ | exp.NullSafeNEQ, differs: bool) -> Predicate:
-        """Return what IS [NOT] DISTINCT FROM says."""
-        found = self.compared(node.this, "<>" if differs else "=", node.expression)
-        if isinstance(found, Constant):
-            return UNKNOWN
-        # What only the engine can evaluate may be NULL.
-        if isinstance(found, Comparison) and (differs or found.value.kind == "sql"):
-            return group("OR", [IsNull(found.path), found])
-        return found
-
-    def matched(self, node: Any) -> Predicate:
-        """Return what LIKE and starts_with say."""
-        if isinstance(node, exp.Like | exp.StartsWith) and not node.args.get("escape"):
-            path, pattern = self._columns(node.this), self.value(node.expression)
-            if path is None or not isinstance(pattern, Value) or pattern.kind not in ("string", "text"):
-                return UNKNOWN
-            text = str(pattern.value)
-            if isinstance(node, exp.StartsWith):
-                return Prefix(path, text)
-            # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
-            match = re.search(r"[%_\\]", text)
-            # Texts are compared, of whatever type the column is.
-            return Comparison(path, "=", Value("text", text)) if match is None else Prefix(path, text[: match.start()])
-        return UNKNOWN
-
-    # -- constants -------------------------------------------------------------------------
-
-    def evaluated(self, node: Any) -> Value | None:
-        """Return a constant expression as the engine's to evaluate, None for everything else."""
-        sql = self._meaning.sql(node)
-        return None if sql is None else Value("sql", sql)
-
-    def value(self, node: Any) -> Value | _Null | None:
-        """Return the constant that an expression is, None for everything else."""
-        node = self._meaning.behind(node)
-        if isinstance(node, exp.Paren):
-            return self.value(node.this)
-        if isinstance(node, exp.Null):
-            return _NULL
-        if isinstance(node, exp.Boolean):
-            return Value("boolean", bool(node.this))
-        if isinstance(node, exp.Neg):
-            return _negative(self.value(node.this))
-        if isinstance(node, exp.Literal):
-            text = self._meaning.literal(node)
-            return _text(text) if node.is_string else _number(text)
-        if isinstance(node, exp.HexString):
-            try:
-                return Value("binary", bytes.fromhex(str(node.this)))
-            except ValueError:
-                return None
-        if isinstance(node, exp.Placeholder | exp.Parameter):
-            return self._meaning.parameter(node)
-        if isinstance(node, exp.UnixToTime) and len(node.args) == 1:
-            inner = self.value(node.this)
-            return _moment(inner, "instant") if isinstance(inner, Value) and inner.kind == "string" else None
-        if isinstance(node, exp.Cast):  # TRY_CAST is one of them
-            inner = self.value(node.this)
-            return inner if not isinstance(inner, Value) else _cast(inner, node.to)
-        return self.converted(node)
-
-    def converted(self, node: Any) -> Value | None:
-        """Return the constant that a function of Spark with the name of a type makes."""
-        if isinstance(node, exp.Date | exp.Timestamp):
-            name, given = type(node).__name__.lower(), [v for v in node.args.values() if v]
-        elif isinstance(node, exp.TsOrDsToDate):
-            name, given = "date", [v for k, v in node.args.items() if v and k != "safe"]
-        elif isinstance(node, exp.Anonymous) and isinstance(node.this, str):
-            name, given = node.this.lower().removeprefix("to_"), node.expressions
-        else:
-            return None
-        inner = self.value(given[0]) if len(given) == 1 and name in _CONVERSIONS else None
-        return _cast(inner, exp.DataType.build(name, dialect="spark")) if isinstance(inner, Value) else None
 
 
 class _Null:
@@ -403,11 +377,8 @@ def _cast(value: Value, to: exp.DataType) -> Value | None:
         if value.kind == "string" and _INTEGER.fullmatch(str(raw)) and len(str(raw)) <= MAX_DIGITS:
             value = Value("integer", int(str(raw)))
         limit = 1 << (_INTEGERS[type_] - 1)
-        return (
-            value
-            if value.kind == "integer" and isinstance(value.value, int) and -limit <= value.value < limit
-            else None
-        )
+        fits = value.kind == "integer" and isinstance(value.value, int) and -limit <= value.value < limit
+        return value if fits else None
     if type_ in (exp.DType.DOUBLE, exp.DType.FLOAT):
         return _floating(value, narrow=type_ == exp.DType.FLOAT)
     if type_ == exp.DType.DECIMAL:
@@ -484,11 +455,9 @@ def _moment(value: Value, target: str) -> Value | None:
 def _extracted(node: exp.RegexpExtract, values: list[Value], path: Path | None) -> Predicate:
     """Return what ``regexp_extract(column, pattern, 1)`` compared with texts says."""
     pattern, number = node.expression, node.args.get("group")
-    if path is None or not isinstance(pattern, exp.Literal) or not pattern.is_string:
-        return UNKNOWN
+    is_simple = isinstance(pattern, exp.Literal) and pattern.is_string
+    is_first = isinstance(number, exp.Literal) and number.name == "1"
     options = any(node.args.get(k) for k in ("position", "parameters"))
-    if options or not isinstance(number, exp.Literal) or number.name != "1":
-        return UNKNOWN
-    if any(v.kind not in ("string", "text") for v in values):
+    if path is None or options or not (is_simple and is_first) or any(v.kind not in ("string", "text") for v in values):
         return UNKNOWN
     return Extracted(path, pattern.name, tuple(str(v.value) for v in values))

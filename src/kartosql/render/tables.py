@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import ScanReport
 from kartosql.render.values import is_number, texts
 from kartosql.text.escape import escaped, width
 from kartosql.text.sizes import counted, human_bytes

@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.errors import Span, SqlError
-from kartosql.sql.cursor import TokenCursor
+from kartosql.errors import Span
+from kartosql.sql.parse import TokenCursor
 from kartosql.sql.statements import Attach, Detach
 
 TYPES = ("parquet", "csv", "odf", "kartothek")  # of sources
@@ -21,11 +21,8 @@ def parse_attach(text: str, tokens: list[Token]) -> Attach | Detach:
 
 
 class _AttachCursor(TokenCursor):
-    """A position in the tokens of ATTACH or DETACH."""
-
-    def fail(self, message: str, hint: str | None = None) -> SqlError:
-        """Return the error about the current token; the hint is the form of the statement unless given."""
-        return super().fail(message, hint or FORM)
+    def usage(self) -> str | None:
+        return FORM
 
     def parse(self) -> Attach | Detach:
         if self.take("DETACH"):
@@ -46,11 +43,8 @@ class _AttachCursor(TokenCursor):
         self.end()
         if "type" not in options:
             self.at = 0
-            error = self.fail(
-                "ATTACH without a TYPE is not supported.", f"Supported are SELECT, SHOW and others, and {FORM}."
-            )
-            error.code = "not-supported"
-            raise error
+            hint = f"Supported are SELECT, SHOW and others, and {FORM}."
+            raise self.fail("ATTACH without a TYPE is not supported.", hint, code="not-supported")
         if not name:
             raise self.fail("Expected AS and a name.")
         return Attach(self.text, url, name, span, options, replace, if_not_exists)
@@ -63,53 +57,41 @@ class _AttachCursor(TokenCursor):
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
-        while not self.take(")"):
+
+        def option() -> None:
             names, _ = self.name()
             key = names[0].lower()
             if key in options or len(names) > 1:
                 raise self.fail(f"The option {'.'.join(names)!r} occurs twice or is none.")
             self.take("=", ":")
             options[key] = True if self.word() in (",", ")") else self._value(0)
-            if not self.take(",") and self.word() != ")":
-                raise self.fail("Expected , or ).")
+
+        self.up_to(option, ")")
         return options
 
     def _value(self, depth: int) -> Any:
-        if self.at >= len(self.tokens) or depth > MAX_DEPTH:
+        token = self.token
+        if token is None or depth > MAX_DEPTH:
             raise self.fail("Expected a value.")
         if self.take("[", "("):
-            return self._listed(depth)
+            return self.up_to(lambda: self._value(depth + 1), "]", ")", wanted="the end of the list")
         if self.take("{"):
-            return self._mapped(depth)
+            return dict(self.up_to(lambda: self._entry(depth), "}"))
         if self.at_number():
             return self.number()
-        token = self.tokens[self.at]
-        self.at += 1
-        if token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER):
-            if not token.text.replace("_", "a").isalnum():
-                self.at -= 1
-                raise self.fail(f"Expected a value, not {token.text!r}.")
-            return {"TRUE": True, "FALSE": False}.get(token.text.upper(), token.text)
-        return token.text
-
-    def _listed(self, depth: int) -> list[Any]:
-        items = []
-        while not self.take("]", ")"):
-            items.append(self._value(depth + 1))
-            if not self.take(",") and self.word() not in ("]", ")"):
-                raise self.fail("Expected , or the end of the list.")
-        return items
-
-    def _mapped(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        while not self.take("}"):
-            if self.at >= len(self.tokens):
-                raise self.fail("Expected }.")
-            key = self.tokens[self.at].text
+        if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
             self.at += 1
-            if not self.take(":", "="):
-                raise self.fail("Expected : and a value.")
-            found[key] = self._value(depth + 1)
-            if not self.take(",") and self.word() != "}":
-                raise self.fail("Expected , or }.")
-        return found
+            return token.text
+        if not token.text.replace("_", "a").isalnum():
+            raise self.fail(f"Expected a value, not {token.text!r}.")
+        self.at += 1
+        return {"TRUE": True, "FALSE": False}.get(token.text.upper(), token.text)
+
+    def _entry(self, depth: int) -> tuple[str, Any]:
+        token = self.token
+        if token is None:
+            raise self.fail("Expected }.")
+        self.at += 1
+        if not self.take(":", "="):
+            raise self.fail("Expected : and a value.")
+        return token.text, self._value(depth + 1)

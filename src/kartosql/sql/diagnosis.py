@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Sequence
 
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.sql.tokens import tokens_of
+from kartosql.sql.incremental_lexer import hidden, open_mark
+from kartosql.sql.tree import tokens_of
 
-# Quoted texts and comments from their beginnings; the second group is there if they end.
-_LEXEMES = re.compile(
-    r"""(?P<line>--[^\n\r]*)|(?P<comment>/\*)|(?<!\w)(?P<tag>\$(?:[^\W\d]\w*)?\$)"""
-    r"""|(?<!\w)(?P<escaped>e')(?:[^'\\]|\\.|'')*(?P<escaped_end>')?"""
-    r"""|(?P<quote>['"])(?:(?!(?P=quote)).)*(?P<end>(?P=quote))?""",
-    re.IGNORECASE | re.DOTALL,
-)
-_COMMENT_MARKS = re.compile(r"/\*|\*/")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 # The clauses of a query in the order in which they stand.
 _CLAUSES = ("FROM", "WHERE", "GROUP", "HAVING", "QUALIFY", "ORDER", "LIMIT")
@@ -35,11 +27,11 @@ _CUTOFF = 0.74  # FORM is as close to FROM
 
 def unreadable(text: str, error: TokenError) -> SqlError:
     """Return the error about a text that has no tokens, with the place where something is not closed."""
-    found = _open_quote(text)
-    if found is None:
+    mark = open_mark(text)
+    if mark is None:
         first = str(error).strip().splitlines()[0][:200]
         return SqlError(f"Cannot read the statement: {first}", code="syntax-error", sql=text)
-    mark, at = found
+    at = hidden(text)[-1].start
     what = {"'": "text", '"': "name in double quotes", "/*": "comment"}.get(mark, "text")
     end = {"/*": "*/", "e'": "'"}.get(mark.lower(), mark)
     return SqlError(
@@ -56,36 +48,6 @@ def place(text: str, at: int) -> str:
     line = text.count("\n", 0, at) + 1
     column = at - text.rfind("\n", 0, at)
     return f"line {line}, column {column}" if "\n" in text.strip() else f"column {column}"
-
-
-def _open_quote(text: str) -> tuple[str, int] | None:
-    """Return the mark and the place of what is not closed."""
-    at = 0
-    while match := _LEXEMES.search(text, at):
-        at = match.end()
-        start = match.start()
-        if match["comment"]:
-            end = _end_of_comment(text, at)
-        elif match["tag"]:
-            found = text.find(match["tag"], at)
-            end = None if found < 0 else found + len(match["tag"])
-        else:
-            end = at if match["line"] or match["end"] or match["escaped_end"] else None
-        if end is None:
-            return match["comment"] or match["tag"] or match["escaped"] or match["quote"], start
-        at = end
-    return None
-
-
-def _end_of_comment(text: str, at: int) -> int | None:
-    depth = 1
-    while depth:
-        match = _COMMENT_MARKS.search(text, at)
-        if match is None:
-            return None
-        depth += 1 if match[0] == "/*" else -1
-        at = match.end()
-    return at
 
 
 def diagnosed(text: str, message: str, hint: str | None, span: Span | None) -> SqlError:
@@ -169,7 +131,6 @@ def _names_clause(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
 
 
 def _same_level(tokens: Sequence[Token], at: int) -> list[Token]:
-    """Return the tokens before one of the same query."""
     found, depth = [], 0
     for token in reversed(tokens[:at]):
         depth += (token.text in _BRACKETS.values()) - (token.text in _BRACKETS)

@@ -9,9 +9,9 @@ from typing import Literal
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.statement_policy import words
-from kartosql.sql.tokens import tokens_of
+from kartosql.sql.tree import blank, edited, end_of_comment, tokens_of
 
 Kind = Literal["keyword", "function", "name", "quoted", "string", "number", "comment", "parameter", "symbol"]
 
@@ -21,24 +21,25 @@ _HIDING = re.compile(
     re.IGNORECASE,
 )
 _STOP = re.compile(rf"{_HIDING.pattern}|(?P<semicolon>;)", re.IGNORECASE)
-_BLOCK = re.compile(r"/\*|\*/")
 _ESCAPED = re.compile(r"(?:[^'\\]|\\.|'')*+'", re.DOTALL)
 # Words of our own statements, which the tokenizer takes for names.
-OWN_WORDS = frozenset((*SHOW_WORDS, *WRITE_WORDS, *EXPORT_WORDS)) | words(
+OWN_WORDS = frozenset((*SHOW_WORDS, *WRITE_WORDS)) | words(
     "SHOW CUBE DATASET DIMENSIONS SEED REPAIR RESET EXPLAIN ANALYZE ADVISE COVERAGE VERIFY HISTORY INDEX OVERWRITE",
     "ATTACH DETACH COST TYPE SCHEMA VERSION PRIMARY_KEY EVENT_TIME",
 )
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES")
+_BEFORE_BRACKETS = ("IN", "VALUES", "USING", "ON", "AND", "OR", "NOT", "EXISTS", "OVER", "AS", "FILTER", "BY")
 
 
 @dataclass(frozen=True)
 class Lexeme:
-    """A piece of the text, [start, end), and what it is."""
+    """A piece of the text, [start, end), and what it is; ``closed`` says whether its end was written."""
 
     start: int
     end: int
     kind: Kind
     text: str
+    closed: bool = True
 
     @property
     def word(self) -> str:
@@ -46,48 +47,34 @@ class Lexeme:
         return "" if self.kind in ("string", "quoted", "comment") else self.text.upper()
 
 
-@dataclass(frozen=True)
-class Hidden:
-    """A string, quoted name or comment, [start, end); ``closed`` says whether its end was written."""
-
-    start: int
-    end: int
-    kind: Kind
-    closed: bool
-
-
-def hidden(text: str) -> list[Hidden]:
+def hidden(text: str) -> list[Lexeme]:
     """Return the strings, quoted names and comments of a text; the last one may be open."""
-    found: list[Hidden] = []
+    found: list[Lexeme] = []
     at = 0
     while match := _HIDING.search(text, at):
-        end, kind, closed = _end_of(text, match)
-        found.append(Hidden(match.start(), end, kind, closed))
-        at = end
+        end, kind = _end_of(text, match)
+        at = len(text) if end is None else end
+        found.append(Lexeme(match.start(), at, kind, text[match.start() : at], end is not None))
     return found
 
 
-def _end_of(text: str, match: re.Match[str]) -> tuple[int, Kind, bool]:
+def _end_of(text: str, match: re.Match[str]) -> tuple[int | None, Kind]:
     at = match.end()
     if match["line"]:
-        ends = [end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0]
         # Whatever comes next on the same line is comment, too.
-        return (min(ends), "comment", True) if ends else (len(text), "comment", True)
+        return min(
+            (end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0), default=len(text)
+        ), "comment"
     if match["block"]:
-        depth = 1
-        while depth and (inner := _BLOCK.search(text, at)):
-            depth += 1 if inner[0] == "/*" else -1
-            at = inner.end()
-        return (at, "comment", True) if not depth else (len(text), "comment", False)
+        return end_of_comment(text, at), "comment"
     if match["escaped"]:
         whole = _ESCAPED.match(text, at)
-        return (whole.end(), "string", True) if whole else (len(text), "string", False)
+        return whole.end() if whole else None, "string"
     mark = match["tag"] or match["quote"]
-    kind: Kind = "quoted" if mark == '"' else "string"
     end = text.find(mark, at)
     while match["quote"] and end >= 0 and text.startswith(mark, end + 1):
         end = text.find(mark, end + 2)  # a doubled quote stands for itself
-    return (end + len(mark), kind, True) if end >= 0 else (len(text), kind, False)
+    return None if end < 0 else end + len(mark), "quoted" if mark == '"' else "string"
 
 
 def statement_end(text: str, at: int = 0) -> int | None:
@@ -95,16 +82,17 @@ def statement_end(text: str, at: int = 0) -> int | None:
     while match := _STOP.search(text, at):
         if match["semicolon"]:
             return match.end()
-        at, _, closed = _end_of(text, match)
-        if not closed:
+        end, _ = _end_of(text, match)
+        if end is None:
             return None
+        at = end
     return None
 
 
 def is_blank(text: str) -> bool:
     """Return whether a text is nothing but spaces and comments that are closed."""
     parts = hidden(text)
-    return all(p.kind == "comment" and p.closed for p in parts) and not blanked(text, parts).strip()
+    return all(p.kind == "comment" and p.closed for p in parts) and not _blanked(text, parts).strip()
 
 
 def open_mark(text: str) -> str | None:
@@ -116,24 +104,18 @@ def open_mark(text: str) -> str | None:
     return match[0] if match else None
 
 
-def blanked(text: str, parts: list[Hidden] | None = None) -> str:
-    """Return a text with spaces for its strings, quoted names and comments; line ends stay."""
-    pieces, at = [], 0
-    for part in hidden(text) if parts is None else parts:
-        own = text[part.start : part.end]
-        pieces += [text[at : part.start], "".join(c if c in "\r\n" else " " for c in own)]
-        at = part.end
-    return "".join([*pieces, text[at:]])
+def _blanked(text: str, parts: list[Lexeme]) -> str:
+    return edited(text, (((p.start, p.end), blank(p.text)) for p in parts))
 
 
 def lexemes(text: str) -> list[Lexeme]:
     """Return the pieces of a text in order, white space left out; half of a statement will do."""
     parts = hidden(text)
     try:
-        tokens = tokens_of(blanked(text, parts), {})
+        tokens = tokens_of(_blanked(text, parts), {})
     except TokenError:
         tokens = []
-    found = [Lexeme(p.start, p.end, p.kind, text[p.start : p.end]) for p in parts]
+    found = list(parts)
     first = next((t.text.upper() for t in tokens if t.text.strip()), "")
     own = first in OWN_WORDS and first not in _QUERY
     for token, following in zip(tokens, [*tokens[1:], None], strict=False):
@@ -153,11 +135,7 @@ def _kind(token: Token, following: Token | None, text: str, own: bool) -> Kind:
         return "symbol"
     if kind != TokenType.VAR:
         # LEFT( and DATE( are calls, IN ( and VALUES ( are not.
-        return "function" if called and not _stays_keyword(written) else "keyword"
+        return "function" if called and written.upper() not in _BEFORE_BRACKETS else "keyword"
     if called:
         return "function"
     return "keyword" if own and written.upper() in OWN_WORDS else "name"
-
-
-def _stays_keyword(word: str) -> bool:
-    return word.upper() in ("IN", "VALUES", "USING", "ON", "AND", "OR", "NOT", "EXISTS", "OVER", "AS", "FILTER", "BY")

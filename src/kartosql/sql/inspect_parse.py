@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kartosql.sql.statements import FORMATS, Advise, Explain, Select, ShowCoverage, Verify, VerifyData
 
 if TYPE_CHECKING:
-    from kartosql.sql.cursor import TokenCursor
+    from kartosql.sql.parse import TokenCursor
 
 MAX_COVERAGE_COLUMNS = 2
 
@@ -46,13 +46,7 @@ def coverage(cursor: TokenCursor) -> ShowCoverage:
     if not cursor.take("OF", "FROM", "IN"):
         raise cursor.fail("SHOW COVERAGE needs OF and a cube.", "SHOW COVERAGE OF cube BY column, column")
     target, span = cursor.name()
-    columns = []
-    if cursor.take("BY"):
-        while True:
-            name, place = cursor.name()
-            columns.append((name[-1], place))
-            if not cursor.take(","):
-                break
+    columns = [(name[-1], place) for name, place in cursor.separated(cursor.name)] if cursor.take("BY") else []
     if len(columns) > MAX_COVERAGE_COLUMNS:
         cursor.at -= 1
         raise cursor.fail(f"SHOW COVERAGE is BY one or two columns, not {len(columns)}.")

@@ -44,15 +44,17 @@ def rewrites(tree: exp.Expression | None, text: str) -> Iterator[Rewrite]:
     for node in nodes:
         span = span_of(node)
         for side, value in _sides(node):
-            column = _column(side)
-            place = span_of(column) if column is not None else None
-            if span is None or column is None or place is None:
+            # Of an expression that is more than its only column.
+            columns = [] if isinstance(side, exp.Column) else list(side.find_all(exp.Column))
+            place = span_of(columns[0]) if len(columns) == 1 else None
+            if span is None or place is None:
                 continue
             name = text[place[0] : place[1]]
             found = _range(side, value, node) or _number(side, value)
             if found is not None:
                 low, high, types = found
-                new = _between(name, low, high) if isinstance(low, dt.date) else f"{name} = {low}"
+                days = f"({name} >= DATE '{low}' AND {name} < DATE '{high}')"
+                new = days if isinstance(low, dt.date) else f"{name} = {low}"
                 yield Rewrite(span, text[span[0] : span[1]], new, types, low, high)
                 break
 
@@ -64,16 +66,6 @@ def _sides(node: exp.Expression) -> list[tuple[exp.Expression, exp.Expression]]:
     return [(node.this, node.expression), (node.expression, node.this)]
 
 
-def _column(side: exp.Expression) -> exp.Column | None:
-    """Return the only column of an expression that is more than that column."""
-    columns = [] if isinstance(side, exp.Column) else list(side.find_all(exp.Column))
-    return columns[0] if len(columns) == 1 else None
-
-
-def _between(column: str, first: dt.date, behind: int | dt.date) -> str:
-    return f"({column} >= DATE '{first}' AND {column} < DATE '{behind}')"
-
-
 def _range(side: exp.Expression, value: exp.Expression, node: exp.Expression) -> Found:
     """Return the days from which and below which a column has to be."""
     if isinstance(node, exp.Between):
@@ -83,10 +75,10 @@ def _range(side: exp.Expression, value: exp.Expression, node: exp.Expression) ->
     if _is_cast(side, *TEXTS):
         # The text of a date, but not of a timestamp.
         day = _canonical(value, "%Y-%m-%d")
-        return None if day is None else (*_ends(day, day), ("date",))
+        return None if day is None else _days(day, day, "date")
     if isinstance(side, exp.TimeToStr) and isinstance(side.this, exp.Column):
         return _formatted(side.text("format"), value)
-    year = _integer(value) if _is_year(side) else None
+    year = int(value.this) if _is_year(side) and isinstance(value, exp.Literal) and value.is_int else None
     return None if year is None or not 1 <= year < 9999 else _days(dt.date(year, 1, 1), dt.date(year, 12, 31))
 
 
@@ -101,12 +93,9 @@ def _formatted(format_: str, value: exp.Expression) -> Found:
     return _days(first, behind - dt.timedelta(days=1))
 
 
-def _days(first: dt.date, last: dt.date) -> Found:
-    return (*_ends(first, last), ("date", "timestamp"))
-
-
-def _ends(first: dt.date, last: dt.date) -> tuple[dt.date, dt.date]:
-    return first, min(last, dt.date.max - dt.timedelta(days=1)) + dt.timedelta(days=1)
+def _days(first: dt.date, last: dt.date, *types: str) -> Found:
+    behind = min(last, dt.date.max - dt.timedelta(days=1)) + dt.timedelta(days=1)
+    return first, behind, types or ("date", "timestamp")
 
 
 def _number(side: exp.Expression, value: exp.Expression) -> Found:
@@ -131,10 +120,6 @@ def _is_year(side: exp.Expression) -> bool:
         return False
     part, *others = side.expressions
     return part.is_string and part.name.lower() == "year" and [type(o) for o in others] == [exp.Column]
-
-
-def _integer(value: exp.Expression) -> int | None:
-    return int(value.this) if isinstance(value, exp.Literal) and value.is_int else None
 
 
 def _date(value: exp.Expression) -> dt.date | None:

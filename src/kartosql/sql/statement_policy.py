@@ -12,8 +12,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
 from kartosql.sql.statements import Name
-from kartosql.sql.tokens import CONSTANTS
-from kartosql.sql.tree import span_of
+from kartosql.sql.tree import CONSTANTS, span_of
 
 MAX_TOKENS = 300_000  # an IN list of 100,000 values has 200,000 and takes DuckDB 3 s and 0.5 GB
 MAX_NESTING = 100  # DuckDB's parser ends the process at some 60,000 subqueries
@@ -48,19 +47,8 @@ _STATEMENTS = words(
 )
 # What changes something; DDL is also the base of queries in sqlglot, so the kinds are named.
 _WRITES = (
-    exp.Insert,
-    exp.Update,
-    exp.Delete,
-    exp.Merge,
-    exp.Create,
-    exp.Drop,
-    exp.Copy,
-    exp.Attach,
-    exp.Detach,
-    exp.Command,
-    exp.Pragma,
-    exp.Set,
-    exp.Into,
+    *(exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Copy, exp.Attach, exp.Detach),
+    *(exp.Command, exp.Pragma, exp.Set, exp.Into),
 )
 
 
@@ -94,13 +82,12 @@ def refused_function(name: str, span: Span | None, text: str) -> SqlError:
     )
     if name.lower().startswith("read_") or name.lower().endswith("_scan"):
         hint += " Files become one by ATTACH '...' AS x (TYPE parquet), or TYPE csv."
-    return SqlError(
-        f"The function {name} is not allowed in queries.",
-        code="function-not-allowed",
-        hint=hint,
-        span=span,
-        sql=text,
-    )
+    message = f"The function {name} is not allowed in queries."
+    return SqlError(message, code="function-not-allowed", hint=hint, span=span, sql=text)
+
+
+def _not_allowed(message: str, text: str, hint: str | None = None, span: Span | None = None) -> SqlError:
+    return SqlError(message, code="not-allowed", hint=hint, span=span, sql=text)
 
 
 def _check_word(token: Token, after: Token, text: str) -> None:
@@ -109,13 +96,11 @@ def _check_word(token: Token, after: Token, text: str) -> None:
         named = after.token_type in (TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING)
         keyword = after.text.upper() in ("FROM", "INTO", "OR", "ALL", "TABLE", "TABLES", "VIEW", "MACRO", "DATABASES")
         if named or keyword or (token.text.upper() == "COPY" and after.token_type == TokenType.L_PAREN):
-            raise SqlError(
+            message, hint = (
                 f"{token.text.upper()} cannot stand inside of a query.",
-                code="not-allowed",
-                hint="A query reads tables and changes nothing.",
-                span=(token.start, token.end + 1),
-                sql=text,
+                "A query reads tables and changes nothing.",
             )
+            raise _not_allowed(message, text, hint, (token.start, token.end + 1))
 
 
 def _check_depth(tokens: Sequence[Token], text: str) -> None:
@@ -164,23 +149,16 @@ def check_tree(tree: exp.Expression, text: str) -> None:
     expansion: dict[str, int] = {}
     for node in tree.walk():
         if isinstance(node, _WRITES):
-            raise SqlError(
-                "A query must not change anything.",
-                code="not-allowed",
-                hint="Only SELECT can be run; WITH holds queries.",
-                span=span_of(node),
-                sql=text,
-            )
+            hint = "Only SELECT can be run; WITH holds queries."
+            raise _not_allowed("A query must not change anything.", text, hint, span_of(node))
         if isinstance(node, (exp.Table, exp.Lateral)) and isinstance(node.this, exp.Func):
-            _check_source(node.this, text)
+            function: Any = node.this
+            is_known = not isinstance(function, exp.Anonymous)
+            names = [n.lower() for n in function.sql_names()] if is_known else [function.name]
+            if TABLE_FUNCTIONS.isdisjoint(map(str.lower, names)):
+                raise refused_function(names[0], span_of(function), text)
         if isinstance(node, exp.With):
             _count_expansion(node, expansion, text)
-
-
-def _check_source(function: Any, text: str) -> None:
-    names = [function.name] if isinstance(function, exp.Anonymous) else [n.lower() for n in function.sql_names()]
-    if not any(is_table_function(n.lower()) for n in names):
-        raise refused_function(names[0], span_of(function), text)
 
 
 def _count_expansion(node: exp.With, known: dict[str, int], text: str) -> None:
@@ -245,12 +223,12 @@ def _expressions(
 def _check(node: dict[str, Any], text: str) -> None:
     kind = str(node.get("type", ""))
     if kind.endswith("_NODE") and kind not in _QUERIES:
-        raise SqlError("A query must not change anything.", code="not-allowed", sql=text)
+        raise _not_allowed("A query must not change anything.", text)
     if kind == "SHOW_REF" and not node.get("query"):
-        raise SqlError("SHOW cannot stand inside of a query.", code="not-allowed", sql=text)
+        raise _not_allowed("SHOW cannot stand inside of a query.", text)
     if kind == "TABLE_FUNCTION":
         name = str(node["function"]["function_name"])
-        if not is_table_function(name.lower()):
+        if name.lower() not in TABLE_FUNCTIONS:
             raise refused_function(name, None, text)
     elif node.get("class") == "FUNCTION" and not node.get("is_operator"):
         name = str(node["function_name"])
@@ -294,8 +272,3 @@ _REFUSED_FAMILIES = re.compile(
 def is_refused(name: str) -> bool:
     """Return whether no query may call the function ``name``, given in lower case."""
     return name in REFUSED_FUNCTIONS or _REFUSED_FAMILIES.match(name) is not None
-
-
-def is_table_function(name: str) -> bool:
-    """Return whether the function ``name``, given in lower case, may stand in FROM."""
-    return name in TABLE_FUNCTIONS

@@ -103,11 +103,6 @@ class Explain(Inspect):
     kind: str = "scan"
     file: str | None = None
 
-    @property
-    def analyze(self) -> bool:
-        """Whether the query is run to its end."""
-        return self.kind == "analyze"
-
 
 @dataclass(frozen=True)
 class Advise(Inspect):

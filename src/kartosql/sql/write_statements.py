@@ -1,12 +1,19 @@
-"""The statements that write: what each of them says, before any name is looked up."""
+"""The statements that write, and their syntax: what each of them says, before any name is looked up."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kartosql.errors import Span
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from kartosql.errors import Span, SqlError
+from kartosql.sql.parse import QUERY_WORDS, TokenCursor
 from kartosql.sql.statements import Name, Select, Write
+from kartosql.sql.tree import span_of
 
 Literal = str | int | float | bool
 
@@ -65,7 +72,14 @@ class CreateDataset(Write):
 
 
 @dataclass(frozen=True)
-class Insert(Write):
+class WriteTo(Write):
+    """A statement about one table or cube."""
+
+    target: Named
+
+
+@dataclass(frozen=True)
+class Insert(WriteTo):
     """INSERT INTO t, or INSERT OVERWRITE t [PARTITION (...)], with a query behind it.
 
     ``columns`` is None where the columns of the query are found by their names, ``()`` where
@@ -73,7 +87,6 @@ class Insert(Write):
     with the constants given to them; None is a column without one.
     """
 
-    target: Named
     overwrite: bool
     partition: tuple[tuple[Named, Literal | None], ...] | None
     columns: Columns | None
@@ -81,13 +94,12 @@ class Insert(Write):
 
 
 @dataclass(frozen=True)
-class Delete(Write):
+class Delete(WriteTo):
     """DELETE FROM t [DATASETS (...)] WHERE condition.
 
     ``query`` is ``FROM t WHERE condition``, with every character where it stands in the text.
     """
 
-    target: Named
     datasets: Columns | None
     query: Select
 
@@ -109,18 +121,16 @@ class DropDataset(Write):
 
 
 @dataclass(frozen=True)
-class CreateIndex(Write):
+class CreateIndex(WriteTo):
     """CREATE INDEX ON t (column, ...)."""
 
-    target: Named
     columns: Columns
 
 
 @dataclass(frozen=True)
-class DropIndex(Write):
+class DropIndex(WriteTo):
     """DROP INDEX ON t (column, ...)."""
 
-    target: Named
     columns: Columns
 
 
@@ -133,32 +143,24 @@ class Skip(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CreateSkipping(Write):
+class CreateSkipping(WriteTo):
     """CREATE SKIPPING INDEX ON t (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01, ndv = 100000))."""
 
-    target: Named
     indexes: tuple[Skip, ...]
 
 
-@dataclass(frozen=True)
-class RefreshSkipping(Write):
+class RefreshSkipping(WriteTo):
     """REFRESH SKIPPING INDEX ON t."""
 
-    target: Named
 
-
-@dataclass(frozen=True)
-class DropSkipping(Write):
+class DropSkipping(WriteTo):
     """DROP SKIPPING INDEX ON t."""
 
-    target: Named
-
 
 @dataclass(frozen=True)
-class SetMetadata(Write):
+class SetMetadata(WriteTo):
     """ALTER DATASET d SET METADATA (key = value, ...); None removes a key."""
 
-    target: Named
     metadata: tuple[tuple[str, Literal | None], ...]
 
 
@@ -181,42 +183,33 @@ class CopyDataset(Write):
     new_name: Named | None
 
 
-@dataclass(frozen=True)
-class Compact(Write):
+class Compact(WriteTo):
     """COMPACT t."""
 
-    target: Named
-
 
 @dataclass(frozen=True)
-class Cleanup(Write):
+class Cleanup(WriteTo):
     """CLEANUP t [DRY RUN]."""
 
-    target: Named
     dry_run: bool
 
 
 @dataclass(frozen=True)
-class Check(Write):
+class Check(WriteTo):
     """CHECK t [FULL] [REPAIR]."""
 
-    target: Named
     full: bool
     repair: bool
 
 
-@dataclass(frozen=True)
-class RecordSchema(Write):
+class RecordSchema(WriteTo):
     """RECORD SCHEMA FOR t."""
 
-    target: Named
-
 
 @dataclass(frozen=True)
-class ExportHistory(Write):
+class ExportHistory(WriteTo):
     """EXPORT SCHEMA HISTORY OF t TO 'url'."""
 
-    target: Named
     url: str
 
 
@@ -228,3 +221,384 @@ class ExportOdf(Write):
     primary_key: Columns
     event_time: Named | None
     query: Select
+
+
+# What each first word can begin, as it is shown in hints.
+FORMS = {
+    "CREATE CUBE": "CREATE CUBE c DIMENSIONS (a, b) PARTITION BY (p) [SEED s] [INDEX (i)] AS SELECT ...",
+    "CREATE DATASET": "CREATE DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
+    "CREATE INDEX": "CREATE INDEX ON c.d (column)",
+    "CREATE SKIPPING INDEX": "CREATE SKIPPING INDEX ON c.d (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01))",
+    "REFRESH SKIPPING INDEX": "REFRESH SKIPPING INDEX ON c.d",
+    "ALTER CUBE": "ALTER CUBE c ADD DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
+    "ALTER DATASET": "ALTER DATASET c.d SET METADATA (key = 'value')",
+    "INSERT INTO": "INSERT INTO c.d [(a, b)] SELECT ...",
+    "INSERT OVERWRITE": "INSERT OVERWRITE c.d [PARTITION (p)] [(a, b)] SELECT ...",
+    "DELETE FROM": "DELETE FROM c [DATASETS (d)] WHERE p = 1",
+    "DROP CUBE": "DROP CUBE [IF EXISTS] c",
+    "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
+    "DROP INDEX": "DROP INDEX ON c.d (column)",
+    "DROP SKIPPING INDEX": "DROP SKIPPING INDEX ON c.d",
+    "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
+    "COPY DATASET": "COPY DATASET c.d TO 'url' [AS name]",
+    "COMPACT": "COMPACT c",
+    "CLEANUP": "CLEANUP c [DRY RUN]",
+    "CHECK": "CHECK c [FULL] [REPAIR]",
+    "RECORD": "RECORD SCHEMA FOR t",
+    "EXPORT": "EXPORT (SELECT ...) TO 'folder or URL' (TYPE odf [, PRIMARY_KEY (a, b)] [, EVENT_TIME column])",
+    "EXPORT SCHEMA": "EXPORT SCHEMA HISTORY OF t TO 'folder or URL'",
+}
+# The kinds of skipping indexes with the names of their parameters.
+KINDS = {"MINMAX": (), "VALUELIST": (), "BLOOMFILTER": ("FPP", "NDV"), "REGEXVALUELIST": ("PATTERN",)}
+_TYPED = ("DATE", "TIMESTAMP")
+_CONDITION = {"expressions", "from_", "where"}
+_BRACKETS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
+
+
+def parse_write(text: str, tokens: list[Token]) -> Write:
+    """Return the statement that writes; raises ``syntax-error``, ``not-supported`` and what a query must not do."""
+    return _WriteCursor(text, tokens).write()
+
+
+class _WriteCursor(TokenCursor):
+    form = ""
+
+    def write(self) -> Write:
+        first = self.keyword()
+        self.at += 1
+        replace = first == "CREATE" and self.phrase("OR", "REPLACE")
+        if first not in FORMS:
+            self.form = f"{first} {self.keyword()}"
+            if self.form.endswith(" SKIPPING"):
+                self.at += 1
+                self.form += f" {self.keyword()}"
+            if self.form not in FORMS or (replace and self.form.endswith("INDEX")):
+                raise self.foreign(first)
+            self.at += 1
+        else:
+            self.form = first
+        parse: dict[str, Callable[[], Write]] = {
+            "CREATE CUBE": lambda: self.create_cube(replace),
+            "CREATE DATASET": lambda: self.create_dataset(replace),
+            "CREATE INDEX": lambda: CreateIndex(self.text, *self.indexed()),
+            "CREATE SKIPPING INDEX": lambda: CreateSkipping(self.text, self.on(), self.skips()),
+            "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
+            "DROP SKIPPING INDEX": lambda: DropSkipping(self.text, self.on()),
+            "ALTER CUBE": self.add_dataset,
+            "ALTER DATASET": self.set_metadata,
+            "INSERT INTO": lambda: self.insert(overwrite=False),
+            "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
+            "DELETE FROM": self.delete,
+            "DROP CUBE": lambda: DropCube(self.text, if_exists=self.phrase("IF", "EXISTS"), cube=self.single()),
+            "DROP DATASET": lambda: DropDataset(self.text, if_exists=self.phrase("IF", "EXISTS"), dataset=self.named()),
+            "DROP INDEX": lambda: DropIndex(self.text, *self.indexed()),
+            "COPY CUBE": self.copy_cube,
+            "COPY DATASET": lambda: CopyDataset(self.text, self.named(), *self.place()),
+            "COMPACT": lambda: Compact(self.text, self.named()),
+            "CLEANUP": lambda: Cleanup(self.text, self.named(), self.phrase("DRY", "RUN")),
+            "CHECK": self.check,
+            "RECORD": self.record,
+            "EXPORT": self.export,
+        }
+        statement = parse[self.form]()
+        if not hasattr(statement, "query"):
+            self.end()
+        return statement
+
+    def usage(self) -> str | None:
+        return FORMS.get(self.form)
+
+    def foreign(self, first: str) -> SqlError:
+        word = self.keyword()
+        known = [form for form in FORMS if form.startswith(f"{first} ")]
+        seconds = [form.rpartition(" ")[2] for form in known]
+        close = difflib.get_close_matches(word, seconds, 1, cutoff=0.7)
+        if close and word not in seconds:
+            return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close[0]}?")
+        self.at = 0
+        return self.fail(
+            f"This form of {first} is not supported.",
+            f"Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, SET and RESET, and of {first}: {', '.join(known)}.",
+            "not-supported",
+        )
+
+    def named(self) -> Named:
+        if self.token is not None and self.token.token_type == TokenType.STRING:
+            raise self.fail("Expected a name, not a text.", "Names are quoted with double quotes.")
+        return Named(*self.name())
+
+    def single(self) -> Named:
+        """Read a name without dots."""
+        named = self.named()
+        if len(named.parts) > 1:
+            raise self.fail(f"Expected a name without dots, not {'.'.join(named.parts)!r}.", span=named.span)
+        return named
+
+    def columns(self) -> Columns:
+        return tuple(name for name, _ in self.listed(lambda: None))
+
+    def listed(self, value: Callable[[], Literal | None]) -> tuple[tuple[Named, Literal | None], ...]:
+        """Read names in parentheses, with ``value`` behind each."""
+        self.expect("(")
+        found: list[tuple[Named, Literal | None]] = []
+        while not self.take(")"):
+            if found and not self.take(","):
+                raise self.fail("Expected , or ).")
+            name = self.single()
+            if any(name.parts == other.parts for other, _ in found):
+                raise self.fail(f"{name.last!r} occurs twice.", span=name.span)
+            found.append((name, value()))
+        return tuple(found)
+
+    def some_columns(self) -> Columns:
+        start = self.at
+        found = self.columns()
+        if not found:
+            self.at = start
+            raise self.fail("At least one column is needed.")
+        return found
+
+    def constant(self) -> Literal | None:
+        """Read ``= constant``, if it comes next."""
+        if not self.take("="):
+            return None
+        if not self.take(*_TYPED) and self.at_number():
+            return self.number()
+        if self.token is not None and self.token.token_type == TokenType.STRING:
+            return self.string("")
+        if (word := self.keyword()) in ("TRUE", "FALSE"):
+            self.at += 1
+            return word == "TRUE"
+        hint = "NULL is no partition value." if word == "NULL" else None
+        raise self.fail("Expected a number, a text, a date, TRUE or FALSE.", hint)
+
+    def query(self) -> Select:
+        if self.keyword() not in QUERY_WORDS:
+            raise self.fail("Expected a query.")
+        start = self.tokens[self.at].start
+        return self.aligned((0, start))
+
+    # -- statements --------------------------------------------------------------------------
+
+    def clauses(self, known: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+        """Read clauses up to AS in any order, by the words that each begins with."""
+        found: dict[str, Any] = {}
+        while not self.take("AS"):
+            name = next((name for name in known if name not in found and self.phrase(*name.split())), None)
+            if name is None:
+                raise self.fail(f"Expected {', '.join(known)} or AS, each of them once.")
+            found[name] = known[name]()
+        return found
+
+    def create_cube(self, replace: bool) -> CreateCube:
+        cube, columns = self.single(), self.some_columns
+        known = {"DIMENSIONS": columns, "PARTITION BY": columns, "SEED": self.single, "INDEX": columns}
+        found = self.clauses(known)
+        for needed in ("DIMENSIONS", "PARTITION BY"):
+            if needed not in found:
+                raise self.fail(f"The cube {cube.last!r} has no {needed}.", span=cube.span)
+        seed, index = found.get("SEED"), found.get("INDEX", ())
+        dimensions, partition_by = found["DIMENSIONS"], found["PARTITION BY"]
+        return CreateCube(self.text, cube, dimensions, partition_by, seed, index, replace, self.query())
+
+    def dataset_clauses(self) -> tuple[Columns | None, Columns]:
+        found = self.clauses({"PARTITION BY": self.columns, "INDEX": self.some_columns})
+        return found.get("PARTITION BY"), found.get("INDEX", ())
+
+    def create_dataset(self, replace: bool) -> CreateDataset:
+        dataset = self.single()
+        partition_by, index = self.dataset_clauses()
+        return CreateDataset(self.text, dataset, partition_by or (), index, replace, self.query())
+
+    def add_dataset(self) -> AddDataset:
+        cube = self.single()
+        self.expect("ADD", "DATASET")
+        dataset = self.single()
+        partition_by, index = self.dataset_clauses()
+        return AddDataset(self.text, cube, dataset, partition_by, index, self.query())
+
+    def set_metadata(self) -> SetMetadata:
+        target = self.named()
+        self.expect("SET", "METADATA")
+        found = self.listed(self.metadata_value)
+        if not found:
+            raise self.fail("At least one key is needed.")
+        return SetMetadata(self.text, target, tuple((key.last, value) for key, value in found))
+
+    def metadata_value(self) -> Literal | None:
+        if self.phrase("=", "NULL"):
+            return None
+        found = self.constant()
+        if found is None:
+            raise self.fail("Expected = and a value.")
+        return found
+
+    def insert(self, *, overwrite: bool) -> Insert:
+        if overwrite:
+            self.take("INTO", "TABLE")
+        target = self.named()
+        partition = None
+        if overwrite and self.take("PARTITION"):
+            partition = self.listed(self.constant)
+        columns: Columns | None = None
+        if self.phrase("BY", "POSITION"):
+            columns = ()
+        elif not self.phrase("BY", "NAME") and self.word() == "(" and not self._query_in_brackets():
+            columns = self.some_columns()
+        if columns is None and self.keyword() == "VALUES":
+            columns = ()
+        return Insert(self.text, target, overwrite, partition, columns, self.query())
+
+    def _query_in_brackets(self) -> bool:
+        self.at += 1
+        inside = self.keyword()
+        self.at -= 1
+        return inside in QUERY_WORDS
+
+    def delete(self) -> Delete:
+        start = self.tokens[self.at - 1].start
+        target = self.named()
+        datasets = self.some_columns() if self.take("DATASETS") else None
+        if self.keyword() != "WHERE":
+            raise self.fail("Expected WHERE and a condition.", "WHERE true deletes all rows.")
+        query = self.aligned((0, start), (target.span[1], self.tokens[self.at].start))
+        tree = query.tree
+        if tree is not None:  # what could not be read is left to the engine to explain
+            if not isinstance(tree, exp.Select) or {k for k, v in tree.args.items() if v} - _CONDITION:
+                raise self.fail("DELETE ends with the condition of its WHERE.", span=span_of(tree))
+            inner = tree.args["where"].find(exp.Query)
+            if inner is not None:
+                message = "The WHERE of DELETE names partition columns and nothing else, it holds no query."
+                hint = "Ask for the values first, and hand them over as a parameter: WHERE p IN $values."
+                raise self.fail(message, hint, "invalid-condition", span_of(inner))
+        return Delete(self.text, target, datasets, query)
+
+    def on(self) -> Named:
+        self.expect("ON")
+        return self.named()
+
+    def indexed(self) -> tuple[Named, Columns]:
+        return self.on(), self.some_columns()
+
+    def copy_cube(self) -> CopyCube:
+        cube = self.single()
+        datasets = self.some_columns() if self.take("DATASETS") else None
+        return CopyCube(self.text, cube, datasets, *self.place())
+
+    def place(self) -> tuple[str, Named | None]:
+        """Read where a copy goes, and its name there."""
+        self.expect("TO")
+        url = self.string("Expected the URL of a store, as a text.")
+        return url, self.single() if self.take("AS") else None
+
+    def check(self) -> Check:
+        target = self.named()
+        found: set[str] = set()
+        while (word := self.keyword()) in ("FULL", "REPAIR") and word not in found:
+            found.add(word)
+            self.at += 1
+        return Check(self.text, target, "FULL" in found, "REPAIR" in found)
+
+    def skips(self) -> tuple[Skip, ...]:
+        """Read ``(MINMAX(a), VALUELIST(b.c), BLOOMFILTER(d) WITH (fpp = 0.01))``."""
+        self.expect("(")
+        found: list[Skip] = []
+        while not found or self.take(","):
+            kind = self.keyword()
+            if kind not in KINDS:
+                raise self.fail("Expected a kind of skipping index.", f"There are {', '.join(KINDS)}.")
+            self.at += 1
+            self.expect("(")
+            names = self.separated(self.named)
+            self.expect(")")
+            parameters = self.parameters(kind) if self.phrase("WITH") else ()
+            if kind == "REGEXVALUELIST" and not parameters:
+                raise self.fail("Expected WITH (pattern = '...'), once or several times.")
+            found += [Skip(kind, name.parts, parameters) for name in names]
+        self.expect(")")
+        return tuple(found)
+
+    def parameters(self, kind: str) -> tuple[tuple[str, int | float | str], ...]:
+        self.expect("(")
+        found: list[tuple[str, int | float | str]] = []
+        while not found or self.take(","):
+            name = self.keyword()
+            if name not in KINDS[kind] or (name in dict(found) and name != "PATTERN"):
+                known = ", ".join(KINDS[kind]).lower() or "none"
+                raise self.fail(f"Expected a parameter of {kind}, each once.", f"There are: {known}.")
+            self.at += 1
+            self.expect("=")
+            is_text = name == "PATTERN"
+            found.append((name, self.string("Expected a pattern in single quotes.") if is_text else self.number()))
+        self.expect(")")
+        return tuple(found)
+
+    def record(self) -> RecordSchema:
+        self.expect("SCHEMA")
+        self.expect("FOR")
+        return RecordSchema(self.text, Named(*self.name()))
+
+    def export(self) -> Write:
+        wanted = "Expected a folder or URL in single quotes."
+        if self.take("SCHEMA"):
+            self.form = "EXPORT SCHEMA"
+            self.expect("HISTORY")
+            self.expect("OF")
+            target = Named(*self.name())
+            self.expect("TO")
+            return ExportHistory(self.text, target, self.string(wanted))
+        query = self.bracketed()
+        self.expect("TO")
+        url = self.string(wanted)
+        key, event_time = self.export_options()
+        self.end()
+        return ExportOdf(self.text, url, key, event_time, query)
+
+    def bracketed(self) -> Select:
+        """Parse the query in brackets; every character of it stands where it stands in the statement."""
+        if self.word() != "(":
+            code = "not-supported" if self.word() == "DATABASE" else "syntax-error"  # DuckDB has this form
+            raise self.fail("Expected a query in brackets.", code=code)
+        first, depth = self.at, 0
+        while self.at < len(self.tokens):
+            depth += _BRACKETS.get(self.tokens[self.at].token_type, 0)
+            self.at += 1
+            if depth == 0:
+                break
+        if depth or self.at == first + 2:
+            raise self.fail("Expected a query, and the bracket that ends it.")
+        start, end = self.tokens[first].end + 1, self.tokens[self.at - 1].start
+        return self.aligned((0, start), end=end)
+
+    def export_options(self) -> tuple[Columns, Named | None]:
+        if not self.take("("):
+            raise self.fail("Expected (TYPE odf).")
+        found: dict[str, Any] = {}
+
+        def option() -> None:
+            name = self.word()
+            if name in found:
+                raise self.fail(f"{name} stands there twice.")
+            if self.take("TYPE"):
+                if not self.take("ODF"):
+                    raise self.fail("Expected the type odf.")
+                found[name] = "odf"
+            elif self.take("PRIMARY_KEY"):
+                found[name] = self.key()
+            elif self.take("EVENT_TIME"):
+                found[name] = Named(*self.name())
+            else:
+                raise self.fail("Expected TYPE, PRIMARY_KEY or EVENT_TIME.")
+
+        self.up_to(option, ")")
+        if "TYPE" not in found:
+            raise self.fail("Expected TYPE odf among the options.")
+        return found.get("PRIMARY_KEY", ()), found.get("EVENT_TIME")
+
+    def key(self) -> Columns:
+        if not self.take("("):
+            return (Named(*self.name()),)
+        found = self.separated(lambda: Named(*self.name()))
+        if not self.take(")"):
+            raise self.fail("Expected , or ).")
+        return tuple(found)

@@ -12,7 +12,7 @@ from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.statement import table_names
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.plan.removal import OnlyTable, condition_columns
+from kartosql.plan.bind import OnlyTable, condition_columns
 from kartosql.query import SelectQuery
 from kartosql.session import Request, Session
 from kartosql.sql.statements import Select

@@ -22,8 +22,8 @@ from kartosql.session import Request
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
 from kartosql.statements.removal import removal_where
-from kartosql.tables.names import Tables, by_case, quote_if_needed
-from kartosql.tables.table import Table
+from kartosql.tables.names import Tables, quote_if_needed
+from kartosql.tables.table import Table, by_case
 from kartosql.write import cubes, datasets
 from kartosql.write.datasets import dataset_of, members_of
 from kartosql.write.inputs import check_origin, converted

@@ -1,18 +1,19 @@
-"""Which table a name means."""
+"""Which table a name means: cubes and datasets of Kartothek, registered data, and what is attached."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, cast
 
 from kartosql.errors import Span, SqlError
 from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.cube import CubeMember, CubeState, has_cube_flags, is_visible
+from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.sql.tree import is_plain_name
-from kartosql.tables.kartothek import cube_table, dataset_table, member_table
-from kartosql.tables.table import Table
+from kartosql.tables.table import Overlay, Part, Table, by_case, exposed, file_table
 
 Name = tuple[str, ...]
 _FILES = re.compile(r"(?P<csv>.*\.[ct]sv(\.(gz|zst))?)|.*\.parquet|.*/.*", re.IGNORECASE | re.DOTALL)
@@ -32,17 +33,13 @@ class Tables:
     """Finds the table that a name means: in a snapshot, the registered data, and what is attached."""
 
     def __init__(
-        self,
-        snapshot: Snapshot,
-        registered: Mapping[str, Table],
-        attached: Mapping[str, Attached] | None = None,
+        self, snapshot: Snapshot, registered: Mapping[str, Table], attached: Mapping[str, Attached] | None = None
     ) -> None:
         self.snapshot = snapshot
         self.registered = registered
         self._attached = attached or {}
-        self._found: dict[
-            tuple[Name, str | None], Table
-        ] = {}  # what is attached, as it was when the statement first named it
+        # What is attached, as it was when the statement first named it.
+        self._found: dict[tuple[Name, str | None], Table] = {}
 
     def names(self) -> list[str]:
         """Return every one-part name, for suggestions and listings."""
@@ -62,12 +59,15 @@ class Tables:
         """
         try:
             if as_of is not None:
-                return self._past(name, as_of)
+                kind, found = self._match(name[0])
+                if kind != "attached":
+                    raise no_versions(".".join(name))
+                return self._attachment(found, name[1:], as_of)
             if len(name) == 1:
                 return self._one(name[0])
-            found = self._below(name)
-            if found is not None:
-                return found
+            first = by_case(name[0], self._attached)
+            if first is not None and name[0] not in self.registered:
+                return self._attachment(first, name[1:])
             if len(name) == 2:
                 return self._two(*name)
         except SqlError as e:
@@ -77,30 +77,14 @@ class Tables:
             raise
         raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
 
-    def _below(self, name: Name) -> Table | None:
-        """Return the table of an attached store that a name of several parts means."""
-        first = by_case(name[0], self._attached)
-        if first is None or name[0] in self.registered:
-            return None
-        return self._attachment(first, name[1:])
-
-    def _past(self, name: Name, as_of: str) -> Table:
-        """Return a table as it stood at a time."""
-        kind, found = self._match(name[0])
-        if kind != "attached":
-            raise no_versions(".".join(name))
-        return self._attachment(found, name[1:], as_of)
-
     def _attachment(self, first: str, rest: Name, as_of: str | None = None) -> Table:
         """Return what is attached as ``first``, the same one for the whole statement."""
         key = ((first, *rest), as_of)
         if key not in self._found:
             found = self._attached[first].find(rest, as_of)
             if found is None:
-                shown = ".".join(key[0])
-                raise SqlError(
-                    f"There is no table {shown!r}.", code="unknown-table", hint="SHOW TABLES lists what is attached."
-                )
+                message, hint = f"There is no table {'.'.join(key[0])!r}.", "SHOW TABLES lists what is attached."
+                raise SqlError(message, code="unknown-table", hint=hint)
             self._found[key] = found
         return self._found[key]
 
@@ -125,7 +109,6 @@ class Tables:
         raise SqlError(f"The dataset {found!r} has several tables.", code="unknown-table", hint=f"Use one of {listed}.")
 
     def _match(self, name: str) -> tuple[str, str]:
-        """Return (kind, exact name) for a one-part name."""
         snapshot = self.snapshot
         if name in self.registered:
             return "registered", name
@@ -151,13 +134,9 @@ class Tables:
 
     def _suggest(self, name: str) -> str:
         known = self.names()
-        by_lower = {n.lower(): n for n in known}
-        close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff=0.6)
-        if close:
-            return f"Did you mean {quote_if_needed(by_lower[close[0]])}?"
-        if not known:
-            return "The store holds no datasets."
-        return "SHOW TABLES lists what the store holds."
+        if close := similar(name, known):
+            return f"Did you mean {close}?"
+        return "SHOW TABLES lists what the store holds." if known else "The store holds no datasets."
 
     def _two(self, first: str, second: str) -> Table:
         kind, found = self._match(first)
@@ -166,24 +145,16 @@ class Tables:
             name = by_case(second, state.members)
             if name is not None:
                 return member_table(state, name)
-            if found not in self.snapshot.keys:
-                raise SqlError(
-                    f"The cube {found!r} has no dataset {second!r}.",
-                    code="unknown-table",
-                    hint=f"It has {', '.join(sorted(state.members))}.",
-                )
-            kind = "dataset"
-        if kind == "dataset":
+            message, known = f"The cube {found!r} has no dataset {second!r}.", sorted(state.members)
+        elif kind != "dataset":
+            raise SqlError(f"{first!r} holds no tables.", code="unknown-table")
+        if found in self.snapshot.keys:
             tables = self.snapshot.dataset(found).tables
             name = by_case(second, tables)
             if name is not None:
                 return dataset_table(tables[name], qualified=True)
-            raise SqlError(
-                f"The dataset {found!r} has no table {second!r}.",
-                code="unknown-table",
-                hint=f"It has {', '.join(sorted(tables))}.",
-            )
-        raise SqlError(f"{first!r} holds no tables.", code="unknown-table")
+            message, known = f"The dataset {found!r} has no table {second!r}.", sorted(tables)
+        raise SqlError(message, code="unknown-table", hint=f"It has {', '.join(known)}.")
 
 
 def _hint_for_file(name: str) -> str | None:
@@ -207,13 +178,11 @@ def no_versions(name: str) -> SqlError:
     )
 
 
-def by_case(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that is meant: the same one, else the only one that differs in case alone."""
-    known = list(known)
-    if name in known:
-        return name
-    found = [k for k in known if k.lower() == name.lower()]
-    return found[0] if len(found) == 1 else None
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a name is most like, as it must be written in SQL; None if none is like it."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff=0.6)
+    return quote_if_needed(by_lower[close[0]]) if close else None
 
 
 def quote_if_needed(name: str) -> str:
@@ -224,3 +193,54 @@ def quote_if_needed(name: str) -> str:
 def quote_identifier(name: str) -> str:
     """Return ``name`` as a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _kept(owner: CubeState | DatasetTable, name: str, make: Callable[[], Table]) -> Table:
+    """Return the table made of some metadata, the same one as long as the metadata are the same."""
+    kept = vars(owner)
+    if name not in kept:
+        kept[name] = make()
+    return cast(Table, kept[name])
+
+
+def cube_table(state: CubeState) -> Table:
+    """Return the table that a cube is."""
+    return _kept(state, "_cube_table", lambda: _cube_table(state))
+
+
+def _cube_table(state: CubeState) -> Table:
+    types = state.types
+    seed = state.seed
+    owner = dict.fromkeys(seed.join_key, seed.name)
+    owner |= {column: name for column, name in state.owner.items() if column in types}
+    others = [m for name, m in sorted(state.members.items()) if name != state.cube.seed_dataset]
+    # Partition keys of an enrichment that are no cube columns belong to it like its payload.
+    parts = [_part(state, m, [c for c, name in owner.items() if name == m.name]) for m in (seed, *others)]
+    columns = {c: t for c, t in types.items() if c in owner}
+    return Table(state.cube.uuid_prefix, columns, tuple(parts), owner, cube=state.cube, exposed=exposed(columns))
+
+
+def member_table(state: CubeState, name: str) -> Table:
+    """Return one dataset of a cube as a table of its own, overlays resolved."""
+    return _kept(state, f"_table_{name}", lambda: _member_table(state, name))
+
+
+def _member_table(state: CubeState, name: str) -> Table:
+    member = state.members[name]
+    types = {c: member.table.types[c] for c in sorted(member.table.schema.names) if is_visible(c)}
+    part = _part(state, member, list(types))
+    owner = dict.fromkeys(types, name)
+    return Table(f"{state.cube.uuid_prefix}.{name}", types, (part,), owner, cube=state.cube, exposed=exposed(types))
+
+
+def _part(state: CubeState, member: CubeMember, columns: Sequence[str]) -> Part:
+    # A write to a cube is refused if a dimension holds NULL, or an indexed column NaN. Other index columns
+    # may have been NULL before they were indexed.
+    checked = state.cube.dimension_columns if has_cube_flags(member.table.metadata) else ()
+    return Part(member.name, member.table, tuple(columns), Overlay(member.join_key, frozenset(checked)))
+
+
+def dataset_table(table: DatasetTable, *, qualified: bool) -> Table:
+    """Return a table of a plain dataset; its columns follow ``_common_metadata``."""
+    name = f"{table.uuid}.{table.table}" if qualified else table.uuid
+    return _kept(table, f"_table_{qualified}", lambda: file_table(name, table, table.table))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -183,11 +183,16 @@ class Table:
 
     def find(self, column: str) -> str | None:
         """Return the column that ``column`` means: exactly, else by case if that is unique."""
-        if column in self.columns:
-            return column
-        lower = column.lower()
-        found = [c for c in self.columns if c.lower() == lower]
-        return found[0] if len(found) == 1 else None
+        return by_case(column, self.columns)
+
+
+def by_case(name: str, known: Collection[str]) -> str | None:
+    """Return the name that is meant: the same one, else the only one that differs in case alone."""
+    if name in known:
+        return name
+    lower = name.lower()
+    found = [k for k in known if k.lower() == lower]
+    return found[0] if len(found) == 1 else None
 
 
 def shown_data(table: Table) -> pa.Table:

@@ -23,8 +23,7 @@ from kartosql.formats.xskipper.domain import (
     order_key,
     spark_type,
 )
-from kartosql.predicate.tree import Comparison, In
-from kartosql.predicate.values import Value, date_of, moment_of, to_float32
+from kartosql.predicate.tree import Comparison, In, Value, date_of, moment_of, to_float32
 
 INT, DOUBLE, FLOAT = ColumnType("integer"), ColumnType("double"), ColumnType("float")
 DECIMAL = ColumnType("decimal", 5, 2)

@@ -19,7 +19,7 @@ from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
 from kartosql.settings import SETTINGS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
-from kartosql.sql.parse import EXPORT_WORDS, SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.statement_policy import words
 from kartosql.tables.names import quote_if_needed
 from kartosql.text.sizes import counted
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STATEMENTS = (
     *("SELECT", "WITH", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "ADVISE", "VERIFY", "SET", "RESET", "SUMMARIZE"),
-    *("ATTACH", "DETACH", *WRITE_WORDS, *EXPORT_WORDS, "VALUES"),
+    *("ATTACH", "DETACH", *WRITE_WORDS, "VALUES"),
 )
 # What may follow a word; a word that is not here is followed by what its clause allows.
 AFTER: dict[str, tuple[str, ...]] = {

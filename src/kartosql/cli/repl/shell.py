@@ -18,7 +18,7 @@ from kartosql.cli.repl.options import ShellOptions
 from kartosql.cli.repl.screen import Bytes, Screen, chosen
 from kartosql.connection import Connection
 from kartosql.errors import KartosqlError, StoreError, UsageError
-from kartosql.plan.report import ScanReport
+from kartosql.plan.scan import ScanReport
 from kartosql.query import SelectQuery
 from kartosql.render.formats import BINARY_FORMATS, format_of, replacing, write_stream
 from kartosql.render.tables import READABLE, Look, RunSummary, readable, summary

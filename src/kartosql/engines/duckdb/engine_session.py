@@ -30,7 +30,7 @@ from kartosql.errors import (
     reraise,
 )
 from kartosql.formats.arrays import array_of
-from kartosql.plan.bind import Edit, edited, original_span
+from kartosql.sql.tree import Edit, edited, original_span
 from kartosql.tables.table import FileTable, Table, shown_data
 
 _UNKNOWN_COLUMN = re.compile(r'Referenced column "([^"]+)" (?:was )?not found|does not have a column named "([^"]+)"')

@@ -33,8 +33,8 @@ from kartosql.engines.duckdb.types import quote, sql_type
 from kartosql.errors import FormatError
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
+from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
-from kartosql.plan.table_refs import Occurrence
 from kartosql.predicate.tree import Condition, Predicate, may_hold_for_null, parameters_for
 from kartosql.tables.table import FileTable, shown_data
 
@@ -328,11 +328,6 @@ class DuckEvaluator:
         return tuple(by_file[f][0] for f in files), tuple(by_file[f][1] for f in files)
 
     # -- small sources -------------------------------------------------------------------------
-
-    def bytes_of(self, keys: Sequence[str]) -> int:
-        """Return how many bytes some files have."""
-        self._session.files.stat(keys)
-        return sum(self._session.files.sizes[k] or 0 for k in keys)
 
     def values(
         self,

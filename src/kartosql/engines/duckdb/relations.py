@@ -14,8 +14,8 @@ from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, RowReques
 from kartosql.errors import FormatError
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant
+from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan
-from kartosql.plan.table_refs import Occurrence
 from kartosql.tables.table import FileTable, Table
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.instance import LATE, Instance
 from kartosql.engines.duckdb.types import exact_type, quote
 from kartosql.errors import KartosqlError, SqlError
-from kartosql.plan.bind import BoundQuery, Edit
+from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.sql.statement_policy import judge
+from kartosql.sql.tree import Edit
 
 
 class Measured:

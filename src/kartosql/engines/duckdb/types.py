@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from kartosql.errors import FormatError
-from kartosql.predicate.values import Value
+from kartosql.predicate.tree import Value
 
 NULL_TYPE = "INTEGER"  # what DuckDB itself gives a column of which no type is known
 

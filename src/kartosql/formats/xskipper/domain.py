@@ -24,8 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of, constant, decimal_of
-from kartosql.predicate.tree import Comparison, In, IsNull, Leaf, Prefix
-from kartosql.predicate.values import Value, date_of, moment_of, to_float32
+from kartosql.predicate.tree import Comparison, In, IsNull, Leaf, Prefix, Value, date_of, moment_of, to_float32
 
 Key = int | bytes | Decimal
 _INTEGERS = {"byte", "short", "integer", "long", "tinyint", "smallint", "int", "bigint"}

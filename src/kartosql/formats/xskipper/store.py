@@ -39,8 +39,7 @@ from kartosql.formats.xskipper.segment import (
     Segment,
     checked_keys,
 )
-from kartosql.predicate.tree import Comparison, Constant, Extracted, Group, In, Leaf, Opaque, Path, Predicate
-from kartosql.predicate.values import Value
+from kartosql.predicate.tree import Comparison, Constant, Extracted, Group, In, Leaf, Opaque, Path, Predicate, Value
 from kartosql.store import Store
 
 PARTITION = "partition key"
