@@ -169,7 +169,7 @@ def _last_of(shell: Shell) -> Result:
 @_results("timing", r"\t", usage="[on|off]", about="the line below each result", takes=("timing",))
 def _timing(shell: Shell, text: str) -> None:
     try:
-        shown = shell_options.on_off(text) if text else not shell.options["timing"]
+        shown = shell_options.OPTIONS["timing"].parsed(text) if text else not shell.options["timing"]
     except ValueError:
         raise UsageError(f"{text!r} is neither on nor off.") from None
     shell.options.set("timing", shown)

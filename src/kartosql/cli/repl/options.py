@@ -3,68 +3,62 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kartosql.cli.options import FORMATS
 from kartosql.errors import UsageError
 
-Choices = tuple[str, ...]
-ON_OFF: Choices = ("on", "off")
+ON_OFF = ("on", "off")
+_SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 SCREEN_FORMATS = tuple(f for f in FORMATS if f not in ("parquet", "arrow"))
 
 
 @dataclass(frozen=True)
 class ShellOption:
-    """The declaration of one option: ``choices`` are its values, where there are few."""
+    """The declaration of one option, whose type is that of its default; ``choices`` are its values if they are few."""
 
     name: str
     default: Any
     about: str
-    choices: Choices = ()
-    parse: Callable[[Any], Any] | None = None
+    choices: tuple[str, ...] = ()
     expected: str = ""
 
-
-def _rows(value: Any) -> int:
-    number = int(value)
-    if isinstance(value, bool) or not 0 <= number <= 1_000_000:
-        raise ValueError(value)
-    return number
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or "\0" in value or len(value) > 4096:
-        raise ValueError(value)
-    return value
-
-
-def on_off(value: Any) -> bool:
-    """Return what ``on`` and ``off`` mean; raises ValueError."""
-    text = str(value).lower()
-    if text not in ("on", "true", "yes", "off", "false", "no"):
-        raise ValueError(value)
-    return text in ("on", "true", "yes")
+    def parsed(self, value: Any) -> Any:
+        """Return the value that is meant; raises ValueError, TypeError and OverflowError."""
+        text = str(value).lower()
+        found: Any = None
+        if isinstance(self.default, bool):
+            found = _SWITCHED.get(text)
+        elif isinstance(self.default, int):
+            found = int(value) if not isinstance(value, bool) and 0 <= int(value) <= 1_000_000 else None
+        elif self.choices:
+            found = text if text in self.choices else None
+        elif isinstance(value, str) and "\0" not in value and len(value) <= 4096:
+            found = value
+        if found is None:
+            raise ValueError(value)
+        return found
 
 
 OPTIONS: Mapping[str, ShellOption] = {
     o.name: o
     for o in (
         ShellOption("mode", "box", "format of results", SCREEN_FORMATS),
-        ShellOption("rows", 40, "rows of a result that are shown, 0 for all", (), _rows, "a whole number"),
-        ShellOption("types", True, "types under the names of columns", ON_OFF, on_off),
-        ShellOption("grouping", True, "digits of numbers in groups of three", ON_OFF, on_off),
+        ShellOption("rows", 40, "rows of a result that are shown, 0 for all", (), "a whole number"),
+        ShellOption("types", True, "types under the names of columns", ON_OFF),
+        ShellOption("grouping", True, "digits of numbers in groups of three", ON_OFF),
         ShellOption("wide", "vertical", "what a box that is too wide becomes", ("vertical", "box")),
-        ShellOption("timing", True, "the line below each result: rows, time, files and bytes", ON_OFF, on_off),
-        ShellOption("progress", True, "progress of statements that take longer than 0.3 s", ON_OFF, on_off),
+        ShellOption("timing", True, "the line below each result: rows, time, files and bytes", ON_OFF),
+        ShellOption("progress", True, "progress of statements that take longer than 0.3 s", ON_OFF),
         ShellOption("pager", "auto", "pager for .last (auto), for all long results (on), never", ("auto", *ON_OFF)),
         ShellOption("theme", "auto", "colours", ("auto", "dark", "light", "none")),
         ShellOption("keys", "emacs", "keys of the prompt", ("emacs", "vi")),
-        ShellOption("suggest", True, "suggestions from the history behind the cursor", ON_OFF, on_off),
-        ShellOption("completion", True, "the menu of completions while typing; Tab opens it anyway", ON_OFF, on_off),
-        ShellOption("editor", "", "editor of .edit, by default that of VISUAL or EDITOR", (), _text, "a command"),
-        ShellOption("profile", "", "profile that is opened when no store is given", (), _text, "a name"),
+        ShellOption("suggest", True, "suggestions from the history behind the cursor", ON_OFF),
+        ShellOption("completion", True, "the menu of completions while typing; Tab opens it anyway", ON_OFF),
+        ShellOption("editor", "", "editor of .edit, by default that of VISUAL or EDITOR", (), "a command"),
+        ShellOption("profile", "", "profile that is opened when no store is given", (), "a name"),
     )
 }
 
@@ -85,10 +79,7 @@ class ShellOptions:
         """Set an option; raises ``invalid-setting`` and ``unknown-setting``."""
         option = find(name)
         try:
-            parsed = option.parse(value) if option.parse is not None else str(value).lower()
-            if option.parse is None and parsed not in option.choices:
-                raise ValueError(value)
-            self._values[option.name] = parsed
+            self._values[option.name] = option.parsed(value)
         except (ValueError, TypeError, OverflowError):
             expected = option.expected or f"one of {', '.join(option.choices)}"
             raise UsageError(
