@@ -396,7 +396,7 @@ class _Completion:
             yield from self._columns_before_from()
         for ref, table in known:
             for column in self._matching(table):
-                owners = sum(column.name.lower() in other.by_name for _, other in known)
+                owners = sum(column.name.lower() in t.by_name for _, t in known) if len(known) > 1 else 1
                 name = quote_if_needed(column.name)
                 text = f"{ref.alias}.{name}" if owners > 1 else name
                 yield self._candidate(text, column.about, unasked=self._is_typed)
