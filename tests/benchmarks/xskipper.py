@@ -22,10 +22,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
+from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, drop, layout_for, refresh
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 from tests.benchmarks.lineitem import Data, prepare

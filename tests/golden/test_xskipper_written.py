@@ -14,11 +14,10 @@ import pytest
 
 import golden
 from kartosql.formats.xskipper.naming import folder_name, path_of, table_identifier
-from kartosql.formats.xskipper.refreshing import Sources, refresh, specs_of
+from kartosql.formats.xskipper.refreshing import Secrets, Sources, layout_for, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import ROW_METADATA, checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import Secrets, layout_for
 from kartosql.store import Store
 
 _ARROW = {

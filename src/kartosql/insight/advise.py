@@ -20,8 +20,8 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.xskipper.bloom import shape_for
 from kartosql.formats.xskipper.domain import as_tests
+from kartosql.formats.xskipper.refreshing import value_type
 from kartosql.formats.xskipper.segment import BLOOM, MINMAX, VALUE_LIST, Index
-from kartosql.formats.xskipper.writer import value_type
 from kartosql.indexes.skipping import column_types, in_metadata_terms
 from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample
 from kartosql.memo import memoized

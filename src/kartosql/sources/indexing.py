@@ -12,11 +12,21 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder.hive import spark_values
-from kartosql.formats.xskipper.refreshing import Refreshed, Sources, drop, refresh, specs_of
+from kartosql.formats.xskipper.refreshing import (
+    IndexSpec,
+    Layout,
+    Refreshed,
+    Secrets,
+    Sources,
+    drop,
+    layout_for,
+    refresh,
+    resolved,
+    specs_of,
+)
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, Layout, Secrets, layout_for, resolved
 from kartosql.sources.folder_table import FolderTable
 from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store

@@ -37,7 +37,7 @@ from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.writer import IndexSpec
+    from kartosql.formats.xskipper.refreshing import IndexSpec
 
 _TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
 _GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}

@@ -14,7 +14,6 @@ import errno
 import io
 import os
 import random
-import stat
 import tempfile
 import threading
 import time
@@ -282,33 +281,16 @@ class LocalWriter:
 
     # -- current state ----------------------------------------------------------------------
 
-    def details(self, prefix: str) -> dict[str, Detail]:
-        """Return size and time of every regular file whose key starts with ``prefix``."""
-        found: dict[str, Detail] = {}
-        pending = [os.path.dirname(self.locate(f"{prefix}x"))]
-        while pending:
-            try:
-                entries = list(os.scandir(pending.pop()))
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            for entry in entries:
-                key = entry.path[len(self.root) + 1 :]
-                if entry.is_dir(follow_symlinks=False):
-                    if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
-                        pending.append(entry.path)
-                elif key.startswith(prefix):
-                    with contextlib.suppress(FileNotFoundError):
-                        info = entry.stat(follow_symlinks=False)
-                        if stat.S_ISREG(info.st_mode):
-                            found[key] = Detail(info.st_size, _time(info))
-        return dict(sorted(found.items()))
+    def detail(self, key: str, info: dict[str, Any]) -> Detail:
+        """Return size and time of a file of which a listing told ``info``."""
+        return Detail(info["size"], _time(info["mtime"]))
 
     def now(self) -> dt.datetime:
         """Return the time by the clock of the disk, which may be that of a file server."""
         with tempfile.TemporaryFile(dir=self.root) as f:
             f.write(b"x")
             f.flush()
-            return _time(os.fstat(f.fileno()))
+            return _time(os.fstat(f.fileno()).st_mtime)
 
     def probe(self, key: str) -> tuple[bool, bool]:
         """Return whether the folder has the links and locks that commits need, for puts and deletes."""
@@ -359,8 +341,8 @@ def _content_version(fd: int) -> Version:
         return version_of(f.read())
 
 
-def _time(info: os.stat_result) -> dt.datetime:
-    return dt.datetime.fromtimestamp(info.st_mtime, dt.timezone.utc)
+def _time(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
 
 
 TURN_SECONDS = 5.0

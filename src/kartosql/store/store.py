@@ -110,8 +110,11 @@ class LocalFiles:
         for folder, _, names in os.walk(path, onerror=_unless_gone):
             for name in names:
                 full = f"{folder.rstrip('/')}/{name}"
-                if not os.path.islink(full):
-                    found[full] = {"size": os.stat(full).st_size}
+                with contextlib.suppress(FileNotFoundError):
+                    info = os.lstat(full)
+                    if not stat.S_ISLNK(info.st_mode):
+                        kind = "file" if stat.S_ISREG(info.st_mode) else "other"
+                        found[full] = {"size": info.st_size, "mtime": info.st_mtime, "type": kind}
         return found
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -127,7 +130,7 @@ class LocalFiles:
 
 def _unless_gone(error: OSError) -> None:
     """Raise what went wrong with a folder, unless somebody removed it."""
-    if not isinstance(error, FileNotFoundError):
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
 
@@ -517,12 +520,12 @@ class Store:
         self.counter.add("lists")
         with self.failures(prefix, "list"):
             if self.is_local:
-                return cast("LocalWriter", self._writer).details(prefix)
-            found, writer = {}, cast("RemoteWriter", self._writer)
+                self._local_path(f"{prefix}x")  # links are not followed
+            found = {}
             for key, info in sorted(self.infos_below(prefix.rpartition("/")[0]).items()):
-                if key.startswith(prefix):
+                if key.startswith(prefix) and info.get("type", "file") == "file":
                     with contextlib.suppress(FileNotFoundError):
-                        found[key] = writer.detail(key, info)
+                        found[key] = self._writer.detail(key, info)
             return found
 
     def now(self) -> dt.datetime:

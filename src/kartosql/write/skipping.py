@@ -17,11 +17,22 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.naming import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.naming import parts_of, spelled
-from kartosql.formats.xskipper.refreshing import Collecting, Refreshed, Sources, drop, refresh, specs_of
+from kartosql.formats.xskipper.refreshing import (
+    Collecting,
+    IndexSpec,
+    Layout,
+    Refreshed,
+    Sources,
+    drop,
+    layout_for,
+    refresh,
+    resolved,
+    specs_of,
+    value_type,
+)
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX, VALUE_LIST
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, Layout, layout_for, resolved, value_type
 from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 from kartosql.write.change import Change

@@ -13,11 +13,10 @@ import pytest
 
 from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper import bloom, segment
-from kartosql.formats.xskipper.refreshing import Sources, refresh
+from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.parquet.footer import Footer
 from kartosql.parquet.reader import open_footer
 from kartosql.store import Store

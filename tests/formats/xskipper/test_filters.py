@@ -9,12 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kartosql.formats.xskipper import bloom, writer
+from kartosql.formats.xskipper import bloom, refreshing
 from kartosql.formats.xskipper.bloom import Budget
-from kartosql.formats.xskipper.refreshing import Sources, refresh
+from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.store import Store
 
 FILES = [DataFile(f"/t/{n}", n, str(n)) for n in range(40)]
@@ -35,7 +34,7 @@ def _scan(keys: Any, columns: Any) -> Any:
 @pytest.mark.parametrize("budget", [0, 10_000, 1 << 30])
 @pytest.mark.parametrize("ndv", [3, 200, 5_000])
 def test_answers_do_not_depend_on_what_stays_in_memory(tmp_path, monkeypatch, budget, ndv):
-    monkeypatch.setattr(writer, "_GROUP_BYTES", 30_000)
+    monkeypatch.setattr(refreshing, "_GROUP_BYTES", 30_000)
     layout = layout_for("/t", [IndexSpec("bloomfilter", "s", 0.02, ndv)], {"s": pa.string()})
     refresh(Store(tmp_path), "m", FILES, layout, Sources(_scan))
     monkeypatch.setattr(bloom, "_default_budget", lambda: budget)

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from kartosql.formats.xskipper import bloom
-from kartosql.formats.xskipper.refreshing import Sources, refresh
+from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
 from kartosql.formats.xskipper.scans import DataFile
-from kartosql.formats.xskipper.writer import IndexSpec, layout_for
 from kartosql.store import Store
 from skipping_data import might_contain
 

@@ -18,10 +18,18 @@ import pytest
 import skipping_data
 from kartosql.errors import FormatError, StoreError, UsageError
 from kartosql.formats.xskipper import refreshing, scans
-from kartosql.formats.xskipper.refreshing import MAX_PARTS, Sources, drop, refresh, specs_of
+from kartosql.formats.xskipper.refreshing import (
+    MAX_PARTS,
+    IndexSpec,
+    Secrets,
+    Sources,
+    drop,
+    layout_for,
+    refresh,
+    specs_of,
+)
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.formats.xskipper.writer import IndexSpec, Secrets, layout_for
 from kartosql.parquet.reader import open_footer
 from kartosql.store import Store
 
@@ -320,7 +328,7 @@ import sys
 from functools import partial
 import pyarrow as pa
 from kartosql.formats.xskipper.scans import DataFile
-from kartosql.formats.xskipper.writer import IndexSpec, layout_for
+from kartosql.formats.xskipper.refreshing import IndexSpec, layout_for
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.parquet.reader import open_footer

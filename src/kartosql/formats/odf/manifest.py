@@ -16,22 +16,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from kartosql.errors import FormatError, UsageError
-from kartosql.formats.odf import hashes, times
-from kartosql.formats.odf.blocks import (
-    ENUMS,
-    MAX_DEPTH,
-    OLDEST,
-    TABLES,
-    UNIONS,
-    VERSION,
-    Block,
-    Event,
-    Field,
-    TableLayout,
-    check_event,
-    member_table,
-    unique_pairs,
-)
+from kartosql.formats.odf import blocks, hashes, times
+from kartosql.formats.odf.blocks import Block, Event, Field, TableLayout
 
 MAX_TEXT = 4 << 20
 BLOCK = "MetadataBlock"
@@ -52,7 +38,7 @@ def event_to_plain(event: Event) -> dict[str, Any]:
 
 
 def _union_to_plain(union: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": value["kind"], **_table_to_plain(member_table(union, value["kind"]), value)}
+    return {"kind": value["kind"], **_table_to_plain(blocks.member_table(union, value["kind"]), value)}
 
 
 def _table_to_plain(layout: TableLayout, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +49,7 @@ def _to_plain(field: Field, value: Any) -> Any:
     if field.many:
         return [_to_plain(field._replace(many=False), item) for item in value]
     if field.kind == "table":
-        return _table_to_plain(TABLES[field.of], value)
+        return _table_to_plain(blocks.TABLES[field.of], value)
     if field.kind == "union":
         return _union_to_plain(field.of, value)
     return _TEXTS[field.kind][0](value) if field.kind in _TEXTS else value
@@ -84,8 +70,8 @@ _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 def _table_from_plain(layout: TableLayout, value: Any, where: str, depth: int) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise invalid(where, f"a map is needed, not {_shown(value)}")
-    if depth > MAX_DEPTH:
-        raise invalid(where, f"it is nested more than {MAX_DEPTH} levels deep")
+    if depth > blocks.MAX_DEPTH:
+        raise invalid(where, f"it is nested more than {blocks.MAX_DEPTH} levels deep")
     fields = {f.name: f for f in layout.fields}
     for key in value:
         if key not in fields:
@@ -107,11 +93,11 @@ def _from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
         one = field._replace(many=False)
         return [_from_plain(one, item, f"{where}[{i}]", depth) for i, item in enumerate(value)]
     if field.kind == "table":
-        return _table_from_plain(TABLES[field.of], value, where, depth + 1)
+        return _table_from_plain(blocks.TABLES[field.of], value, where, depth + 1)
     if field.kind == "union":
         return _union_from_plain(field.of, value, where, depth + 1)
     if field.kind == "enum":
-        return _name(value, ENUMS[field.of][1], field.of, where)
+        return _name(value, blocks.ENUMS[field.of][1], field.of, where)
     if field.kind == "scalar":
         return _scalar(field.of, value, where)
     if field.kind == "json":
@@ -137,17 +123,17 @@ def _union_from_plain(union: str, value: Any, where: str, depth: int) -> dict[st
         raise invalid(where, f"a map with kind is needed, not {_shown(value)}")
     if "kind" not in value:
         raise invalid(where, "kind is missing")
-    kind = _name(value["kind"], UNIONS[union], union, where)
+    kind = _name(value["kind"], blocks.UNIONS[union], union, where)
     rest = {k: v for k, v in value.items() if k != "kind"}
     if kind == "SetDataSchema" and isinstance(rest.get("schema"), str):
         # Before RFC-016 the raw schema had this name.
         if "rawArrowSchema" in rest:
             raise invalid(where, "it holds a raw schema twice")
         rest["rawArrowSchema"] = rest.pop("schema")
-    found = {"kind": kind, **_table_from_plain(member_table(union, kind), rest, where, depth)}
+    found = {"kind": kind, **_table_from_plain(blocks.member_table(union, kind), rest, where, depth)}
     if union == "MetadataEvent":
         try:
-            check_event(found, where)
+            blocks.check_event(found, where)
         except FormatError as e:
             raise FormatError(e.message, code="odf-invalid-manifest") from None
     return found
@@ -174,8 +160,8 @@ def _scalar(of: str, value: Any, where: str) -> Any:
 
 
 def _json(value: Any, where: str, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise invalid(where, f"it is nested more than {MAX_DEPTH} levels deep")
+    if depth > blocks.MAX_DEPTH:
+        raise invalid(where, f"it is nested more than {blocks.MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
         if not all(isinstance(k, str) and _is_unicode(k) for k in value):
             raise invalid(where, "a key is no text")
@@ -232,7 +218,7 @@ def parse_text(text: str) -> Block | DatasetSnapshot:
     if text.lstrip()[:1] != "{":
         return from_manifest(_parse_yaml(text))
     try:
-        manifest = json.loads(text, object_pairs_hook=unique_pairs)
+        manifest = json.loads(text, object_pairs_hook=blocks.unique_pairs)
     except (ValueError, RecursionError) as e:
         raise invalid("the manifest", f"it is no JSON: {str(e)[:200]}") from None
     return from_manifest(manifest)
@@ -249,14 +235,14 @@ def from_manifest(manifest: Any) -> Block | DatasetSnapshot:
     if isinstance(version, bool) or not isinstance(version, int):
         raise invalid("the manifest", "its version is no number")
     if kind == BLOCK:
-        found = _table_from_plain(TABLES[BLOCK], manifest["content"], "content", 0)
-        if not OLDEST <= version <= VERSION:
+        found = _table_from_plain(blocks.TABLES[BLOCK], manifest["content"], "content", 0)
+        if not blocks.OLDEST <= version <= blocks.VERSION:
             raise invalid("content", f"metadata block version {version} is not supported")
         return Block(version, found["systemTime"], found.get("prevBlockHash"), found["sequenceNumber"], found["event"])
     if kind == SNAPSHOT:
         if version != 1:
             raise invalid("the manifest", f"version {version} of {SNAPSHOT} is not supported")
-        found = _table_from_plain(TABLES[SNAPSHOT], manifest["content"], "content", 0)
+        found = _table_from_plain(blocks.TABLES[SNAPSHOT], manifest["content"], "content", 0)
         return DatasetSnapshot(found["name"], found["kind"], tuple(found["metadata"]))
     raise invalid("the manifest", f"its kind is neither {BLOCK} nor {SNAPSHOT}")
 
@@ -267,7 +253,7 @@ def to_manifest(value: Block | DatasetSnapshot) -> dict[str, Any]:
         content = block_to_plain(value)
         return {"kind": BLOCK, "version": content.pop("version"), "content": content}
     events = [event_to_plain(event) for event in value.metadata]
-    assert value.kind in ENUMS["DatasetKind"][1]
+    assert value.kind in blocks.ENUMS["DatasetKind"][1]
     return {
         "kind": SNAPSHOT,
         "version": 1,

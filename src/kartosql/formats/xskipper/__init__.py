@@ -6,9 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kartosql.formats.xskipper.refreshing import IndexSpec as IndexSpec
+    from kartosql.formats.xskipper.refreshing import Layout as Layout
     from kartosql.formats.xskipper.refreshing import Refreshed as Refreshed
+    from kartosql.formats.xskipper.refreshing import Secrets as Secrets
     from kartosql.formats.xskipper.refreshing import Sources as Sources
     from kartosql.formats.xskipper.refreshing import drop as drop
+    from kartosql.formats.xskipper.refreshing import layout_for as layout_for
     from kartosql.formats.xskipper.refreshing import refresh as refresh
     from kartosql.formats.xskipper.refreshing import specs_of as specs_of
     from kartosql.formats.xskipper.scans import DataFile as DataFile
@@ -18,20 +22,15 @@ if TYPE_CHECKING:
     from kartosql.formats.xskipper.store import Session as Session
     from kartosql.formats.xskipper.store import Skipped as Skipped
     from kartosql.formats.xskipper.store import Step as Step
-    from kartosql.formats.xskipper.writer import IndexSpec as IndexSpec
-    from kartosql.formats.xskipper.writer import Layout as Layout
-    from kartosql.formats.xskipper.writer import Secrets as Secrets
-    from kartosql.formats.xskipper.writer import layout_for as layout_for
 
 # Loaded when they are asked for: most statements meet no such metadata.
 _MODULES = {
-    "refreshing": ("Refreshed", "Sources", "drop", "refresh", "specs_of"),
-    "scans": ("DataFile",),
-    "segment": ("Index",),
-    "store": ("MetadataStore", "Selection", "Session", "Skipped", "Step"),
-    "writer": ("IndexSpec", "Layout", "Secrets", "layout_for"),
+    "refreshing": "IndexSpec Layout Refreshed Secrets Sources drop layout_for refresh specs_of",
+    "scans": "DataFile",
+    "segment": "Index",
+    "store": "MetadataStore Selection Session Skipped Step",
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_HOMES)
 
 

@@ -105,8 +105,7 @@ class CellLayout:
 
     def __init__(self, cell: bytes) -> None:
         """Read a cell by the rules of Java's serialization; raises JavaStreamError if it is no filter."""
-        data = _payload(cell)
-        self.shape, header = _header(data)
+        self.shape, header, data = _parsed(cell)
         self.length = len(cell)
         self._header = header
         # The object ends with the filter, so the place of its first block follows from its length.
@@ -145,8 +144,8 @@ class CellLayout:
         return tuple(found)
 
 
-def _payload(cell: bytes) -> bytes:
-    """Return the bytes of the filter in a cell: those that its object wrote by itself."""
+def _parsed(cell: bytes) -> tuple[Shape, int, bytes]:
+    """Return the shape of a filter, the length of its header, and its bytes: those that its object wrote by itself."""
     if len(cell) > 8 * MAX_WORDS + 64 * 1024:
         raise JavaStreamError(f"a filter of {len(cell):,} bytes is too large")
     value, end = parse_prefix(cell)
@@ -161,10 +160,6 @@ def _payload(cell: bytes) -> bytes:
     data = b"".join(value.content)
     if data[:4] != struct.pack(">i", _FILTERS[value.class_name]):
         raise JavaStreamError("the version of the filter is not that of its class")
-    return data
-
-
-def _header(data: bytes) -> tuple[Shape, int]:
     numbers = struct.unpack_from(">4i", data) if len(data) >= 16 else ()
     if not numbers or numbers[0] not in (1, 2):
         raise JavaStreamError("the filter has an unknown version")
@@ -172,13 +167,12 @@ def _header(data: bytes) -> tuple[Shape, int]:
     seed, words, header = (0, third, 12) if version == 1 else (third, fourth, 16)
     if not 0 < hashes <= MAX_HASHES or not 0 < words <= MAX_WORDS or len(data) != header + 8 * words:
         raise JavaStreamError(f"a filter with {hashes} hashes and {words} words in {len(data):,} bytes")
-    return Shape(version, hashes, seed, 64 * words), header
+    return Shape(version, hashes, seed, 64 * words), header, data
 
 
 def words_of(cell: bytes) -> tuple[Shape, bytes]:
     """Return the shape and the words of the filter in a cell; raises JavaStreamError for what is no filter."""
-    data = _payload(cell)
-    shape, header = _header(data)
+    shape, header, data = _parsed(cell)
     return shape, data[header:]
 
 

@@ -1,29 +1,35 @@
-"""What indexes keep of the rows of each file, and columns of Parquet files by Arrow alone, for them."""
+"""What indexes keep of the rows of each file; columns of Parquet files by Arrow alone, for them.
+
+Of texts that may be the first groups of regular expressions, as each engine finds them.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError, reraise
+from kartosql.errors import KartosqlError, UsageError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import FilterBuilder, Shape, cell_of, filters_of, prepared
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
 from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX
-from kartosql.formats.xskipper.writer import IndexSpec, Layout, extracted
 from kartosql.parquet.footer import Footer
 from kartosql.store import Store
+
+if TYPE_CHECKING:
+    from kartosql.formats.xskipper.refreshing import IndexSpec, Layout
 
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
 # file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
@@ -415,3 +421,48 @@ def _flat(batch: pa.RecordBatch, paths: Sequence[Sequence[str]], columns: Sequen
         array = batch.column(path[0])
         arrays.append(pc.struct_field(array, list(path[1:])) if len(path) > 1 else array)
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+# -- patterns ------------------------------------------------------------------------------------
+
+_ESCAPE = r"\\(?:[dDwWsSntrf]|[!-/:-@\[-`{-~])"
+# What Java, RE2 and Python read alike, but for dots and ends of lines, which are replaced below.
+_TOKEN = re.compile(
+    rf"{_ESCAPE}|\[\^?(?:[^\[\]\\&^]|{_ESCAPE})+\]|\((?:\?:|(?!\?))|\)|[*+?]\??|\{{\d+(?:,\d*)?\}}\??|[^\\\[\]{{}}(]"
+)
+_ENDS = "\n\r\x85\u2028\u2029"
+_OF_JAVA = {".": f"[^{_ENDS}]", "$": rf"(?=(?:\r\n|(?<!\r)\n|[{_ENDS[1:]}])?\Z)"}
+_IGNORE_CASE = "(?i)"
+
+
+def of_java(pattern: str) -> re.Pattern[str]:
+    """Return a pattern as Java reads it; raises ``invalid-argument`` for what engines may read in different ways."""
+    rest = pattern.removeprefix(_IGNORE_CASE)
+    tokens = [m[0] for m in _TOKEN.finditer(rest)]
+    try:
+        if "".join(tokens) != rest:
+            raise ValueError("only what Java and DuckDB read alike is possible")
+        flags = re.ASCII | (re.IGNORECASE if rest != pattern else 0)
+        found = re.compile("".join(_OF_JAVA.get(t, t) for t in tokens), flags)
+        pc.match_substring_regex(array_of([""], pa.string()), pattern)
+    except (ValueError, re.error, OverflowError, RecursionError, pa.ArrowInvalid) as e:
+        raise _refused(pattern, str(e).splitlines()[0]) from None
+    if not found.groups:
+        raise _refused(pattern, "it has no group in brackets, which is what is kept")
+    return found
+
+
+def extracted(values: pa.Array, pattern: str) -> pa.Array:
+    """Return first groups of a pattern in texts: of the first match as DuckDB has it, of all as Java has them."""
+    java = of_java(pattern)
+    matching = values.filter(pc.match_substring_regex(values, pattern))
+    first = pc.replace_substring_regex(matching, rf"\A(?s:.*?)(?:{pattern})(?s:.*)\z", r"\1")
+    every = {m[1] for text in values.to_pylist() for m in java.finditer(text) if m[1] is not None}
+    return pc.unique(pa.concat_arrays([first, array_of(sorted(every), pa.string())]))
+
+
+def _refused(pattern: str, reason: str) -> UsageError:
+    return UsageError(
+        f"{pattern!r} is no pattern for an index: {reason}.",
+        hint="Groups, classes, quantifiers, alternatives, ^, $, and (?i) in front are possible.",
+    )

@@ -318,9 +318,7 @@ class MetadataStore:
         self._rows: dict[str, list[int]] | None = None
         self._sizes: list[int | None] = []
         for name in names:
-            segment = self._segment(name, keys)
-            if segment is not None and _is_about(segment, table, self._report):
-                self.segments.append(segment)
+            self._open_segment(name, keys, table)
 
     @classmethod
     def open(
@@ -370,17 +368,20 @@ class MetadataStore:
                 break
         return found
 
-    def _segment(self, name: str, keys: Mapping[str, bytes]) -> Segment | None:
+    def _open_segment(self, name: str, keys: Mapping[str, bytes], table: str | None) -> None:
         try:
-            return Segment(self._store, name, keys, self._report)
+            segment = Segment(self._store, name, keys, self._report)
         except KeyError:
             self._gone = True  # somebody replaced the file since it was listed
-            return None
         except FormatError as e:
             self._report(e.message)
             kind = self.newer if e.code == "unsupported-version" else self.unreadable
             (self.locked if self._is_locked(name) else kind).append(name)
-            return None
+        else:
+            if table is None or segment.schema.table_identifiers == (table,):
+                self.segments.append(segment)
+            else:
+                self._report(f"{name}: the file is about another table than {table}, and is not used.")
 
     def _is_locked(self, name: str) -> bool:
         try:
@@ -610,10 +611,3 @@ def _each(function: Callable[[Segment], Any], segments: Sequence[Segment]) -> It
         return map(function, segments)
     with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1, len(segments))) as pool:
         return list(pool.map(function, segments))
-
-
-def _is_about(segment: Segment, table: str | None, report: Callable[[str], None]) -> bool:
-    if table is None or segment.schema.table_identifiers == (table,):
-        return True
-    report(f"{segment.source}: the file is about another table than {table}, and is not used.")
-    return False

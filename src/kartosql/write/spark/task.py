@@ -25,7 +25,7 @@ from kartosql.write.merge import Merge, Run, write_merged
 from kartosql.write.spark.task_outputs import put_pairs, put_tables
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.writer import Layout as SkippingLayout
+    from kartosql.formats.xskipper.refreshing import Layout as SkippingLayout
 
 # What one task may take for rows; the processes of executors have little memory beside the JVM.
 TASK_MEMORY = 128_000_000

@@ -12,8 +12,8 @@ import pyarrow as pa
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
+from kartosql.formats.xskipper.refreshing import Layout as FileLayout
 from kartosql.formats.xskipper.scans import DataFile, partition_values
-from kartosql.formats.xskipper.writer import Layout as FileLayout
 from kartosql.store import Store
 from kartosql.write.files import Written
 from kartosql.write.layout import Layout
