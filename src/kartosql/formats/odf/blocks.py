@@ -240,11 +240,11 @@ def check_event(event: Event, what: str) -> Event:
 
 # -- reading -----------------------------------------------------------------------------------
 
-_Read = Callable[["_Buffer", int, int], Any]
-_OFFSET = _SCALARS["u32"].unpack_from
-_BACK = _SCALARS["i32"].unpack_from
+_UNPACK = {name: form.unpack_from for name, form in _SCALARS.items()}
+_OFFSET, _BACK = _UNPACK["u32"], _UNPACK["i32"]
 _SIZES = Struct("<HH").unpack_from
 _TIME = Struct("<iH2xII")
+_CHECKS: dict[str, Callable[[bytes], bytes]] = {"bytes": bytes, "hash": hashes.check, "did": hashes.check_did}
 
 
 class _Buffer:
@@ -270,8 +270,7 @@ def read_root(data: bytes, table: str, what: str) -> dict[str, Any]:
     """
     try:
         (root,) = _OFFSET(data, 0)
-        found: dict[str, Any] = _reader(table)(_Buffer(data), root, 0)
-        return found
+        return _read_table(_Buffer(data), root, 0, table)
     except error:
         raise invalid_block(f"{what}: it ends too early, or points outside of itself") from None
     except _UnknownEvent as e:
@@ -285,44 +284,43 @@ def read_root(data: bytes, table: str, what: str) -> dict[str, Any]:
 
 
 @cache
-def _reader(name: str) -> _Read:
-    return _table_reader(TABLES[name])
-
-
-def _table_reader(layout: TableLayout) -> _Read:
-    slots = {f.slot: (f.name, _field_reader(f), f.kind == "union" and not f.many) for f in layout.fields}
+def _plan(table: str) -> tuple[dict[int, tuple[str, str, Field]], dict[str, Any], list[str], int]:
+    """Return names and kinds of fields by their slots, values of absent ones, what must be there, and all slots."""
+    layout = TABLES[table]
     absent = [f for f in layout.fields if f.kind in ("scalar", "enum") and not f.optional]
     defaults = {f.name: ENUMS[f.of][1][0] if f.kind == "enum" else False if f.of == "bool" else 0 for f in absent}
-    required = [f.name for f in layout.fields if f.required]
-    known, table = layout.slots, layout.name
+    fields = {f.slot: (f.name, "list" if f.many else f.kind, f) for f in layout.fields}
+    return fields, defaults, [f.name for f in layout.fields if f.required], layout.slots
 
-    def read(buffer: _Buffer, at: int, depth: int) -> dict[str, Any]:
-        data = buffer.data
-        offsets, size = _vtable(buffer, at, depth)
-        found: dict[str, Any] = dict(defaults)
-        for slot, offset in enumerate(offsets):
-            if not offset:
+
+def _read_table(buffer: _Buffer, at: int, depth: int, table: str) -> dict[str, Any]:
+    data = buffer.data
+    fields, defaults, required, known = _plan(table)
+    offsets, size = _vtable(buffer, at, depth)
+    found = dict(defaults)
+    for slot, offset in enumerate(offsets):
+        if not offset:
+            continue
+        if not 4 <= offset < size:
+            raise ValueError(f"a field of {table} lies outside of it")
+        if slot in fields:
+            name, kind, field = fields[slot]
+            if kind == "list":
+                found[name] = _read_list(buffer, at + offset, depth, field)
                 continue
-            if not 4 <= offset < size:
-                raise ValueError(f"a field of {table} lies outside of it")
-            if slot in slots:
-                name, read_field, is_tagged = slots[slot]
-                below = depth
-                if is_tagged:
-                    tag = offsets[slot - 1]
-                    buffer.left -= 1
-                    below |= (data[at + tag] if tag else 0) << 8
-                found[name] = read_field(buffer, at + offset, below)
-            elif slot >= known:
-                raise ValueError(f"{table} has a field in slot {slot}, which is not known here")
-            elif data[at + offset] and (slot + 1 >= len(offsets) or not offsets[slot + 1]):
-                raise ValueError(f"{table} names a kind for slot {slot + 1}, which is absent")
-        for name in required:
-            if name not in found:
-                raise ValueError(f"{table} has no {name}")
-        return found
-
-    return read
+            tag = 0
+            if kind == "union":
+                buffer.left -= 1
+                tag = data[at + offsets[slot - 1]] if offsets[slot - 1] else 0
+            found[name] = _read_field(buffer, at + offset, depth, kind, field.of, tag)
+        elif slot >= known:
+            raise ValueError(f"{table} has a field in slot {slot}, which is not known here")
+        elif data[at + offset] and (slot + 1 >= len(offsets) or not offsets[slot + 1]):
+            raise ValueError(f"{table} names a kind for slot {slot + 1}, which is absent")
+    for name in required:
+        if name not in found:
+            raise ValueError(f"{table} has no {name}")
+    return found
 
 
 def _vtable(buffer: _Buffer, at: int, depth: int) -> tuple[tuple[int, ...], int]:
@@ -346,79 +344,52 @@ def _slots(count: int) -> Callable[[bytes, int], tuple[int, ...]]:
     return Struct(f"<{count}H").unpack_from
 
 
-def _field_reader(field: Field) -> _Read:
-    if field.many:
-        return _vector(field)
-    if field.kind in ("scalar", "enum"):
-        return _number(field.of)
-    if field.kind == "union":
-        return _union(field.of)
-    return _POINTED[field.kind] if field.kind in _POINTED else _pointed(_lazy(field.of))
-
-
-def _lazy(name: str) -> _Read:
-    """Return the reader of a table that is made when it is needed: types contain themselves."""
-    return lambda buffer, at, depth: _reader(name)(buffer, at, depth)
-
-
-def _pointed(read: _Read) -> _Read:
-    return lambda buffer, at, depth: read(buffer, at + _OFFSET(buffer.data, at)[0], depth + 1)
-
-
-def _number(of: str) -> _Read:
-    form, names = ENUMS.get(of, (of, ()))
-    unpack = _SCALARS[form].unpack_from
-
-    def read(buffer: _Buffer, at: int, depth: int) -> Any:
-        (value,) = unpack(buffer.data, at)
-        if not names:
-            return value != 0 if of == "bool" else value
+def _read_field(buffer: _Buffer, at: int, depth: int, kind: str, of: str, tag: int) -> Any:
+    data = buffer.data
+    if kind == "scalar":
+        value = _UNPACK[of](data, at)[0]
+        return value != 0 if of == "bool" else value
+    if kind == "time":
+        return from_parts(*_TIME.unpack_from(data, at))
+    if kind == "enum":
+        form, names = ENUMS[of]
+        (value,) = _UNPACK[form](data, at)
         if not 0 <= value < len(names):
             raise ValueError(f"{value} is no {of}")
         return names[value]
-
-    return read
-
-
-def _union(of: str) -> _Read:
-    members = UNIONS[of]
-
-    def read(buffer: _Buffer, at: int, tag_and_depth: int) -> dict[str, Any]:
-        tag, depth = tag_and_depth >> 8, tag_and_depth & 0xFF
-        if not 1 <= tag <= len(members):
+    if kind == "union":
+        if not 1 <= tag <= len(UNIONS[of]):
             if of == "MetadataEvent":
                 raise _UnknownEvent(tag)
             raise ValueError(f"{tag} is no known kind of {of}")
-        member = members[tag - 1]
-        at += _OFFSET(buffer.data, at)[0]
-        return {"kind": member, **_reader(member_table(of, member).name)(buffer, at, depth + 1)}
+        member = UNIONS[of][tag - 1]
+        table = member if of == "MetadataEvent" else f"{of}.{member}"
+        return {"kind": member, **_read_table(buffer, at + _OFFSET(data, at)[0], depth + 1, table)}
+    at += _OFFSET(data, at)[0]
+    if kind == "table":
+        return _read_table(buffer, at, depth + 1, of)
+    if kind == "json":
+        return _json(buffer, at, depth)
+    content = _bytes(buffer, at)
+    return str(content, "utf-8") if kind == "string" else _CHECKS[kind](content)
 
-    return read
 
-
-def _vector(field: Field) -> _Read:
-    """Return the reader of a vector of strings, tables, or tables that wrap a union."""
+def _read_list(buffer: _Buffer, at: int, depth: int, field: Field) -> list[Any]:
+    data = buffer.data
+    at += _OFFSET(data, at)[0]
+    (count,) = _OFFSET(data, at)
+    if at + 4 + 4 * count > len(data):
+        raise ValueError("a list is longer than the bytes")
+    places = (place + _OFFSET(data, place)[0] for place in range(at + 4, at + 4 + 4 * count, 4))
     if field.kind == "string":
-        item = _POINTED["string"]
-    elif field.kind == "union":
-        wrapper = TableLayout(f"{field.of} in a list", (Field("value", 1, "union", field.of, False, False, True),), 2)
-        read_wrapper = _table_reader(wrapper)
-        item = _pointed(lambda buffer, at, depth: read_wrapper(buffer, at, depth)["value"])
-    else:
-        item = _pointed(_lazy(field.of))
-
-    def read(buffer: _Buffer, at: int, depth: int) -> list[Any]:
-        at += _OFFSET(buffer.data, at)[0]
-        (count,) = _OFFSET(buffer.data, at)
-        if at + 4 + 4 * count > len(buffer.data):
-            raise ValueError("a list is longer than the bytes")
-        return [item(buffer, at + 4 + 4 * i, depth) for i in range(count)]
-
-    return read
+        return [str(_bytes(buffer, place), "utf-8") for place in places]
+    if field.kind == "table":
+        return [_read_table(buffer, place, depth + 1, field.of) for place in places]
+    wrapper = f"{field.of} in a list"
+    return [_read_table(buffer, place, depth + 1, wrapper)["value"] for place in places]
 
 
-def _bytes(buffer: _Buffer, at: int, depth: int = 0) -> bytes:
-    at += _OFFSET(buffer.data, at)[0]
+def _bytes(buffer: _Buffer, at: int) -> bytes:
     (length,) = _OFFSET(buffer.data, at)
     at += 4
     buffer.left -= length + 4
@@ -431,11 +402,11 @@ def _bytes(buffer: _Buffer, at: int, depth: int = 0) -> bytes:
 
 def _json(buffer: _Buffer, at: int, depth: int) -> dict[str, Any]:
     """Read the table that holds one JSON object as text."""
-    at += _OFFSET(buffer.data, at)[0]
     offsets, size = _vtable(buffer, at, depth + 1)
     if not offsets or not 4 <= offsets[0] < size or any(offsets[1:]):
         raise ValueError("extra attributes are no text")
-    text = str(_bytes(buffer, at + offsets[0]), "utf-8")
+    at += offsets[0]
+    text = str(_bytes(buffer, at + _OFFSET(buffer.data, at)[0]), "utf-8")
 
     def refuse(name: str) -> Any:
         raise ValueError(f"extra attributes hold {name}, which is no JSON")
@@ -454,20 +425,10 @@ def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_POINTED: dict[str, _Read] = {
-    "bytes": _bytes,
-    "string": lambda buffer, at, depth: str(_bytes(buffer, at), "utf-8"),
-    "hash": lambda buffer, at, depth: hashes.check(_bytes(buffer, at)),
-    "did": lambda buffer, at, depth: hashes.check_did(_bytes(buffer, at)),
-    "time": lambda buffer, at, depth: from_parts(*_TIME.unpack_from(buffer.data, at)),
-    "json": _json,
-}
-
-
 def _field(text: str, slot: int) -> Field:
     name, type_ = text.split()
     many, of = type_.startswith("["), type_.strip("[]?!")
-    known = (("scalar", _SCALARS), ("enum", ENUMS), ("union", UNIONS), (of, _POINTED))
+    known = (("scalar", _SCALARS), ("enum", ENUMS), ("union", UNIONS), (of, ("string", "time", "json", *_CHECKS)))
     kind = next((kind for kind, names in known if of in names), "table")
     return Field(name, slot + (kind == "union" and not many), kind, of, many, type_.endswith("?"), type_.endswith("!"))
 
@@ -483,6 +444,9 @@ def _parse(text: str) -> dict[str, TableLayout]:
             slot = fields[-1].slot + 1
         found[name] = TableLayout(name, tuple(fields), slot)
     names = [f"{union}.{member}" for union, members in UNIONS.items() for member in members if union != "MetadataEvent"]
+    for union in UNIONS:
+        name = f"{union} in a list"
+        found[name] = TableLayout(name, (Field("value", 1, "union", union, False, False, True),), 2)
     return {**{name: TableLayout(name, (), 0) for name in names}, **found}
 
 

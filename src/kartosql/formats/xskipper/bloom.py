@@ -44,6 +44,10 @@ class Shape:
     seed: int
     bits: int
 
+    def places(self, value: int | str | bytes) -> list[tuple[int, int]]:
+        """Return where the bits of a value stand in the words: bytes, and masks."""
+        return [((bit >> 6 << 3) + 7 - ((bit & 63) >> 3), 1 << (bit & 7)) for bit in self.positions(value)]
+
     def positions(self, value: int | str | bytes) -> list[int]:
         """Return the bits of a value; integers are those of 64 bits, text counts as UTF-8."""
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
@@ -137,11 +141,7 @@ class CellLayout:
 
     def probes(self, value: int | str | bytes) -> tuple[tuple[int, int], ...]:
         """Return where to look for a value: places in the cell, and masks."""
-        found = []
-        for bit in self.shape.positions(value):
-            at = self._header + (bit >> 6 << 3) + 7 - ((bit & 63) >> 3)
-            found.append((self._offset(at), 1 << (bit & 7)))
-        return tuple(found)
+        return tuple((self._offset(self._header + byte), mask) for byte, mask in self.shape.places(value))
 
 
 def _parsed(cell: bytes) -> tuple[Shape, int, bytes]:
@@ -212,8 +212,8 @@ def build(values: Sequence[int | str | bytes], shape: Shape) -> bytes:
     """Return the words of a filter that holds some values."""
     bits = bytearray(shape.bits // 8)
     for value in values:
-        for bit in shape.positions(value):
-            bits[(bit >> 6 << 3) + 7 - ((bit & 63) >> 3)] |= 1 << (bit & 7)
+        for byte, mask in shape.places(value):
+            bits[byte] |= mask
     return bytes(bits)
 
 
