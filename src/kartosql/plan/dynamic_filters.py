@@ -55,21 +55,18 @@ class DynamicFilterPlanner:
     ) -> dict[int, OccurrenceScan]:
         """Return the scans of the occurrences after all filters that pay."""
         for _ in range(ROUNDS):
-            changed = False
-            for target, wanted in filters.items():
-                for filter_ in wanted:
-                    of = origin(filter_.of)
-                    if of is None or target not in scans or (filter_.column, of) in self._tried:
-                        continue
-                    condition = self._condition(filter_, of, scans)
-                    if condition is None:
-                        continue
+            before = len(self._tried)
+            for target, filter_ in ((target, one) for target, wanted in filters.items() for one in wanted):
+                of = origin(filter_.of)
+                if of is None or target not in scans or (filter_.column, of) in self._tried:
+                    continue
+                condition = self._condition(filter_, of, scans)
+                if condition is not None:
                     self._tried.add((filter_.column, of))
                     self._conditions[target].append(condition)
                     query = replace(self._query, parameters={**self._query.parameters, **self._parameters})
                     scans[target] = rescan(query, self._query.occurrences[target], self._conditions[target])
-                    changed = True
-            if not changed:
+            if len(self._tried) == before:
                 break
         return scans
 

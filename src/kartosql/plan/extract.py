@@ -81,12 +81,7 @@ class Extractor:
         source = self._sources.get(ref[0])
         if source is not None and source.occurrence is not None:
             return source.id, source.real(ref[1])
-        if source is not None and source.relation is not None:
-            ref = (source.relation.id, str(source.positions[ref[1]]))
-        relation = self._relations.get(ref[0])
-        if relation is None or relation.outputs is None or relation.branches is not None:
-            return None
-        inner = relation.outputs[int(ref[1])].source
+        inner = self._columns.inside(ref)
         return None if inner is None else self.origin(inner)
 
     # -- queries -----------------------------------------------------------------------------
@@ -526,8 +521,9 @@ class QueryColumns:
         source = self.sources.get(ref[0])
         if source is not None and source.occurrence is not None:
             return self._evaluator.type_name(source.occurrence.source.columns[source.real(ref[1])])
-        if source is not None and source.relation is not None:
-            return self.of((source.relation.id, str(source.positions[ref[1]])))
+        inner = self.inside(ref)
+        if inner is not None:
+            return self.of(inner)
         relation = self.relations.get(ref[0])
         if relation is None or relation.outputs is None:
             return None
@@ -539,13 +535,18 @@ class QueryColumns:
                 return sides[0]
             queries = " UNION ALL ".join(f"SELECT CAST(NULL AS {side})" for side in sides)
             return self._evaluator.type_of(f"(FROM ({queries}) LIMIT 1)")
-        output = relation.outputs[int(ref[1])]
-        if output.source is not None:
-            return self.of(output.source)
-        pieces = self._reader.pieces(output.value) if output.value is not None else None
+        value = relation.outputs[int(ref[1])].value
+        pieces = self._reader.pieces(value) if value is not None else None
         if pieces is None or any(isinstance(p, Parameter) for p in pieces):
             return None
         return self._evaluator.type_of("".join(self.null(p) if isinstance(p, tuple) else str(p) for p in pieces))
+
+    def inside(self, ref: ColumnRef) -> ColumnRef | None:
+        """Return the column inside of a query that one of its columns is as it stands, None if it is none."""
+        source, relation = self.sources.get(ref[0]), self.relations.get(ref[0])
+        if source is not None and source.relation is not None:
+            return source.relation.id, str(source.positions[ref[1]])
+        return relation.outputs[int(ref[1])].source if relation is not None and relation.outputs is not None else None
 
     def is_plain(self, type_: str | None) -> bool:
         """Return whether values of a type that are equal are the same in every other way, too."""
