@@ -27,7 +27,6 @@ EXTRACT = "plan/extract.py"
 PRUNE, OVERLAYS = "plan/prune.py", "plan/overlays.py"
 READER, TREE = "plan/reader.py", "predicate/tree.py"
 DYNAMIC_FILTERS, ENGINE = "plan/dynamic_filters.py", "engines/duckdb/"
-LIMITS = "plan/limit_pushdown.py"
 LOOKUPS, SORTED_INDEX, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
 FROM_SQL = "predicate/from_sql.py"
 BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
@@ -117,14 +116,14 @@ MUTATIONS = [
     # -- less than all rows
     Mutation(
         "a LIMIT counts rows that its condition may drop",
-        "plan/limit_pushdown.py",
+        PRUNE,
         "if not all(o == of and c in keys for o, c in condition.columns):\n        return frozenset()",
         "if not all(o == of and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read",
     ),
-    Mutation("a LIMIT forgets its OFFSET", "plan/limit_pushdown.py", 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("the first rows of a DISTINCT suffice", "plan/limit_pushdown.py", '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("the first rows of an ORDER BY suffice", "plan/limit_pushdown.py", '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("overlaid files are counted", "plan/limit_pushdown.py", "or scan.parts[0].overlaid:", ":", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT forgets its OFFSET", PRUNE, 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("the first rows of a DISTINCT suffice", PRUNE, '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("the first rows of an ORDER BY suffice", PRUNE, '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("overlaid files are counted", PRUNE, "or scan.parts[0].overlaid:", ":", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cubes
     Mutation("left joined datasets are pruned by their payload", PRUNE, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
     Mutation("every condition makes a dataset inner", PRUNE, '''        if self._is_about(condition, payload):
@@ -181,16 +180,16 @@ MUTATIONS = [
     Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
     Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
-    Mutation("files without rows are counted", LIMITS, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("files without rows are counted", PRUNE, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
     Mutation("no files have no count", "plan/bind.py", "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
-    Mutation("rows are grouped by what is in no metadata", LIMITS, "column is None or column[0] != source.id or column[1] not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("min and max have one argument", LIMITS, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("DISTINCT ON is DISTINCT", LIMITS, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("GROUP BY ROLLUP is answered from metadata", LIMITS, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("rows are grouped by what is in no metadata", PRUNE, "column is None or column[0] != source.id or column[1] not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("min and max have one argument", PRUNE, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("DISTINCT ON is DISTINCT", PRUNE, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("GROUP BY ROLLUP is answered from metadata", PRUNE, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- LIMIT
-    Mutation("a LIMIT counts the rows of all files", LIMITS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
-    Mutation("a LIMIT in percent counts rows", LIMITS, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n        return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("a row becomes one row, whatever is selected", LIMITS, "elif reader.pieces(value) is None:\n            return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT counts the rows of all files", PRUNE, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
+    Mutation("a LIMIT in percent counts rows", PRUNE, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n        return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a row becomes one row, whatever is selected", PRUNE, "elif reader.pieces(value) is None:\n            return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cells
     Mutation("binary values and floats are exact in indices", "plan/evaluate.py", "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
@@ -211,7 +210,7 @@ MUTATIONS = [
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached
     Mutation("a record that retracts another one is read, whatever its data", "plan/prune.py", "own &= part.rows.stable", "pass", by="tests/sources/test_attach_odf.py::test_a_later_record_counts_though_a_condition_does_not_hold_for_it"),
-    Mutation("rows of a state are not those of files", "plan/limit_pushdown.py", "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", by="tests/sources/test_attach_odf.py::test_states_follow_from_records_whatever_is_pruned"),
+    Mutation("rows of a state are not those of files", PRUNE, "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", by="tests/sources/test_attach_odf.py::test_states_follow_from_records_whatever_is_pruned"),
     Mutation("an indexed column that other engines see otherwise", "indexes/skipping.py", "elif known is not None and (texts or known.family", "elif known is not None and (True or known.family", by="tests/sources/test_attach_metadata.py::test_texts_under_a_collation_are_not_compared_with_metadata"),
     Mutation("members of structs of another table", "indexes/skipping.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
     Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
