@@ -199,15 +199,8 @@ def cubes(snapshot: Snapshot) -> pa.Table:
     for name, cube in snapshot.cubes().items():
         columns = (list(cube.dimension_columns), list(cube.partition_columns), sorted(cube.index_columns))
         rows.append((name, cube.seed_dataset, *columns, snapshot.names(name)))
-    return _table(
-        rows,
-        cube=_TEXT,
-        seed_dataset=_TEXT,
-        dimension_columns=_TEXTS,
-        partition_columns=_TEXTS,
-        index_columns=_TEXTS,
-        datasets=_TEXTS,
-    )
+    lists = dict.fromkeys(("dimension_columns", "partition_columns", "index_columns", "datasets"), _TEXTS)
+    return _table(rows, cube=_TEXT, seed_dataset=_TEXT, **lists)
 
 
 def tables(known: Tables, attached: Iterable[tuple[tuple[str, ...], str]] = ()) -> pa.Table:
@@ -272,16 +265,8 @@ def members(source: Table, store: Files) -> pa.Table:
         payload = [c for c in part.columns if c not in part.join_key]
         columns = (list(part.join_key), list(table.partition_keys), payload, sorted(table.indices))
         rows.append((part.name, role if part.join_key else "dataset", *columns, len(table.files)))
-    return _table(
-        rows,
-        dataset=_TEXT,
-        role=_TEXT,
-        join_key=_TEXTS,
-        partition_keys=_TEXTS,
-        payload_columns=_TEXTS,
-        indexes=_TEXTS,
-        files=_COUNT,
-    )
+    lists = dict.fromkeys(("join_key", "partition_keys", "payload_columns", "indexes"), _TEXTS)
+    return _table(rows, dataset=_TEXT, role=_TEXT, **lists, files=_COUNT)
 
 
 def describe(source: Table) -> pa.Table:

@@ -73,14 +73,11 @@ class _Writing:
                 e.sql = statement.text  # every character stands at the same place in both
             raise
         except UsageError as e:
-            if e.code == "dataset-exists" and isinstance(statement, ws.CopyCube | ws.CopyDataset):
-                e.hint = "COPY ... TO 'url' AS name gives the copy another name."
-            elif (
-                e.code == "dataset-exists"
-                and isinstance(statement, ws.CreateCube | ws.CreateDataset)
-                and not statement.replace
-            ):
-                e.hint = "CREATE OR REPLACE replaces it."
+            if e.code == "dataset-exists":
+                if isinstance(statement, ws.CopyCube | ws.CopyDataset):
+                    e.hint = "COPY ... TO 'url' AS name gives the copy another name."
+                elif isinstance(statement, ws.CreateCube | ws.CreateDataset) and not statement.replace:
+                    e.hint = "CREATE OR REPLACE replaces it."
             raise
         finally:
             if self._rows is not None:

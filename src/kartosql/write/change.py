@@ -126,7 +126,6 @@ def partition_keys_of(document: DatasetDocument) -> tuple[str, ...]:
 def _partitions(
     document: DatasetDocument, change: Change, removed: frozenset[str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
-    """Return the labels after a change, and the files of each table."""
     old, added = document.labels or (), list(change.added)
     labels = (*old, *added)
     columns = {}

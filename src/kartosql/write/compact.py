@@ -131,7 +131,6 @@ class _Merger:
         self.skipped = 0
 
     def merge(self, runs: Sequence[Run]) -> None:
-        """Write the file of each run."""
         if self._operation.spark is not None and runs:
             from kartosql.write.spark.upkeep import merge_runs
 

@@ -82,16 +82,10 @@ def append_to_dataset(
     cube = cube_of(operation.snapshot, dataset.uuid)
     if cube is not None:
         prefix, member = cube
-        state = operation.snapshot.cube(prefix)
+        state, data_of = operation.snapshot.cube(prefix), {member: [data]}
+        metadata_of = None if metadata is None else {member: metadata}
         return cubes.change_members(
-            operation,
-            state,
-            {member: [data]},
-            {},
-            (member,),
-            None if metadata is None else {member: metadata},
-            replace_partitions=replace_partitions,
-            convert=True,
+            operation, state, data_of, {}, (member,), metadata_of, replace_partitions=replace_partitions, convert=True
         )[member]
     keys = next(iter(dataset.tables.values())).partition_keys
     base = _layout(dataset.uuid, keys, dataset.document.indices, metadata)

@@ -114,7 +114,6 @@ class _Merged:
             self._number += "_"
 
     def pieces(self) -> Iterator[pa.Table]:
-        """Yield the rows of one file after the other."""
         for _, piece in self._numbered():
             yield piece
 

@@ -44,11 +44,8 @@ def check_empty(store: Store) -> None:
 
 
 def _exists(store: Store) -> UsageError:
-    return UsageError(
-        f"{store.url} is not empty.",
-        code="dataset-exists",
-        hint="Name a folder that does not exist yet, or is empty.",
-    )
+    hint = "Name a folder that does not exist yet, or is empty."
+    return UsageError(f"{store.url} is not empty.", code="dataset-exists", hint=hint)
 
 
 def write_chain(store: Store, blocks: Sequence[bytes], data_keys: Sequence[str] = ()) -> str:

@@ -72,7 +72,7 @@ def _settle(store: Store, head: Head, intent: Intent, is_late: bool) -> bool:
     """Take one step towards a document without the mark; return False if there is only waiting left."""
     seed = head if intent.seed == head.uuid else read_raw(store, intent.seed)
     with contextlib.suppress(PreconditionFailed, OutcomeUnknown, HeadMoved):
-        if _is_committed(seed, intent.tx):
+        if seed is not None and intent.tx in seed.unfinished:
             _roll_forward(store, head, intent)
         elif is_open(seed, intent.tx):
             if not is_late:
@@ -81,11 +81,6 @@ def _settle(store: Store, head: Head, intent: Intent, is_late: bool) -> bool:
         else:
             roll_back(store, head)
     return True
-
-
-def _is_committed(seed: Head | None, tx: str) -> bool:
-    """Return whether the change ``tx`` is committed, and not yet known to be carried out."""
-    return seed is not None and tx in seed.unfinished
 
 
 def is_open(seed: Head | None, tx: str) -> bool:
@@ -97,7 +92,7 @@ def abort(store: Store, seed_uuid: str, tx: str) -> bool:
     """Take care that ``tx`` is not committed any more; return False if it is."""
     for _ in attempts(seed_uuid):
         seed = read_raw(store, seed_uuid)
-        if _is_committed(seed, tx):
+        if seed is not None and tx in seed.unfinished:
             return False
         if seed is None or not is_open(seed, tx):
             return True

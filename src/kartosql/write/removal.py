@@ -297,9 +297,4 @@ def summary(found: Iterable[Garbage]) -> dict[str, Any]:
     """Return how many files of a dataset wait (``marked``), are ``removed``, their ``bytes``, and the ``files``."""
     files = list(found)
     removed = sum(g.removed for g in files)
-    return {
-        "marked": len(files) - removed,
-        "removed": removed,
-        "bytes": sum(g.bytes for g in files),
-        "files": files,
-    }
+    return {"marked": len(files) - removed, "removed": removed, "bytes": sum(g.bytes for g in files), "files": files}
