@@ -386,7 +386,7 @@ class Connection:
         return delete_cube(self._session.operation("delete_cube"), cube, datasets)
 
     def _removal(self, operation: Operation, cube: Cube | str, conditions: Any) -> Removal:
-        from kartosql.statements.removal import removal_of
+        from kartosql.statements.write import removal_of
         from kartosql.write.cubes import begin, find_cube
 
         begin(operation, cube)
@@ -474,7 +474,7 @@ class Connection:
         ``conditions`` are as for ``query_cube``, over the partition columns of the dataset; without any everything is
         removed. Raises ``unknown-table``, ``unknown-column`` and ``invalid-condition``.
         """
-        from kartosql.statements.removal import removal_of
+        from kartosql.statements.write import removal_of
         from kartosql.write.datasets import delete_from_dataset, find_dataset
 
         operation = self._session.operation("delete_from_dataset")
