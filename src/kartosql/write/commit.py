@@ -69,35 +69,32 @@ class CommitAttempt:
         """The version that it was to replace."""
         return self.head.version if self.head is not None else None
 
-    def fate(self, now: Head | None, commit_id: str, labels: Collection[str]) -> Fate:
-        """Return what ``now`` tells about it; ``labels`` are those that only this commit adds."""
-        found = self._fate(now, commit_id, labels)
-        return Fate.OPEN if found is Fate.LOST and not self.is_over else found
-
     @property
     def is_over(self) -> bool:
         """Whether it cannot happen any more once another version stands there."""
         return self.was_refused or self.is_conditional
 
-    def _fate(self, now: Head | None, commit_id: str, labels: Collection[str]) -> Fate:
+    def fate(self, now: Head | None, commit_id: str, labels: Collection[str]) -> Fate:
+        """Return what ``now`` tells about it; ``labels`` are those that only this commit adds."""
+        lost = Fate.LOST if self.is_over else Fate.OPEN
         if now is not None and now.identity is not None and commit_id in now.identity.recent:
             return Fate.LANDED
         if (now.version if now is not None else None) == self.version:
             # It may be on its way still; a library may have sent it twice, and only one of them was refused.
             return Fate.OPEN
         if now is None:
-            return Fate.LOST if self.was_refused else Fate.UNKNOWN
+            return lost if self.was_refused else Fate.UNKNOWN
         if labels and not set(labels).isdisjoint(now.document.labels or ()):
             return Fate.LANDED  # another program dropped the ids
         before = self.head.identity if self.head is not None else None
         if now.identity is None:
-            return Fate.LOST
+            return lost
         recent = now.identity.recent
         if (before.recent[-1] in recent) if before is not None and before.recent else len(recent) < RECENT:
-            return Fate.LOST
+            return lost
         # So many others committed since that the id may have dropped out.
         if labels and before is not None and now.identity.removal <= before.sequence:
-            return Fate.LOST
+            return lost
         return Fate.UNKNOWN
 
     def discard(self, store: Store) -> None:
@@ -201,7 +198,12 @@ class _Committing:
             done = None
             try:
                 with self.store.turn(self.change.uuid):
-                    done = self._round()
+                    head = open_head(self.store, self.change.uuid, self.patience, is_primary=self.is_primary)
+                    landed = self._landed(head)
+                    if landed is None:
+                        done = self._try(head)
+                    else:
+                        done = self._committed(self.change, landed.head, landed.prepared, head)
             except HeadMoved:
                 pass
             except StoreError as e:
@@ -216,13 +218,6 @@ class _Committing:
                 return done
             self._check_time()
             self.race.wait()
-
-    def _round(self) -> Committed | None:
-        head = open_head(self.store, self.change.uuid, self.patience, is_primary=self.is_primary)
-        landed = self._landed(head)
-        if landed is not None:
-            return self._committed(self.change, landed.head, landed.prepared, head)
-        return self._try(head)
 
     def _landed(self, head: Head | None) -> CommitAttempt | None:
         """Return the attempt that the document shows, and forget those that cannot happen any more."""
