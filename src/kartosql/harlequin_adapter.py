@@ -40,7 +40,7 @@ def _short(type_: pa.DataType) -> str:
     return next((text for test, text in shown if test(type_)), "?")
 
 
-class Cursor(HarlequinCursor):
+class HarlequinKartosqlCursor(HarlequinCursor):
     """The result of one statement."""
 
     def __init__(self, query: Query) -> None:
@@ -51,7 +51,7 @@ class Cursor(HarlequinCursor):
         """Return names and short types of the columns."""
         return [(f.name, _short(f.type)) for f in self._query.schema]
 
-    def set_limit(self, limit: int) -> Cursor:
+    def set_limit(self, limit: int) -> HarlequinKartosqlCursor:
         """Fetch no more rows than these."""
         self._limit = limit
         return self
@@ -74,17 +74,17 @@ class HarlequinKartosqlConnection(HarlequinConnection):
         self.init_message = init_message
         self._running: list[Query] = []
 
-    def execute(self, query: str) -> Cursor | None:
+    def execute(self, query: str) -> HarlequinKartosqlCursor | None:
         """Run a statement; names are resolved now, a SELECT runs when its rows are fetched."""
         try:
             found = self.native.sql(query)
             self._running = [found]
             if found.written is not None:
-                return Cursor(found)
+                return HarlequinKartosqlCursor(found)
             found.schema  # noqa: B018 - errors of the text belong here
         except KartosqlError as e:
             _raise(e)
-        return Cursor(found)
+        return HarlequinKartosqlCursor(found)
 
     def cancel(self) -> None:
         """Stop what runs."""

@@ -237,7 +237,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class _File:
+class _ResultFile:
     """A file for results: replaced by one result, or with results appended to each other."""
 
     path: str
@@ -260,13 +260,13 @@ class _OutputTarget:
     """The files of ``.once`` and ``.output``."""
 
     def __init__(self) -> None:
-        self._once: _File | None = None
-        self._all: _File | None = None
+        self._once: _ResultFile | None = None
+        self._all: _ResultFile | None = None
 
     def once(self, path: str) -> None:
         """Send the next result to a file; raises ``invalid-argument`` for a suffix that names no format."""
         path = os.path.expanduser(path)
-        self._once = _File(path, format_of(path), False)
+        self._once = _ResultFile(path, format_of(path), False)
 
     def every(self, path: str | None) -> None:
         """Send all results from now on to a file, which is begun anew; None is the screen."""
@@ -281,14 +281,14 @@ class _OutputTarget:
             )
         with replacing(path):
             pass
-        self._all = _File(path, format_, True)
+        self._all = _ResultFile(path, format_, True)
 
     @property
     def path(self) -> str | None:
         """The file of ``.output``."""
         return self._all.path if self._all is not None else None
 
-    def take(self) -> _File | None:
+    def take(self) -> _ResultFile | None:
         """Return the file for the result that comes, None for the screen."""
         found, self._once = self._once or self._all, None
         return found
