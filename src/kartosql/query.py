@@ -25,8 +25,7 @@ from kartosql.errors import (
     StoreError,
     UnknownNameError,
 )
-from kartosql.plan.bind import BoundQuery, Parameters, bind_unplanned
-from kartosql.plan.cache import PlanCache
+from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
 from kartosql.plan.scan import Scan, ScanReport

@@ -12,8 +12,7 @@ import pyarrow as pa
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError, reraise
 from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
-from kartosql.plan.bind import Parameters
-from kartosql.plan.cache import PlanCache
+from kartosql.plan.bind import Parameters, PlanCache
 from kartosql.query import SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select, parse

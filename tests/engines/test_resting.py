@@ -18,7 +18,7 @@ from kartosql.engines.duckdb import statement
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.errors import FormatError, LimitError
-from kartosql.plan.cache import LEARNED
+from kartosql.plan.bind import LEARNED
 from kartosql.store import Store
 from written import write_dataset
 

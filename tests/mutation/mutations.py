@@ -216,10 +216,10 @@ MUTATIONS = [
     Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
     Mutation("texts are the same however they are read", "sources/skipping.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
     # -- plans that are kept
-    Mutation("a plan is kept for all parameters", "plan/cache.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),
-    Mutation("1, 1.0 and TRUE are one parameter", "plan/cache.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple((n, v) for n, v in sorted(given.items()))", by="tests/plan/test_plan_cache.py"),
-    Mutation("a plan is kept for all settings", "plan/cache.py", "return planner, values, tuple(sorted(settings.items()))", "return planner, values, ()", by="tests/plan/test_plan_cache.py"),
-    Mutation("a plan is kept when tables change", "plan/cache.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
+    Mutation("a plan is kept for all parameters", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),
+    Mutation("1, 1.0 and TRUE are one parameter", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple((n, v) for n, v in sorted(given.items()))", by="tests/plan/test_plan_cache.py"),
+    Mutation("a plan is kept for all settings", "plan/bind.py", "return planner, values, tuple(sorted(settings.items()))", "return planner, values, ()", by="tests/plan/test_plan_cache.py"),
+    Mutation("a plan is kept when tables change", "plan/bind.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
     # -- what footers tell
     Mutation("notes of geometries are no part of a schema", "parquet/reader.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
     Mutation("files of one size hold the same for Spark", "engines/spark/file_shapes.py", "schemas = self._cache.facts(table).schemas", "schemas = self._cache.facts(self).schemas", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),

@@ -83,8 +83,8 @@ def test_plans_and_answers_are_those_of_statements_parsed_by_themselves(connecti
 def test_a_known_tree_is_used_again(connections, monkeypatch):
     knowing, _ = connections
     bound: list[str] = []
-    bind = kartosql.plan.cache.bind  # type: ignore[attr-defined]
-    monkeypatch.setattr("kartosql.plan.cache.bind", lambda s, *a: bound.append(s.text) or bind(s, *a))
+    bind = kartosql.plan.bind.bind  # type: ignore[attr-defined]
+    monkeypatch.setattr("kartosql.plan.bind.bind", lambda s, *a: bound.append(s.text) or bind(s, *a))
     answers = [knowing.sql(f"SELECT v FROM t WHERE i = {n}").rows() for n in range(10, 99)]
     assert answers == [[((n % 10) / 4,)] for n in range(10, 99)]
     assert len(bound) == 1

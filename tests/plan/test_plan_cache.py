@@ -12,7 +12,7 @@ import pytest
 import builders
 import kartosql
 import kartosql.query
-from kartosql.plan.cache import LEARNED, PlanCache
+from kartosql.plan.bind import LEARNED, PlanCache
 from kartosql.plan.names import Source
 from kartosql.plan.prune import prune
 from kartosql.sql import parse
