@@ -15,7 +15,7 @@ from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf import times
 from kartosql.formats.odf.chain import Chain, SchemaVersion
-from kartosql.formats.odf.evolution import SchemaChange, compare_events, compare_schemas
+from kartosql.formats.odf.data_schema import SchemaChange, compare_events, compare_schemas
 from kartosql.tables.table import Table
 
 _COLUMNS = (

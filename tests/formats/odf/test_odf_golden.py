@@ -14,7 +14,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.odf import data_schema, hashes, times
 from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.chain import check_data, read_chain
-from kartosql.formats.odf.evolution import compare_events
+from kartosql.formats.odf.data_schema import compare_events
 from kartosql.formats.odf.logical import logical_hash_of
 from kartosql.formats.odf.manifest import _union_from_plain, block_to_plain, parse_text, to_json, to_yaml
 from odf_data import reader_of

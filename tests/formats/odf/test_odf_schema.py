@@ -7,8 +7,7 @@ import pytest
 
 from kartosql.errors import FormatError
 from kartosql.formats.odf import data_schema
-from kartosql.formats.odf.data_schema import NAIVE, event_schema, from_arrow, to_arrow
-from kartosql.formats.odf.evolution import compare_events, compare_schemas
+from kartosql.formats.odf.data_schema import NAIVE, compare_events, compare_schemas, event_schema, from_arrow, to_arrow
 
 EVERY = [
     *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kartosql.formats.odf.blocks import write_block as write_block
     from kartosql.formats.odf.chain import Chain as Chain
     from kartosql.formats.odf.chain import read_chain as read_chain
+    from kartosql.formats.odf.data_schema import compare_events as compare_events
     from kartosql.formats.odf.data_schema import event_schema as event_schema
-    from kartosql.formats.odf.evolution import compare_events as compare_events
     from kartosql.formats.odf.logical import logical_hash_of as logical_hash_of
     from kartosql.formats.odf.manifest import parse_text as parse_text
     from kartosql.formats.odf.manifest import to_json as to_json
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "blocks": ("Block", "read_block", "write_block"),
     "chain": ("Chain", "read_chain"),
-    "data_schema": ("event_schema",),
-    "evolution": ("compare_events",),
+    "data_schema": ("compare_events", "event_schema"),
     "logical": ("logical_hash_of",),
     "manifest": ("parse_text", "to_json", "to_yaml"),
 }
