@@ -6,7 +6,7 @@ import difflib
 import inspect
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from kartosql.errors import StoreError
@@ -28,13 +28,6 @@ _CREDENTIALS = {
 }
 
 
-class _Place(NamedTuple):
-    """A URL as its scheme, and host or bucket with the folders below it."""
-
-    scheme: str
-    parts: tuple[str, ...]
-
-
 def is_local_url(url: str) -> bool:
     """Return whether a URL or path is one of a local disk."""
     scheme, mark, _ = url.partition("://")
@@ -54,17 +47,16 @@ def is_below(url: str, root: str) -> bool:
     or with ``..``, ``.`` or a backslash in its path, even percent-encoded, lies below nothing.
     """
     inner, outer = _place(url), _place(root)
-    if inner is None or outer is None or inner.scheme != outer.scheme:
-        return False
-    return inner.parts[: len(outer.parts)] == outer.parts
+    return inner is not None and outer is not None and inner[: len(outer)] == outer
 
 
-def _place(url: str) -> _Place | None:
+def _place(url: str) -> tuple[str, ...] | None:
+    """Return the scheme of a URL, host or bucket, and the folders below it; None where that is in doubt."""
     if not url or "::" in url or any(char < " " or char == "\x7f" for char in url):
         return None
     if is_local_url(url):
         path = os.path.realpath(path_of(url))
-        return _Place("file", tuple(filter(None, path.split(os.sep))))
+        return ("file", *filter(None, path.split(os.sep)))
     scheme, _, rest = url.partition("://")
     scheme = _SAME.get(scheme.lower(), scheme.lower())
     if "\\" in rest:
@@ -74,7 +66,7 @@ def _place(url: str) -> _Place | None:
         rest = host.rpartition("@")[2].lower() + slash + unquote(path)
     if _is_doubtful(rest):
         return None
-    return _Place(scheme, tuple(rest.rstrip("/").split("/")) if rest.strip("/") else ())
+    return (scheme, *(rest.rstrip("/").split("/") if rest.strip("/") else ()))
 
 
 def _is_doubtful(path: str) -> bool:

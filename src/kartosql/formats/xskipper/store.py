@@ -74,15 +74,15 @@ class Clauses:
         self._everything = repeated(True, segment.rows)
         self.asked: set[str] = set()  # the kinds of indexes that had an answer
 
-    def stages(self, condition: Predicate) -> list[tuple[str, pa.BooleanArray]]:
+    def stages(self, condition: Predicate) -> dict[str, pa.BooleanArray]:
         """Return which rows are left after each kind of index was asked; a row that is left once more stays out."""
-        left, found = self._everything, []
+        left, found = self._everything, {}
         for number, kind in enumerate(self._kinds):
             passes = self._may_hold(condition, self._kinds[: number + 1], left)
             if passes is not None:
                 left = pc.and_(left, passes)
                 self.asked |= {asked for (asked, _), flags in self._found.items() if flags is not None}
-            found.append((kind, left))
+            found[kind] = left
         return found
 
     def _may_hold(self, condition: Predicate, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
@@ -337,30 +337,29 @@ class MetadataStore:
         ``missing-extra`` where keys are given without the package that uses them.
         """
         store = path if isinstance(path, Store) else Store(path, storage_options)
-
-        def names() -> list[str]:
-            return [e.name for e in store.list_root() if not e.is_dir and e.name[:1] not in "._"]
-
-        return cls._opened(store, names, store.url, keys, table)
+        return cls._opened(store, None, keys, table)
 
     @classmethod
     def below(cls, store: Store, folder: str, keys: Keys | None = None, *, table: str | None = None) -> MetadataStore:
         """Open the metadata in a folder of a store, such as ``t/skipping``; no folder is one without part files."""
-        start = len(folder) + 1
-
-        def names() -> list[str]:
-            return [k for k in store.list_below(folder) if "/" not in k[start:] and k[start : start + 1] not in "._"]
-
-        return cls._opened(store, names, folder, keys, table)
+        return cls._opened(store, folder, keys, table)
 
     @classmethod
-    def _opened(
-        cls, store: Store, names: Callable[[], list[str]], shown: str, keys: Keys | None, table: str | None
-    ) -> MetadataStore:
+    def _opened(cls, store: Store, folder: str | None, keys: Keys | None, table: str | None) -> MetadataStore:
         """Open what a listing names, and list again if somebody replaced files meanwhile."""
+        start = 0 if folder is None else len(folder) + 1
+
+        def names() -> list[str]:
+            if folder is None:
+                found = [e.name for e in store.list_root() if not e.is_dir]
+            else:
+                found = [k for k in store.list_below(folder) if "/" not in k[start:]]
+            return [k for k in found if k[start : start + 1] not in "._"]
+
         for _ in range(ATTEMPTS):
             listed = names()
             if len(listed) > MAX_FILES:
+                shown = store.url if folder is None else folder
                 raise FormatError(f"{shown}: {len(listed):,} files are more than {MAX_FILES:,}.", code="too-large")
             found = cls(store, listed, checked_keys(keys), table)
             # The listing of a local folder may lack both what was added and what was removed meanwhile.
@@ -507,14 +506,14 @@ class MetadataStore:
         named = [s for s in self.segments if s.ids()]
         asked: set[str] = set()
 
-        def ask(segment: Segment) -> tuple[list[list[tuple[str, Any]]], set[str]]:
+        def ask(segment: Segment) -> tuple[list[dict[str, Any]], set[str]]:
             clauses = Clauses(segment, self._filters_of, session)
             return [clauses.stages(c) for c in conditions], clauses.asked
 
         for segment, (stages, kinds) in zip(named, _each(ask, named), strict=True):
             asked |= kinds
             for kind in found:
-                joined = _joined(pc.and_, [dict(stage)[kind] for stage in stages])
+                joined = _joined(pc.and_, [stage[kind] for stage in stages])
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
         return found, asked
 
