@@ -26,7 +26,7 @@ from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore, Session
 from kartosql.indexes.skipping import column_types
-from kartosql.parquet.reader import open_footer
+from kartosql.parquet import open_footer
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
 

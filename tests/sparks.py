@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import kartosql
-from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.engines.spark.engine import SparkStatement
 
 

@@ -19,7 +19,7 @@ import pytest
 
 import kartosql
 from kartosql.connection import Connection
-from kartosql.engines.duckdb import engine_session, instance, remote
+from kartosql.engines.duckdb import remote, runtime, statement
 from kartosql.errors import KartosqlError, LimitError, StoreError, failure_of
 from kartosql.stopping import translated_errors
 from kartosql.store.store import LocalFiles
@@ -130,9 +130,8 @@ READS = [
     *((pq, name) for name in ("ParquetFile", "read_table", "read_schema", "read_metadata")),
 ]
 MEMORY = [
-    *((engine_session.EngineSession, name) for name in ("run", "rows", "register", "set_list")),
-    (instance, "set_files"),
-    (instance.duckdb, "connect"),
+    *((statement.EngineSession, name) for name in ("run", "rows", "register", "set_list", "set_files")),
+    (runtime.duckdb, "connect"),
     (LocalFiles, "cat_file"),
     (kartosql.result, "python_rows"),
 ]

@@ -10,7 +10,7 @@ import kartosql
 from builders import WRITE_ID, parquet, write_dataset
 from kartosql.engines.spark import session as sessions
 from kartosql.errors import UsageError
-from kartosql.parquet.reader import bytes_of_columns
+from kartosql.parquet import bytes_of_columns
 from kartosql.store import Store
 
 COUNT = "SELECT SHOP, count(*) AS n FROM retail GROUP BY SHOP ORDER BY SHOP"

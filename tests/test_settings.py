@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kartosql.engines.duckdb.instance import check_setting
+from kartosql.engines.duckdb.runtime import check_setting
 from kartosql.errors import SqlError, UsageError
 from kartosql.settings import SETTINGS, Settings, find, parse_size
 

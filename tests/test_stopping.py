@@ -126,7 +126,7 @@ def test_planning_is_stopped_and_leaves_a_planner_that_is_right(con, monkeypatch
     prune = kartosql.query.prune
 
     def endless(bound: Any, evaluator: Any, **options: Any) -> Any:
-        evaluator._session.rows("SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range * b.range = 7")
+        evaluator.rows("SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range * b.range = 7")
         return prune(bound, evaluator, **options)
 
     monkeypatch.setattr(kartosql.query, "prune", endless)

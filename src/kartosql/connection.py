@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, Union
 
-from kartosql.engines.duckdb.instance import check_setting
+from kartosql.engines.duckdb.runtime import check_setting
 from kartosql.errors import UsageError, text_of
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.plan.bind import Parameters

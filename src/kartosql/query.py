@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from kartosql.engines.base import EngineStatement
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, table_names
+from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, table_names
 from kartosql.errors import (
     FormatError,
     KartosqlError,
@@ -150,7 +149,7 @@ class Execution:
             self._running = planner
             try:
                 with planner.errors(bound.select.text):
-                    return prune(bound, planner.evaluator, **options)
+                    return prune(bound, planner, **options)
             finally:
                 self._running = None
 
@@ -380,7 +379,7 @@ class SelectQuery(Query):
         bound, context = self._attempt.bound, self._context
         files = FileAccess(context.runtime.store)
         with contextlib.suppress(KartosqlError), context.runtime.planner(context.settings, files) as p:
-            bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, bound.occurrences, p.evaluator))
+            bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, bound.occurrences, p))
         return bound.unknown_names()
 
     def _describe(self) -> pa.Schema:
@@ -565,7 +564,7 @@ def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:
 
     Once it is more than ``enough``, no more footers are read.
     """
-    from kartosql.parquet.reader import bytes_of_columns
+    from kartosql.parquet import bytes_of_columns
 
     files.stat(report.selected)
     total = 0

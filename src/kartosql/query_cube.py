@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
-from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
 from kartosql.formats.kartothek.dataset import Dataset
@@ -219,11 +219,11 @@ def conditions_of(session: Session, sql: str, parameters: Parameters) -> Conjunc
     if found is None:
         return Conjunction(())
     with runtime.planner(session.settings, FileAccess(runtime.store)) as planner, planner.errors(statement.text):
-        reader = ConditionReader(bound, planner.evaluator)
+        reader = ConditionReader(bound, planner)
         if not reader.agrees(found.this):
             raise _no_condition("this WHERE, which the parsers read differently")
         read = reader.read(found.this)
-        collated = planner.evaluator.has_collation()
+        collated = planner.has_collation()
     whole = read.items if isinstance(read, Group) and read.op == "AND" else (read,)
     real = bound.walked.scopes[0].sources[0].real
     types = {name: type_ for name, type_ in source.columns.items() if not (collated and pa.types.is_string(type_))}

@@ -24,7 +24,7 @@ from kartosql.tables.table import Table, arrow_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kartosql.sources.registry import Attachments
+    from kartosql.sources.attachments import Attachments
     from kartosql.write.files import WriteProgress
     from kartosql.write.operation import Operation
 
@@ -84,8 +84,7 @@ class Session:
         """What is attached, to add to it."""
         self.check_open()
         if self.attached is None:
-            from kartosql.sources.registry import Attachments
-            from kartosql.sources.source import Access
+            from kartosql.sources.attachments import Access, Attachments
 
             access = Access(self.store, self.storage_options, self.settings)
             self.attached = Attachments(self.mounts, self.runtime, access)

@@ -47,7 +47,7 @@ def parses(folder: str) -> list[int]:
     import sqlglot
 
     import kartosql
-    from kartosql.engines.duckdb.evaluator import DuckEvaluator
+    from kartosql.engines.duckdb.evaluator import Planner
 
     count = 0
 
@@ -62,7 +62,7 @@ def parses(folder: str) -> list[int]:
     found = []
     with (
         kartosql.connect(folder) as con,
-        patch.object(DuckEvaluator, "_serialized", counted(DuckEvaluator._serialized)),
+        patch.object(Planner, "_serialized", counted(Planner._serialized)),
         patch.object(sqlglot, "parse_one", counted(sqlglot.parse_one)),
     ):
         for day, key in ((7, 1007), (7, 1007), (8, 2008)):

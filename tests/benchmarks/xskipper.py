@@ -25,7 +25,7 @@ import pyarrow as pa
 from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, drop, layout_for, refresh
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet.reader import open_footer
+from kartosql.parquet import open_footer
 from kartosql.store import Store
 from tests.benchmarks.lineitem import Data, prepare
 from tests.benchmarks.ratios import HEAD, Figure, row, within

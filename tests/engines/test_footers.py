@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 import builders
+from kartosql import parquet
 from kartosql.engines.duckdb import footers as module
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.runtime import Instance
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.parquet import reader
 from kartosql.predicate.tree import Comparison, Value
 from kartosql.store import Store
 
@@ -48,7 +48,8 @@ class Checker:
         """Check files and return the queries that took."""
         keys = keys or self.table.files
         self.queries.clear()
-        self.footers.check(self.planner, self.table, keys, self.planner.set_files("kartosql_test", keys), declared)
+        self.planner.set_files("kartosql_test", keys)
+        self.narrower = self.footers.check(self.planner, self.table, keys, declared)
         return list(self.queries)
 
 
@@ -89,10 +90,7 @@ def test_of_many_new_files_with_one_schema_only_the_first_is_read_by_the_engine(
     checker.check({"x": "BIGINT"}, checker.table.files[:10])
     checker.check({"x": "BIGINT"})
     assert asked == [1, 0]
-    assert (
-        checker.footers.narrower(checker.table, checker.table.files, checker.planner.files.sizes, {"x": "BIGINT"})
-        == set()
-    )
+    assert checker.narrower == set()
 
 
 @pytest.mark.parametrize("bad", [0, 1, 7])
@@ -104,7 +102,7 @@ def test_a_new_file_of_another_schema_is_found_among_many(make, bad):
         checker.check({"x": "BIGINT"})
     good = tuple(k for n, k in enumerate(checker.table.files) if n != bad)
     checker.check({"x": "BIGINT"}, good)
-    assert checker.footers.narrower(checker.table, good, checker.planner.files.sizes, {"x": "BIGINT"}) is None
+    assert checker.narrower is None
 
 
 def test_a_damaged_file_is_left_to_the_engine_to_name(make, local):
@@ -116,7 +114,7 @@ def test_a_damaged_file_is_left_to_the_engine_to_name(make, local):
 
 
 def test_beginnings_of_footers_are_not_kept_without_end(make, monkeypatch):
-    monkeypatch.setattr(reader, "MAX_PREFIXES", 2)
+    monkeypatch.setattr(parquet, "MAX_PREFIXES", 2)
     checker = make([pa.table({"x": [n], f"y{n}": [n]}) for n in range(6)])
     for key in checker.table.files:
         checker.check({"x": "BIGINT"}, (key,))
@@ -170,7 +168,7 @@ def test_row_counts_are_read_once(make):
 
 def test_statistics_are_read_when_a_second_statement_that_asked_opens_the_files(make):
     checker = make([_x(n, n + 1) for n in range(40)])
-    footers, table, kept = checker.footers, checker.table, checker.planner.evaluator.statistics
+    footers, table, kept = checker.footers, checker.table, checker.planner.statistics
     assert checker.check({"x": "BIGINT"})
     assert checker.check({"x": "BIGINT"}) == []
     assert kept(table, "x", SEVEN, {}) is None
@@ -184,7 +182,7 @@ def test_statistics_are_read_when_a_second_statement_that_asked_opens_the_files(
 
 def test_files_that_were_not_opened_are_kept(make):
     checker = make([_x(n) for n in range(80)])
-    kept = checker.planner.evaluator.statistics
+    kept = checker.planner.statistics
     for _ in range(2):
         kept(checker.table, "x", SEVEN, {})
         checker.check({"x": "BIGINT"}, checker.table.files[:40])
@@ -197,23 +195,23 @@ def test_files_that_were_not_opened_are_kept(make):
 def test_statistics_are_forgotten_with_their_table(make, local):
     checker = make([_x(n) for n in range(40)])
     for _ in range(2):
-        checker.planner.evaluator.statistics(checker.table, "x", SEVEN, {})
+        checker.planner.statistics(checker.table, "x", SEVEN, {})
         checker.check({"x": "BIGINT"})
     again = Snapshot(local).dataset("d").tables["table"]
-    assert checker.planner.evaluator.statistics(again, "x", SEVEN, {}) is None
-    assert checker.planner.evaluator.statistics(checker.table, "x", SEVEN, {}) == {7}
+    assert checker.planner.statistics(again, "x", SEVEN, {}) is None
+    assert checker.planner.statistics(checker.table, "x", SEVEN, {}) == {7}
 
 
 def test_nothing_is_read_for_few_files(make):
     checker = make([_x(n) for n in range(module.MIN_FILES - 1)])
     for _ in range(3):
-        assert checker.planner.evaluator.statistics(checker.table, "x", SEVEN, {}) is None
+        assert checker.planner.statistics(checker.table, "x", SEVEN, {}) is None
         checker.check({"x": "BIGINT"})
     assert checker.check({"x": "BIGINT"}) == []
 
 
 def test_what_is_remembered_is_bounded(make, monkeypatch):
-    monkeypatch.setattr(reader, "MAX_FILES", 3)
+    monkeypatch.setattr(parquet, "MAX_FILES", 3)
     checker = make([_x(1), _x(2), _x(3), _x(4)])
     for key in (*checker.table.files, *checker.table.files):
         checker.check({"x": "BIGINT"}, (key,))
@@ -223,7 +221,7 @@ def test_what_is_remembered_is_bounded(make, monkeypatch):
 
 def test_a_collation_of_the_session_keeps_all_files(make):
     checker = make([pa.table({"x": [f"a{n}", f"B{n}"]}) for n in range(40)])
-    kept = checker.planner.evaluator.statistics
+    kept = checker.planner.statistics
     table = checker.table
     object.__setattr__(table, "schema", pa.schema([("x", pa.string())]))
     for _ in range(2):

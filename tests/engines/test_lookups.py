@@ -11,12 +11,12 @@ import pytest
 
 import builders
 from kartosql.engines.duckdb import lookups as module
-from kartosql.engines.duckdb import planner_tables, sorted_index
+from kartosql.engines.duckdb import sorted_index
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import Instance
 from kartosql.engines.duckdb.lookups import compared
+from kartosql.engines.duckdb.runtime import Instance
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.indexes.index import Candidates
@@ -70,12 +70,12 @@ class Indexed:
         return frozenset(f for (f,) in self.planner.rows(f"SELECT DISTINCT file FROM pairs WHERE {predicate}"))
 
     def find(self, predicate: str, among: frozenset[int] | None = None) -> Candidates:
-        return self.planner.evaluator.index(
+        return self.planner.index(
             self.table,
             "i",
             predicate,
             {},
-            says=tree_of(self.planner.evaluator, predicate),
+            says=tree_of(self.planner, predicate),
             with_keys="k0" in predicate,
             never_null=True,
             never_nan=True,
@@ -83,11 +83,11 @@ class Indexed:
         )
 
     @property
-    def index(self) -> planner_tables.IndexTables:
-        return self.planner.evaluator._structures.index(self.table, "i")
+    def index(self) -> module.IndexTables:
+        return self.planner.structures.index(self.table, "i")
 
     def hold(self) -> None:
-        self.planner.evaluator._structures.hold(self.table, self.index)
+        self.planner.structures.hold(self.table, self.index)
         assert self.index.held is not None
 
 
@@ -109,8 +109,8 @@ def reckoning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small indices be reckoned with as large ones are."""
     monkeypatch.setattr(module, "NEGLIGIBLE", 0.0)
     monkeypatch.setattr(module, "FIRST", 8)
-    monkeypatch.setattr(planner_tables, "FREE_USES", 1_000)
-    monkeypatch.setattr(planner_tables, "SMALL_INDEX_BYTES", 0)
+    monkeypatch.setattr(module, "FREE_USES", 1_000)
+    monkeypatch.setattr(module, "SMALL_INDEX_BYTES", 0)
 
 
 def _scattered(each: int = 400) -> list[list[int]]:
@@ -200,7 +200,7 @@ def test_other_predicates_are_no_point_queries(make, monkeypatch, predicate):
 
 
 def test_indices_are_held_twice_only_where_there_is_room(make, monkeypatch):
-    monkeypatch.setattr(planner_tables, "MAX_TWICE", 10)
+    monkeypatch.setattr(module, "MAX_TWICE", 10)
     one = make(_scattered())
     one.hold()
     assert one.index.ascending is None
@@ -261,13 +261,13 @@ def test_what_few_values_match_prunes_where_neighbours_lie_together(make, monkey
 
 
 def test_few_files_do_not_pay_for_a_large_index(make, monkeypatch, reckoning):
-    monkeypatch.setattr(planner_tables, "READ_PAIR", 1e-5)
+    monkeypatch.setattr(module, "READ_PAIR", 1e-5)
     one = make(_scattered())
     assert one.find("(v = 17)", frozenset({3})).files == one.table.all_files
     assert one.index.uses == 1
     assert one.index.seconds == 0
     monkeypatch.setattr(module, "FILE_SECONDS", 1.0)
-    one.planner.evaluator._lookups._file_seconds.clear()
+    one.planner.structures.file_seconds.clear()
     assert one.find("(v = 17)").files == one.matching("(v = 17)")
 
 
@@ -292,7 +292,7 @@ def test_an_index_is_held_portion_by_portion(make, monkeypatch, type_, row_group
     text = pa.types.is_string(type_)
     values = [[f"v{v:05}" if text else v for v in found] for found in _scattered(40)]
     one = make(values, type_, row_group)
-    index, structures_ = one.index, one.planner.evaluator._structures
+    index, structures_ = one.index, one.planner.structures
     wanted = one.matching("(v = 'v00042')" if text else "(v = 42)")
     portions = 0
     while index.held is None and portions < 100:
@@ -349,7 +349,7 @@ def test_text_that_is_none_is_left_to_duckdb(make, local):
     values = pa.array([b"a\xff", b"b"]).view(pa.string())
     index = {"i": values, "partition": pa.array([[label] for label in one.table.labels], LABELS)}
     local.put("d/i.parquet", builders.parquet(pa.table(index)))
-    one.planner.evaluator._structures.hold(one.table, one.index)
+    one.planner.structures.hold(one.table, one.index)
     assert one.index.held is None
     assert one.find("(v = 'b')").files >= {1}
 

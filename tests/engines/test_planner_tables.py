@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import builders
-from kartosql.engines.duckdb import planner_tables as module
+from kartosql.engines.duckdb import lookups as module
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.runtime import Instance
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
@@ -61,7 +61,7 @@ def make(local: Store) -> Callable[..., DatasetTable]:
 
 
 def _index(planner: Planner, table: DatasetTable, predicate: str, parameters: Any = None) -> set[int]:
-    evaluator, given = planner.evaluator, parameters or {}
+    evaluator, given = planner, parameters or {}
     options = {"with_keys": "k0" in predicate, "never_null": True, "never_nan": True, "among": table.all_files}
     says = tree_of(evaluator, predicate, given)
     return set(evaluator.index(table, "i", predicate, given, says=says, **options).files)
@@ -143,13 +143,13 @@ def test_long_lists_of_literals_find_what_short_ones_do(planner, make, type_, li
 def test_long_lists_of_partition_values(planner, make):
     table = make(pa.int64(), [[n] for n in range(40)])
     listed = ", ".join(map(str, range(20, 3_000)))
-    assert planner.evaluator.partitions(table, f"(k0 IN ({listed}))", {}) == set(range(20, 40))
-    assert planner.evaluator.partitions(table, f"(k0 NOT IN ({listed}))", {}) == set(range(20))
+    assert planner.partitions(table, f"(k0 IN ({listed}))", {}) == set(range(20, 40))
+    assert planner.partitions(table, f"(k0 NOT IN ({listed}))", {}) == set(range(20))
 
 
 def test_null_is_in_no_long_list(planner):
     listed = ", ".join(map(str, range(3_000)))
-    evaluator = planner.evaluator
+    evaluator = planner
     assert not evaluator.constant(f"(CAST(NULL AS BIGINT) IN ({listed}))", {})
     assert not evaluator.constant(f"(CAST(NULL AS DECIMAL(9,2)) NOT IN ({listed}))", {})
     assert evaluator.constant(f"(coalesce(CAST(NULL AS BIGINT), 2999) IN ({listed}))", {})
@@ -183,7 +183,7 @@ def test_tables_used_longest_ago_make_room(planner, make, monkeypatch):
     for _ in range(2):
         for n, table in enumerate(tables):
             assert _index(planner, table, f"(v = {n + 1})") == {1}
-            assert planner.evaluator.partitions(table, "(k0 = 0)", {}) == {0}
+            assert planner.partitions(table, "(k0 = 0)", {}) == {0}
     assert len([name for name in _tables(planner) if "partitions" in name]) == 2
 
 

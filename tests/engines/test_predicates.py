@@ -7,7 +7,7 @@ import json
 import duckdb
 import pytest
 
-from kartosql.engines.duckdb.predicates import (
+from kartosql.engines.duckdb.evaluator import (
     is_pure,
     literals,
     masked,

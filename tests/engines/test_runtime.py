@@ -17,8 +17,8 @@ import pytest
 
 import builders
 import kartosql
-from kartosql.engines.duckdb import instance, runtime
-from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.duckdb import runtime
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
 from written import write_dataset
@@ -40,11 +40,11 @@ def connection(store: Store) -> Any:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[instance.Instance]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[runtime.Instance]:
     """The instances that are made, in order."""
-    found: list[instance.Instance] = []
+    found: list[runtime.Instance] = []
 
-    class Noted(instance.Instance):
+    class Noted(runtime.Instance):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             found.append(self)
@@ -53,7 +53,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[instance.Instance]:
     return found
 
 
-def _idle(connection: Any) -> list[instance.Instance]:
+def _idle(connection: Any) -> list[runtime.Instance]:
     return list(connection._session.runtime._idle)
 
 
@@ -115,7 +115,7 @@ def test_an_engine_whose_result_was_not_read_to_its_end_is_not_used_again(connec
 
 
 def test_footers_are_bounded(connection, made, monkeypatch):
-    monkeypatch.setattr(instance, "FOOTER_CACHE_FILES", 4)
+    monkeypatch.setattr(runtime, "FOOTER_CACHE_FILES", 4)
     for p in (0, 1, 2, 3, 4, 5):
         assert connection.sql(f"SELECT sum(x) FROM t WHERE p = {p}").rows() == [(16 * p + 6,)]
     assert all(i.footers <= 4 for i in made)
@@ -176,9 +176,9 @@ def test_the_planners_engine_is_locked_before_it_runs_a_statement(tmp_path):
 
 def test_engines_are_closed_by_threads_that_the_interpreter_waits_for(connection, monkeypatch):
     daemons: list[bool] = []
-    close = instance.Instance.close
+    close = runtime.Instance.close
 
-    def noted(self: instance.Instance) -> None:
+    def noted(self: runtime.Instance) -> None:
         daemons.append(threading.current_thread().daemon)
         close(self)
 
@@ -187,7 +187,7 @@ def test_engines_are_closed_by_threads_that_the_interpreter_waits_for(connection
         reader.read_next_batch()
         reader.close()
 
-    monkeypatch.setattr(instance.Instance, "close", noted)
+    monkeypatch.setattr(runtime.Instance, "close", noted)
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join()
@@ -235,10 +235,10 @@ def test_planning_leaves_no_variables_and_tables_of_a_statement(connection):
         connection.sql(sql).rows()
         (planner,) = connection._session.runtime._planners.values()
         assert planner.rows("SELECT name FROM duckdb_variables() WHERE name LIKE 'kartosql_files%'") == []
-        assert planner._data_keys == []
+        assert planner.data_keys == []
 
 
-def _refused(kept: instance.Instance, sql: str) -> str:
+def _refused(kept: runtime.Instance, sql: str) -> str:
     cursor = kept.cursor()
     with pytest.raises(duckdb.Error) as e:
         cursor.execute(sql).fetchall()
@@ -513,7 +513,7 @@ def test_many_connections_keep_few_instances_and_few_threads(store):
             assert connection.sql("SELECT sum(x) FROM t").rows() == [(780,)]
     runtimes = [connection._session.runtime for connection in connections]
     assert sum(bool(r._idle or r._planners) for r in runtimes) == runtime.MAX_WARM
-    reading = [i for r in runtimes for i in r._idle if not i._directly]
+    reading = [i for r in runtimes for i in r._idle if i._current["async_threads"]]
     assert 0 < len(reading) <= runtime.MAX_READING_AHEAD
     for connection in connections:
         connection.close()

@@ -10,9 +10,9 @@ import pytest
 
 import builders
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.runtime import Instance
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
@@ -38,7 +38,7 @@ def test_a_range_spans_all_row_groups_and_is_not_known_beside_null(planner, loca
     for key, values in zip(table.files, ([1, 2, 7, 8], [5], [3, 4, None, 9], []), strict=True):
         rows = pa.table({"x": pa.array(values, pa.int64())})
         local.put(key, builders.parquet(rows, row_group_size=2))
-    ranges = planner.evaluator.cells.ranges(table, "x", table.all_files)
+    ranges = planner.cells.ranges(table, "x", table.all_files)
     assert ranges == {0: (1, 8), 1: (5, 5)}
 
 
@@ -58,11 +58,11 @@ def test_a_range_spans_all_row_groups_and_is_not_known_beside_null(planner, loca
 def test_a_value_that_two_files_have_in_common_is_found(planner, local, type_, index, held):
     table = _table(local, 3, type_, indices={"x": "d/x.parquet"})
     local.put("d/x.parquet", builders.parquet(pa.table(index(*table.labels[:2])), coerce_timestamps=None))
-    structures = planner.evaluator._structures
+    structures = planner.structures
     if held:
         structures.hold(table, structures.index(table, "x"))
     groups = dict.fromkeys(table.all_files, 0)
-    assert planner.evaluator.cells.share_values(table, "x", groups) == {(0, 1)}
+    assert planner.cells.share_values(table, "x", groups) == {(0, 1)}
     assert (structures.index(table, "x").held is not None) is held
 
 
@@ -70,6 +70,6 @@ def test_texts_of_an_embedded_index_that_are_one_value_stand_together(planner, l
     labels = [f"n={n}/{builders.WRITE_ID}" for n in range(2)]
     index = {"2020-01-01": [labels[0]], "2020-01-01 00:00:00": [labels[1]]}
     table = _table(local, 2, pa.timestamp("us"), indices={"x": index})
-    cells = planner.evaluator.cells
+    cells = planner.cells
     assert cells.share_values(table, "x", {0: 0, 1: 0}) == {(0, 1)}
     assert cells.share_values(table, "x", {0: 0, 1: 1}) == set()

@@ -15,9 +15,9 @@ import pytest
 
 import builders
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import Instance
+from kartosql.engines.duckdb.runtime import Instance
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
@@ -57,10 +57,11 @@ class Files:
 
     def check(self) -> None:
         keys = self.table.files
-        self.footers.check(self.planner, self.table, keys, self.planner.set_files("kartosql_test", keys), self.declared)
+        self.planner.set_files("kartosql_test", keys)
+        self.footers.check(self.planner, self.table, keys, self.declared)
 
     def kept(self, predicate: str, parameters: dict[str, Any]) -> frozenset[int] | None:
-        evaluator = self.planner.evaluator
+        evaluator = self.planner
         return evaluator.statistics(self.table, "x", tree_of(evaluator, predicate, parameters), parameters)
 
     def matching(self, predicate: str, parameters: dict[str, Any]) -> set[int]:

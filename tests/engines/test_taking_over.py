@@ -16,7 +16,7 @@ import pytest
 
 import kartosql
 from kartosql.engines.duckdb import relations
-from kartosql.engines.duckdb.engine_session import EngineSession
+from kartosql.engines.duckdb.statement import EngineSession
 from kartosql.errors import KartosqlError, SqlError
 from kartosql.store import Store
 from written import write_dataset

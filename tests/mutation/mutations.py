@@ -27,9 +27,9 @@ EXTRACT = "plan/extract.py"
 PRUNE, OVERLAYS = "plan/prune.py", "plan/overlays.py"
 READER, TREE = "plan/reader.py", "predicate/tree.py"
 DYNAMIC_FILTERS, ENGINE = "plan/dynamic_filters.py", "engines/duckdb/"
-LOOKUPS, SORTED_INDEX, TABLES = ENGINE + "lookups.py", ENGINE + "sorted_index.py", ENGINE + "planner_tables.py"
+LOOKUPS, SORTED_INDEX = ENGINE + "lookups.py", ENGINE + "sorted_index.py"
 FROM_SQL = "predicate/from_sql.py"
-BOUNDS, FOOTERS = ENGINE + "bounds.py", ENGINE + "footers.py"
+EVALUATOR, FOOTERS = ENGINE + "evaluator.py", ENGINE + "footers.py"
 
 MUTATIONS = [
     # -- joins
@@ -102,16 +102,16 @@ MUTATIONS = [
     Mutation("OR intersects", PRUNE, "left |= files", "left = files if len(found) == 1 else left & files", by="tests/plan/test_extract.py::test_where"),
     Mutation("OR ignores what cannot be evaluated", PRUNE, "files = self.all_files if files is None else files", "files = frozenset() if files is None else files", survives="an OR with such a part is not evaluated at all, see _can_prune"),
     Mutation("two indices are evaluated as one", "indexes/index.py", "return next(iter(indexed)) if len(indexed) == 1 and", "return min(indexed) if indexed and", by="tests/plan/test_extract.py::test_where"),
-    Mutation("NULL is in indices", ENGINE + "evaluator.py", "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
-    Mutation("NaN is in indices", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and not never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
-    Mutation("indices tell the zeros apart", TABLES, "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
-    Mutation("a predicate that fails holds for nothing", ENGINE + "evaluator.py", 'f"coalesce(TRY({predicate}), true)"', 'f"coalesce(TRY({predicate}), false)"', by="tests/plan/test_evaluate.py::test_a_cast_that_fails_while_planning_keeps_the_file_and_fails_in_the_run"),
+    Mutation("NULL is in indices", EVALUATOR, "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
+    Mutation("NaN is in indices", EVALUATOR, "if pa.types.is_floating(type_) and not never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
+    Mutation("indices tell the zeros apart", LOOKUPS, "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
+    Mutation("a predicate that fails holds for nothing", EVALUATOR, 'f"coalesce(TRY({predicate}), true)"', 'f"coalesce(TRY({predicate}), false)"', by="tests/plan/test_evaluate.py::test_a_cast_that_fails_while_planning_keeps_the_file_and_fails_in_the_run"),
     Mutation("columns of cubes are never NULL", PRUNE, "never_null = rows.never_null if", "never_null = frozenset(table.indices) if", by="tests/plan/test_prune.py::test_an_index_column_of_a_cube_may_be_null"),
-    Mutation("statistics forget NULL", ENGINE + "bounds.py", '"nulls <> 0"', '"false"', by="tests/engines/test_statistics.py"),
-    Mutation("statistics forget NaN", ENGINE + "evaluator.py", "if pa.types.is_floating(type_) and self._session", "if False and self._session", by="tests/engines/test_statistics.py"),
-    Mutation("statistics of <> are those of =", ENGINE + "bounds.py", 'f"low <> {constant} OR high <> {constant}"', 'f"low <> {constant} AND high <> {constant}"', by="tests/engines/test_statistics.py"),
-    Mutation("statistics: < looks at the largest value", ENGINE + "bounds.py", "'low' if op.startswith('<') else 'high'", "'high' if op.startswith('<') else 'low'", by="tests/engines/test_statistics.py"),
-    Mutation("statistics: all types keep their order", ENGINE + "bounds.py", "return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS", "return True", by="tests/engines/test_statistics.py::test_bounds_say_nothing_where_a_cast_changes_the_order"),
+    Mutation("statistics forget NULL", EVALUATOR, '"nulls <> 0"', '"false"', by="tests/engines/test_statistics.py"),
+    Mutation("statistics forget NaN", EVALUATOR, "if pa.types.is_floating(type_) and self.rows", "if False and self.rows", by="tests/engines/test_statistics.py"),
+    Mutation("statistics of <> are those of =", EVALUATOR, 'f"low <> {constant} OR high <> {constant}"', 'f"low <> {constant} AND high <> {constant}"', by="tests/engines/test_statistics.py"),
+    Mutation("statistics: < looks at the largest value", EVALUATOR, "'low' if op.startswith('<') else 'high'", "'high' if op.startswith('<') else 'low'", by="tests/engines/test_statistics.py"),
+    Mutation("statistics: all types keep their order", EVALUATOR, "return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS", "return True", by="tests/engines/test_statistics.py::test_bounds_say_nothing_where_a_cast_changes_the_order"),
     Mutation("no predicate holds for NULL", TREE, "return not predicate.negated\n", "return False\n", by="tests/plan/test_evaluate.py"),
     # -- less than all rows
     Mutation(
@@ -147,22 +147,22 @@ MUTATIONS = [
     Mutation("an index file is looked up in its first values", LOOKUPS, "if found[0] < limit:", "if found[0] <= limit:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("what is not looked up is left out", LOOKUPS, "return Candidates(self._table.all_files, note)", "return Candidates(self._table.all_files - rest, note)", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("a sample speaks for the whole index", LOOKUPS, "return self._kept(rest) if self._exceeds(price, rest) else self._whole()", "return self._kept(rest) if self._exceeds(price, rest) else Candidates(found.union(listed or ()))", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
-    Mutation("indices are looked up at any price", LOOKUPS, "return price > NEGLIGIBLE and price > self._lookups.seconds(self._table, files)", "return False", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
-    Mutation("binary values are never cut", LOOKUPS, "doubtful = set(table.all_files) if isinstance(more, bool) else {row[0] for row in more}", "doubtful = set[int]()", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
-    Mutation("any predicate may be asked of cut values", LOOKUPS, "if isinstance(found, bool) or not self._compares(predicate, parameters):", "if isinstance(found, bool):", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
-    Mutation("cut values are compared with such that would be cut", LOOKUPS, 'clean = not any(isinstance(v, bytes) and b"\\0" in v for v in parameters.values())', "clean = True", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
-    Mutation("NULL is in indices, beside partition keys", ENGINE + "evaluator.py", "return Candidates(found.files | files, found.note)", "return Candidates(found.files, found.note)", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
+    Mutation("indices are looked up at any price", LOOKUPS, "return price > NEGLIGIBLE and price > self._seconds(files)", "return False", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
+    Mutation("binary values are never cut", LOOKUPS, "doubtful = set(self._table.all_files) if isinstance(more, bool) else {row[0] for row in more}", "doubtful = set[int]()", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
+    Mutation("any predicate may be asked of cut values", LOOKUPS, "if isinstance(found, bool) or not (clean and self._planner.compares(self._predicate)):", "if isinstance(found, bool):", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
+    Mutation("cut values are compared with such that would be cut", LOOKUPS, 'clean = not any(isinstance(v, bytes) and b"\\0" in v for v in self._parameters.values())', "clean = True", by="tests/plan/test_evaluate.py::test_binary_values_cut_at_a_nul_byte_are_found"),
+    Mutation("NULL is in indices, beside partition keys", EVALUATOR, "return Candidates(found.files | files, found.note)", "return Candidates(found.files, found.note)", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("a held index is read with one batch's dictionary", SORTED_INDEX, "if codes is None or not labels.dictionary.equals(last):", "if codes is None:", by="tests/engines/test_lookups.py::test_no_file_with_a_match_is_left_out_whatever_files_cost"),
     Mutation("labels without a file are held", SORTED_INDEX, "if unknown or lists.null_count or labels.null_count:", "if False:", by="tests/engines/test_lookups.py::test_unusual_index_files_say_the_same_once_they_are_held"),
     Mutation("text that is none is held", SORTED_INDEX, "values.validate(full=True)", "pass", survives="DuckDB refuses to store such text, and the index is not held then either"),
-    Mutation("an index is held before it is whole", TABLES, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
-    Mutation("a value stands once in a held index", TABLES, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_shared_cells.py"),
-    Mutation("indices with a collation are held", TABLES, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_planner_tables.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
-    Mutation("an index is never held", TABLES, "if self.held is not None or not self.may_be_held or self.uses < FREE_USES:", "if True:", by="tests/engines/test_planner_tables.py::test_an_index_gives_the_same_answer_before_and_after_it_is_held"),
+    Mutation("an index is held before it is whole", LOOKUPS, "return whole or not index.plain", "return True", by="tests/engines/test_lookups.py::test_an_index_is_held_portion_by_portion"),
+    Mutation("a value stands once in a held index", LOOKUPS, "if self._session.rows(disorder):", "if False:", by="tests/engines/test_shared_cells.py"),
+    Mutation("indices with a collation are held", LOOKUPS, "if pa.types.is_string(type_) and self._session.rows", "if False and self._session.rows", by="tests/engines/test_planner_tables.py::test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index"),
+    Mutation("an index is never held", LOOKUPS, "if self.held is not None or not self.may_be_held or self.uses < FREE_USES:", "if True:", by="tests/engines/test_planner_tables.py::test_an_index_gives_the_same_answer_before_and_after_it_is_held"),
     # -- statistics
-    Mutation("statistics: the ends of a list are outside", BOUNDS, "lambda e: low <= e AND e <= high", "lambda e: low < e AND e < high", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
-    Mutation("statistics: a long list is looked at from one end", BOUNDS, "low <= list_max({items}) AND high >= list_min({items})", "low <= list_min({items}) AND high >= list_min({items})", by="tests/engines/test_statistics.py"),
-    Mutation("statistics: a prefix is compared with whole texts", BOUNDS, "left(high, {size}) >= {text}", "left(high, {size}) > {text}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: the ends of a list are outside", EVALUATOR, "lambda e: low <= e AND e <= high", "lambda e: low < e AND e < high", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: a long list is looked at from one end", EVALUATOR, "low <= list_max({items}) AND high >= list_min({items})", "low <= list_min({items}) AND high >= list_min({items})", by="tests/engines/test_statistics.py"),
+    Mutation("statistics: a prefix is compared with whole texts", EVALUATOR, "left(high, {size}) >= {text}", "left(high, {size}) > {text}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("patterns are prefixes", FROM_SQL, r'r"[%_\\]"', r'r"[%\\]"', by="tests/engines/test_statistics.py"),
     Mutation("NOT BETWEEN is outside of both ends", FROM_SQL, '"OR", ("<", ">")', '"AND", ("<", ">")', by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a comparison is not turned around", FROM_SQL, "left, op, right = right, _FLIPPED[op], left", "left, right = right, left", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
@@ -173,13 +173,13 @@ MUTATIONS = [
     Mutation("times of a clock are compared with instants in their own order", "formats/xskipper/domain.py", 'type_.clock is True or type_.family == "date")', 'type_.family == "date")', by="tests/plan/test_clocks.py"),
     Mutation("days are compared with instants in their own order", "formats/xskipper/domain.py", 'type_.clock is True or type_.family == "date")', "type_.clock is True)", by="tests/plan/test_clocks.py"),
     Mutation("a decimal without a fraction is an integer", ENGINE + "types.py", 'f"({text}.)"', 'f"({text})"', by="tests/engines/test_duckdb_types.py"),
-    Mutation("statistics: constants need no type in common", BOUNDS, "if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):\n            return None", "", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
-    Mutation("statistics: texts beside constants take any type", BOUNDS, "if types and None in self.typed:\n            return None", "", by="tests/engines/test_statistics.py::test_a_text_takes_the_type_that_several_constants_have_in_common"),
-    Mutation("statistics with a collation count", ENGINE + "evaluator.py", 'or (declared == "VARCHAR" and self.has_collation())', "", by="tests/engines/test_footers.py::test_a_collation_of_the_session_keeps_all_files"),
+    Mutation("statistics: constants need no type in common", EVALUATOR, "if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):\n            return None", "", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("statistics: texts beside constants take any type", EVALUATOR, "if types and None in self.typed:\n            return None", "", by="tests/engines/test_statistics.py::test_a_text_takes_the_type_that_several_constants_have_in_common"),
+    Mutation("statistics with a collation count", EVALUATOR, 'or (declared == "VARCHAR" and self.has_collation())', "", by="tests/engines/test_footers.py::test_a_collation_of_the_session_keeps_all_files"),
     Mutation("files without statistics match nothing", FOOTERS, "bool_and(coalesce(nulls = num_values, false) OR (low", "bool_or(coalesce(nulls = num_values, false) OR (low", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
-    Mutation("extremes of all types are exact", ENGINE + "evaluator.py", "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
+    Mutation("extremes of all types are exact", EVALUATOR, "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
     Mutation("files without rows are counted", PRUNE, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
     Mutation("no files have no count", "plan/bind.py", "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
     Mutation("rows are grouped by what is in no metadata", PRUNE, "column is None or column[0] != source.id or column[1] not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
@@ -205,7 +205,7 @@ MUTATIONS = [
     Mutation("where there are many files none is overlaid", OVERLAYS, "return frozenset(f for group in groups for f in group)", "return frozenset()", by="tests/plan/test_overlaps.py::test_too_many_pairs_of_files_are_not_looked_at"),
     # -- transfer
     Mutation("what a dimension leaves out hides nothing", PRUNE, "left=n.left | files", "left=n.left", by="tests/plan/test_overlays.py::test_a_condition_never_brings_an_overwritten_row_back"),
-    Mutation("looked up values are as many as there may be", ENGINE + "evaluator.py", "if count > limit:", "if False:", by="tests/plan/test_dynamic_filters.py::test_more_values_than_may_be_looked_up_are_no_condition"),
+    Mutation("looked up values are as many as there may be", EVALUATOR, "if count > limit:", "if False:", by="tests/plan/test_dynamic_filters.py::test_more_values_than_may_be_looked_up_are_no_condition"),
     Mutation("overwritten rows are looked up no more", DYNAMIC_FILTERS, "overlaid=frozenset()", "overlaid=p.overlaid", by="tests/plan/test_rules.py::test_a_lookup_does_not_bring_an_overwritten_row_back"),
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._skip(draft, [c for c in self._conditions if c not in others], key)", "self._skip(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached
@@ -221,6 +221,6 @@ MUTATIONS = [
     Mutation("a plan is kept for all settings", "plan/bind.py", "return planner, values, tuple(sorted(settings.items()))", "return planner, values, ()", by="tests/plan/test_plan_cache.py"),
     Mutation("a plan is kept when tables change", "plan/bind.py", "if entry is not None and _has_same_tables(entry, tables):", "if entry is not None:", by="tests/plan/test_plan_cache.py"),
     # -- what footers tell
-    Mutation("notes of geometries are no part of a schema", "parquet/reader.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
+    Mutation("notes of geometries are no part of a schema", "parquet.py", "if GEO in footer else ()", "if not footer else ()", by="tests/parquet/test_footer_reader.py::test_schemas_have_one_number_each"),
     Mutation("files of one size hold the same for Spark", "engines/spark/file_shapes.py", "schemas = self._cache.facts(table).schemas", "schemas = self._cache.facts(self).schemas", by="tests/engines/spark/test_spark_shapes.py::test_a_file_written_anew_is_read_anew_with_the_table_that_names_it"),
 ]  # fmt: skip

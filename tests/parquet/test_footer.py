@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kartosql.parquet.footer import column_sizes, footer_of, schema_bytes
+from kartosql.parquet import column_sizes, footer_of, schema_bytes
 
 TABLE = pa.table(
     {

@@ -11,12 +11,20 @@ import pyarrow as pa
 import pytest
 
 import builders
+from kartosql import parquet
 from kartosql.errors import FormatError
-from kartosql.parquet import reader
-from kartosql.parquet.footer import column_sizes, footer_of, schema_bytes
-from kartosql.parquet.metadata import file_metadata
-from kartosql.parquet.reader import TAIL, FooterCache, bytes_of_columns, open_footer, read_footer
-from kartosql.parquet.thrift import Reader
+from kartosql.parquet import (
+    TAIL,
+    FooterCache,
+    Reader,
+    bytes_of_columns,
+    column_sizes,
+    file_metadata,
+    footer_of,
+    open_footer,
+    read_footer,
+    schema_bytes,
+)
 from kartosql.store import Store
 
 NARROW = pa.table({"x": [1, 2]})
@@ -86,7 +94,7 @@ def test_bytes_of_columns_of_files_that_cannot_be_read_are_not_told(store):
 
 
 def test_bytes_are_added_up_until_they_are_enough(store, monkeypatch):
-    monkeypatch.setattr(reader, "AT_ONCE", 2)
+    monkeypatch.setattr(parquet, "AT_ONCE", 2)
     data = builders.parquet(NARROW)
     files = [(f"t/{n}.parquet", len(data)) for n in range(6)]
     for key, _ in files[:4]:
@@ -125,7 +133,7 @@ def test_schemas_have_one_number_each():
 
 
 def test_numbers_stay_when_their_beginnings_are_forgotten(monkeypatch):
-    monkeypatch.setattr(reader, "MAX_PREFIXES", 2)
+    monkeypatch.setattr(parquet, "MAX_PREFIXES", 2)
     known = FooterCache()
     footers = [footer(pa.table({f"x{n}": [n]})) for n in range(5)]
     numbers = [known.recognise(f) for f in footers]
@@ -149,7 +157,7 @@ def test_facts_go_with_their_table():
 
 
 def test_all_is_forgotten_rather_than_too_much_kept(monkeypatch):
-    monkeypatch.setattr(reader, "MAX_FILES", 3)
+    monkeypatch.setattr(parquet, "MAX_FILES", 3)
     known, tables = FooterCache(), [Table(), Table()]
     for table in tables:
         facts = known.facts(table)

@@ -200,7 +200,7 @@ def test_options_of_a_store_are_for_nothing_outside_of_it(monkeypatch):
 
 
 def test_the_hints_name_the_types_that_there_are():
-    from kartosql.sources.registry import SOURCES
+    from kartosql.sources import SOURCES
     from kartosql.sql.attach_parse import FORM, TYPES
 
     assert tuple(SOURCES) == TYPES

@@ -18,7 +18,7 @@ from odf_folder import Dataset
 
 import kartosql
 from kartosql.errors import KartosqlError
-from kartosql.formats.folder.parquet import ParquetSchemas
+from kartosql.formats.folder import ParquetSchemas
 from kartosql.store import Store
 from kartosql.store.listing import list_files
 

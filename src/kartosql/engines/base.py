@@ -1,15 +1,18 @@
-"""What every engine does with one statement, and says of files that it cannot read."""
+"""What every engine does with one statement, and what engines share: errors about files, and the query over a scan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.plan.bind import BoundQuery
-from kartosql.plan.scan import Scan
+from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
+from kartosql.tables.table import Changelog, FileTable, Part, Table
 
 
 class RunStats(Protocol):
@@ -65,3 +68,205 @@ def schema_mismatch(message: str) -> FormatError:
     """Return the error about a data file whose columns are not those of its table."""
     hint = "The file was written with another schema; kartothek would refuse it too."
     return FormatError(message, code="schema-mismatch", hint=hint)
+
+
+SEED = "p0"
+Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the name of the column that it becomes
+# Columns that tell where a row stands, and what a record does.
+FILE, ROW = "__kartosql_file", "__kartosql_row"
+OFFSET, OP = "__kartosql_offset", "__kartosql_op"
+_RANK = "__kartosql_rank"
+_Type = TypeVar("_Type")  # what files tell of the type of a column
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """What is asked of the rows of files: columns, by their names in the table, with the names that they get.
+
+    ``types`` are the engine's of columns for which the table has none, ``codes`` are numbers of files that become
+    columns. With ``ordered`` the columns FILE and ROW tell where a row stands.
+    """
+
+    names: Mapping[str, str]
+    types: Mapping[str, Any] = field(default_factory=dict)
+    codes: Codes = field(default_factory=dict)
+    ordered: bool = False
+
+
+class RelationBuilder(ABC, Generic[_Type]):
+    """Writes the query over exactly the files of a scan, in the SQL of an engine, which a subclass knows."""
+
+    @abstractmethod
+    def quoted(self, name: str) -> str:
+        """Return a name as an identifier."""
+
+    @abstractmethod
+    def null(self, type_: pa.DataType) -> str:
+        """Return NULL as a value of a type."""
+
+    @abstractmethod
+    def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, _Type]:
+        """Return the types that files give to columns; those that hold only NULL are left out."""
+
+    @abstractmethod
+    def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterable[str]:
+        """Return queries that together give the rows of files."""
+
+    @abstractmethod
+    def raised(self, message: str, value: str) -> str:
+        """Return an integer that fails when it is computed, with a message and a value behind it."""
+
+    @abstractmethod
+    def repeated(self, query: str, shown: Sequence[str]) -> str:
+        """Return the query for the columns ``shown`` of another one, each row as often as OP of it says."""
+
+    def as_key(self, name: str, type_: pa.DataType) -> str:
+        """Return a quoted column as what tells rows apart, whatever values are equal to the user."""
+        return name
+
+    def as_group(self, name: str, type_: pa.DataType) -> str:
+        """Return a quoted column as what rows are counted by, whatever values are equal to the user."""
+        return name
+
+    # -- one occurrence --------------------------------------------------------------------------
+
+    def empty(self, source: Table, columns: Sequence[str]) -> str:
+        """Return a query for some columns of a table without a row."""
+        items = [f"{self.null(source.columns[c])} AS {self.quoted(source.exposed.get(c, c))}" for c in columns]
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} WHERE false"
+
+    def over_files(self, scan: OccurrenceScan, columns: Sequence[str], refused: Mapping[str, str]) -> str:
+        """Return the query for some columns over the files of a scan; of those refused it has the expressions given."""
+        source, seed, quoted = scan.occurrence.source, scan.parts[0], self.quoted
+        shown = {c: source.exposed.get(c, c) for c in source.columns}
+        wanted = [c for c in columns if c not in refused]
+        typed: dict[tuple[str, str], _Type] = {}
+        of_seed, joins = _joins_of(scan)
+        names = {seed.part.name: SEED, **{join.scan.part.name: join.alias for join in joins}}
+        body = f"({self._part(seed, wanted, shown, typed, of_seed)}) {SEED}"
+        for join in joins:
+            keys = [(quoted(shown[c]), source.columns[c]) for c in join.columns]
+            on = [f"{SEED}.{name} = {self.as_key(f'{join.alias}.{name}', type_)}" for name, type_ in keys]
+            on += [f"{SEED}.{quoted(name)} = {join.alias}.{quoted(name)}" for name in join.codes]
+            query = self._part(join.scan, wanted, shown, typed, join.codes)
+            keyword = "INNER JOIN" if join.scan.join == "inner" else "LEFT JOIN"
+            body += f" {keyword} ({query}) {join.alias} ON {' AND '.join(on)}"
+        items = []
+        for column in columns:
+            owner, type_ = names.get(source.owner[column]), source.columns[column]
+            is_read = owner is not None and (not pa.types.is_null(type_) or (source.owner[column], column) in typed)
+            value = f"{owner}.{quoted(shown[column])}" if is_read else self.null(type_)
+            items.append(f"{refused.get(column, value)} AS {quoted(shown[column])}")
+        # A table always has some column, even where count(*) is all that is asked.
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {body}"
+
+    def _part(
+        self,
+        scan: PartScan,
+        wanted: Sequence[str],
+        shown: Mapping[str, str],
+        typed: dict[tuple[str, str], _Type],
+        codes: Codes,
+    ) -> str:
+        """Return the query over the files of one dataset, overlays resolved.
+
+        Types that only the files give are added to ``typed``.
+        """
+        part, table = scan.part, scan.part.table
+        if isinstance(part.rows, Changelog):
+            return self._state(scan, part.rows, wanted, shown)
+        own = set(part.columns) & set(wanted) | set(part.join_key)
+        # The schema file has no type for columns that were all NULL when it was written, but files may have one.
+        untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
+        types = self.types_in_files(table, scan.files, untyped) if untyped else {}
+        typed |= {(part.name, c): type_ for c, type_ in types.items()}
+        names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
+        plain = [f for f in scan.files if f not in scan.overlaid]
+        overlaid = [f for f in scan.files if f in scan.overlaid]
+        queries = [*self.rows(table, plain, RowRequest(names, types, codes))] if plain else []
+        if overlaid:
+            cell = [self.as_key(self.quoted(shown[c]), table.types[c]) for c in part.join_key]
+            inner = " UNION ALL ".join(self.rows(table, overlaid, RowRequest(names, types, codes, ordered=True)))
+            queries.append(self._last(inner, [*names.values(), *codes], cell, f"{FILE} DESC, {ROW} DESC"))
+        return " UNION ALL ".join(queries)
+
+    def _last(self, query: str, shown: Iterable[str], key: Sequence[str], order: str, condition: str = "true") -> str:
+        """Return the query for the first row, by an order, of those of another one that share a key."""
+        outer = ", ".join(map(self.quoted, shown)) or "NULL AS nothing"
+        return (
+            f"SELECT {outer} FROM (SELECT *, row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {order}) "
+            f"AS {_RANK} FROM ({query})) WHERE {_RANK} = 1 AND {condition}"
+        )
+
+    def _state(self, scan: PartScan, log: Changelog, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
+        """Return the query over the rows that hold after all records of some files."""
+        table, quoted = scan.part.table, self.quoted
+        columns = [c for c in table.schema.names if c in set(log.compared) & set(wanted)]
+        needed = {*columns, *(log.key or log.compared)}
+        names = {c: shown.get(c, c) for c in table.schema.names if c in needed} | {log.offset: OFFSET, log.op: OP}
+        records = " UNION ALL ".join(self.rows(table, scan.files, RowRequest(names)))
+        # What a record adds to the number of rows like it; without a value, as in files that are older than the
+        # column, one.
+        count = (
+            f"CASE WHEN coalesce({OP}, 0) IN (0, 3) THEN 1 WHEN {OP} IN (1, 2) THEN -1 "
+            f"ELSE {self.raised('A record has the operation ', OP)} END"
+        )
+        if log.key:
+            key = [self.as_key(quoted(names[c]), table.types[c]) for c in log.key]
+            return self._last(records, [names[c] for c in columns], key, f"{OFFSET} DESC", f"{count} > 0")
+        groups = [self.as_group(quoted(names[c]), table.types[c]) for c in log.compared]
+        own = {c: quoted(names[c]) for c in columns}
+        given = [name if name in groups else f"any_value({name}) AS {name}" for name in own.values()]
+        listed = ", ".join([*given, f"sum({count}) AS {OP}"])
+        sums = f"SELECT {listed} FROM ({records}) GROUP BY {', '.join(groups)}"
+        return self.repeated(sums, list(own.values()))
+
+
+@dataclass(frozen=True)
+class _Join:
+    """How the rows of a dataset come to those of the seed: ``columns`` are equal, and those that ``codes`` become."""
+
+    scan: PartScan
+    alias: str
+    columns: tuple[str, ...]
+    codes: Codes
+
+
+def _joins_of(scan: OccurrenceScan) -> tuple[Codes, list[_Join]]:
+    """Return the codes of the seed's files and the joins of the other datasets; those without files have none."""
+    of_seed: dict[str, Sequence[int]] = {}
+    found = []
+    for number, other in enumerate(scan.parts[1:], 1):
+        if not other.files:
+            continue
+        name = f"__kartosql_{other.part.name}"
+        coded, mine, theirs = _shared_partitions(scan.parts[0].part, other.part)
+        if coded:
+            of_seed[name] = mine
+        columns = tuple(c for c in other.part.join_key if c not in coded)
+        found.append(_Join(other, f"p{number}", columns, {name: theirs} if coded else {}))
+    return of_seed, found
+
+
+def _shared_partitions(seed: Part, part: Part) -> tuple[frozenset[str], Sequence[int], Sequence[int]]:
+    """Return partition columns that two datasets join on, and numbers for files of both: equal where the values are.
+
+    There are no columns where that saves nothing.
+    """
+    mine, theirs = seed.table.partitions, part.table.partitions
+    keys = [
+        (at, theirs.keys.index(key))
+        for at, key in enumerate(mine.keys)
+        if key in part.join_key and key in theirs.keys and mine.types[at].equals(theirs.types[theirs.keys.index(key)])
+    ]
+    types = [mine.types[at] for at, _ in keys]
+    if not keys or any(pa.types.is_floating(t) for t in types) or (len(keys) == 1 and pa.types.is_integer(types[0])):
+        return frozenset(), (), ()
+    numbers: dict[object, int] = {}
+    of_seed = [numbers.setdefault(v, len(numbers)) for v in mine.comparables([at for at, _ in keys])]
+    of_part = [numbers.setdefault(v, len(numbers)) for v in theirs.comparables([at for _, at in keys])]
+    return (
+        frozenset(mine.keys[at] for at, _ in keys),
+        [of_seed[folder] for folder in mine.part_of_file],
+        [of_part[folder] for folder in theirs.part_of_file],
+    )

@@ -23,7 +23,8 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     Timestamps are given as integers in the unit of the type.
     """
     t = pa.types
-    if _has_nulls(values):
+    has_nulls = not isinstance(values, range) and None in values
+    if has_nulls:
         return _with_nulls(values, type_)
     if t.is_string(type_):
         joined = "".join(values)
@@ -32,11 +33,11 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return texts([v.encode("utf-8") for v in values], type_)
     if t.is_binary(type_):
         return texts(values, type_)
-    for test, code in _CODES:
-        if test(type_):
-            if t.is_date32(type_):
-                values = [v.toordinal() - _EPOCH for v in values]
-            return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(code, values).tobytes())])
+    code = "q" if t.is_timestamp(type_) else _CODES.get(type_)
+    if code is not None:
+        if t.is_date32(type_):
+            values = [v.toordinal() - _EPOCH for v in values]
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(code, values).tobytes())])
     if t.is_boolean(type_):
         bits = int("".join("1" if v else "0" for v in reversed(values)) or "0", 2)
         return pa.Array.from_buffers(
@@ -45,10 +46,6 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if t.is_decimal128(type_) and all(v.as_tuple().exponent >= -type_.scale for v in values):
         return _decimals(values, type_)
     return pa.array(values, type_)
-
-
-def _has_nulls(values: Sequence[Any]) -> bool:
-    return not isinstance(values, range) and None in values
 
 
 def _with_nulls(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -85,7 +82,7 @@ def _decimals(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 def decimal_of(unscaled: int, scale: int) -> Decimal:
     """Return ``unscaled`` / 10 ** ``scale`` exactly; Decimal's own arithmetic rounds to the digits of its context."""
-    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+    return Decimal(f"{unscaled}E{-scale}")
 
 
 def constant(value: Any, type_: pa.DataType) -> pa.Scalar:
@@ -93,15 +90,9 @@ def constant(value: Any, type_: pa.DataType) -> pa.Scalar:
     return array_of([value], type_)[0]
 
 
-_CODES = (
-    (pa.types.is_int8, "b"),
-    (pa.types.is_uint8, "B"),
-    (pa.types.is_int16, "h"),
-    (pa.types.is_int32, "i"),
-    (pa.types.is_int64, "q"),
-    (pa.types.is_uint64, "Q"),
-    (pa.types.is_float32, "f"),
-    (pa.types.is_float64, "d"),
-    (pa.types.is_date32, "i"),
-    (pa.types.is_timestamp, "q"),
-)
+# Of Python's array module.
+_CODES = {
+    **dict(zip((pa.int8(), pa.int16(), pa.int32(), pa.int64()), "bhiq", strict=True)),
+    **dict(zip((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), "BHIQ", strict=True)),
+    **dict(zip((pa.float32(), pa.float64(), pa.date32()), "fdi", strict=True)),
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -37,6 +38,19 @@ def numbered(folders: Sequence[str]) -> tuple[list[str], Sequence[int]]:
     return different, tuple([numbers[folder] for folder in folders])
 
 
+def _once(compute: Callable[[Any, Sequence[int]], _T]) -> Callable[[Any, Sequence[int]], _T]:
+    """Keep what is computed of some keys."""
+
+    @wraps(compute)
+    def kept(self: PartitionTable, keys: Sequence[int]) -> _T:
+        key = (compute, tuple(keys))
+        if key not in self._derived:
+            self._derived[key] = compute(self, key[1])
+        return self._derived[key]  # type: ignore[no-any-return]
+
+    return kept
+
+
 @dataclass(frozen=True, eq=False)
 class PartitionTable:
     """The partition values of the files of one table.
@@ -53,7 +67,7 @@ class PartitionTable:
     columns: tuple[Sequence[Any], ...]
     count: int
     part_of_file: Sequence[int]
-    _derived: dict[tuple[str, tuple[int, ...]], Any] = field(default_factory=dict, init=False, repr=False)
+    _derived: dict[tuple[Any, tuple[int, ...]], Any] = field(default_factory=dict, init=False, repr=False)
 
     @memoized
     def tuples(self) -> tuple[tuple[Any, ...], ...]:
@@ -65,10 +79,6 @@ class PartitionTable:
         """One row per folder, one column per partition key."""
         arrays = [array_of(column, type_) for column, type_ in zip(self.columns, self.types, strict=True)]
         return pa.table(arrays, schema=pa.schema(list(zip(self.keys, self.types, strict=True))))
-
-    def to_arrow(self) -> pa.Table:
-        """Return ``arrow``."""
-        return self.arrow
 
     @memoized
     def _files_by_part(self) -> list[list[int]]:
@@ -90,36 +100,22 @@ class PartitionTable:
 
     # -- comparing ----------------------------------------------------------------------------
 
-    def comparables(self, keys: Sequence[int]) -> Sequence[tuple[Any, ...]]:
-        """Return each folder's values of some keys, by position, so that Python's equality is that of the engine."""
-        return self._once("comparables", keys, self._comparables)
-
     def comparable(self, file: int, keys: Sequence[int]) -> tuple[Any, ...]:
         """Return the entry of ``comparables`` for a file."""
         return self.comparables(keys)[self.part_of_file[file]]
 
-    def codes(self, keys: Sequence[int]) -> Sequence[int]:
-        """Return one number per file, the same for files with the same ``comparable`` values of some keys."""
-        return self._once("codes", keys, self._codes)
-
-    def groups(self, keys: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return the files that share their ``comparable`` values of some keys with others; each group ascends."""
-        return self._once("groups", keys, self._groups)
-
-    def _once(self, what: str, keys: Sequence[int], compute: Callable[[tuple[int, ...]], _T]) -> _T:
-        key = (what, tuple(keys))
-        if key not in self._derived:
-            self._derived[key] = compute(key[1])
-        return self._derived[key]  # type: ignore[no-any-return]
-
-    def _comparables(self, keys: tuple[int, ...]) -> Sequence[tuple[Any, ...]]:
+    @_once
+    def comparables(self, keys: Sequence[int]) -> Sequence[tuple[Any, ...]]:
+        """Return each folder's values of some keys, by position, so that Python's equality is that of the engine."""
         return list(zip(*map(self._column, keys), strict=True)) if keys else [()] * self.count
 
     def _column(self, key: int) -> Sequence[Any]:
         column = self.columns[key]
         return ["nan" if v != v else v for v in column] if pa.types.is_floating(self.types[key]) else column
 
-    def _codes(self, keys: tuple[int, ...]) -> Sequence[int]:
+    @_once
+    def codes(self, keys: Sequence[int]) -> Sequence[int]:
+        """Return one number per file, the same for files with the same ``comparable`` values of some keys."""
         values = self._column(keys[0]) if len(keys) == 1 else self.comparables(keys)
         if len(set(values)) == self.count:
             return self.part_of_file
@@ -127,7 +123,9 @@ class PartitionTable:
         by_part = [numbers.setdefault(value, len(numbers)) for value in values]
         return [by_part[part] for part in self.part_of_file]
 
-    def _groups(self, keys: tuple[int, ...]) -> Sequence[Sequence[int]]:
+    @_once
+    def groups(self, keys: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the files that share their ``comparable`` values of some keys with others; each group ascends."""
         codes = self.codes(keys)
         if isinstance(codes, range):
             return ()

@@ -32,9 +32,7 @@ def plain(type_: pa.DataType) -> pa.DataType:
         return pa.struct([pa.field(f.name, plain(f.type)) for f in type_])
     if t.is_map(type_):
         return pa.map_(plain(type_.key_type), plain(type_.item_type))
-    if t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_):
-        return pa.list_(pa.field("item", plain(type_.value_type)))
-    if t.is_fixed_size_list(type_):
+    if t.is_nested(type_) and hasattr(type_, "value_type"):  # lists of all layouts
         return pa.list_(pa.field("item", plain(type_.value_type)))
     return type_
 
@@ -62,14 +60,13 @@ def widened(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
         # Keys of another type might meet; entries keep theirs.
         item = widened(left.item_type, right.item_type) if left.key_type.equals(right.key_type) else None
         return None if item is None else pa.map_(left.key_type, item)
-    if t.is_timestamp(left) and t.is_timestamp(right):
-        if (left.tz is None) != (right.tz is None):
-            return None
+    if (t.is_timestamp(left) and t.is_timestamp(right)) or (t.is_time(left) and t.is_time(right)):
         unit = max(left.unit, right.unit, key=_UNITS.index)
-        return pa.timestamp(unit, left.tz if left.tz == right.tz else "UTC")
-    if t.is_time(left) and t.is_time(right):
-        unit = max(left.unit, right.unit, key=_UNITS.index)
-        return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        if t.is_time(left):
+            return pa.time32(unit) if unit in ("s", "ms") else pa.time64(unit)
+        if (left.tz is None) == (right.tz is None):
+            return pa.timestamp(unit, left.tz if left.tz == right.tz else "UTC")
+        return None
     return _numbers(left, right)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kartosql.engines.duckdb.bounds import Bounded, bounded
+from kartosql.engines.duckdb.evaluator import Bounded, bounded
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
@@ -25,7 +25,7 @@ from kartosql.formats.xskipper.segment import BLOOM, MINMAX, VALUE_LIST, Index
 from kartosql.indexes.skipping import column_types, in_metadata_terms
 from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample
 from kartosql.memo import memoized
-from kartosql.parquet.metadata import column_bytes, extremes, group_bytes, may_hold_null
+from kartosql.parquet import column_bytes, extremes, group_bytes, may_hold_null
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
 from kartosql.predicate.tree import Comparison, Condition, In, Leaf, Opaque, Prefix, is_evaluable
 from kartosql.query import SelectQuery

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.errors import SqlError, shorten
-from kartosql.parquet.metadata import column_bytes, file_metadata
+from kartosql.parquet import column_bytes, file_metadata
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
 from kartosql.store import Files
 from kartosql.tables.table import Part

@@ -136,7 +136,7 @@ class Evaluator(IndexEvaluator, Protocol):
     def type_of(self, expression: str) -> str | None:
         """Return the type of an expression without columns, None if it has none."""
 
-    def freeze(self, function: str) -> str | None:
+    def clock(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for in this statement, None if it is not known."""
 
     def values(

@@ -95,7 +95,7 @@ class ConditionReader:
         self._places = query.parameter_places
         self._parameters = query.parameters
         self._evaluator = evaluator
-        self._freeze = freeze or evaluator.freeze
+        self._freeze = freeze or evaluator.clock
         self._parsed: dict[int, ParsedAtom] = {}  # by id of the node
         self._nodes = Meaning(self._path, self._value, self._literal, self._behind, self._sql)
 

@@ -14,12 +14,11 @@ import pyarrow as pa
 from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
 from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
 from kartosql.errors import FormatError, KartosqlError
+from kartosql.formats.partition_table import Variant
 from kartosql.formats.xskipper.naming import spelled
-from kartosql.sources.folder import Folder, open_folder
-from kartosql.sources.folder_table import FileColumns, FolderTable
-from kartosql.sources.source import AttachLocation, AttachOptions
-from kartosql.store import Mounts, Store
-from kartosql.store.listing import ListedFile, times_of
+from kartosql.sources.attachments import AttachOptions
+from kartosql.sources.folder import Folder, FolderTable
+from kartosql.store.listing import ListedFile
 
 if TYPE_CHECKING:
     from kartosql.formats.xskipper.refreshing import Sources
@@ -57,74 +56,66 @@ class _Sniffed:
     empty: frozenset[str] | None = None
 
 
-def csv_folder(location: AttachLocation, options: AttachOptions) -> Folder:
-    """Return a folder of CSV files."""
-    store, only = open_folder(location)
-    return Folder(location, store, only, CsvReader(location.mounts, store, options), options)
-
-
-class CsvReader:
-    """Sniffs each file once; files that are written alike are read together."""
+class CsvFolder(Folder):
+    """A folder of CSV files: each is sniffed once, and those that are written alike are read together."""
 
     kind = "csv"
 
-    def __init__(self, mounts: Mounts, store: Store, options: AttachOptions) -> None:
-        self._store = store
+    def _begin(self, options: AttachOptions) -> None:
         self._options: dict[str, Any] = {}
         for name in sorted(OPTIONS | set(_ALIASES)):
             value = options.take(name)
             if value is not None:
                 self._options[_ALIASES.get(name, name)] = value
         self._types = _given_types(options)
-        self.reading: str | None = json.dumps([VERSION, self._options, self._types], sort_keys=True, default=str)
+        self.reading = json.dumps([VERSION, self._options, self._types], sort_keys=True, default=str)
         self._known: dict[tuple[str, object], _Sniffed] = {}
         self._sniffer: Sniffer | None = None
-        self._filesystem = StoreFiles(mounts)
+        self._filesystem = StoreFiles(self._location.mounts)
 
     def close(self) -> None:
-        """Free the sniffer."""
+        """Free the sniffer; statements that were made may still read the files."""
         if self._sniffer is not None:
             self._sniffer.close()
 
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileColumns]]:
-        """Return the columns of all files together, and how each file is written."""
+    def _columns(self, files: Sequence[ListedFile]) -> tuple[dict[str, pa.DataType], list[Variant]]:
         for file in files:
             if (file.name, file.state) not in self._known:
-                reading, own = self._ask(file, prefix, lambda path: self._asking.sniff(path, self._options))
+                reading, own = self._ask(file, lambda path: self._asking.sniff(path, self._options))
                 self._known[file.name, file.state] = _Sniffed(reading, own)
         self._known = {(f.name, f.state): self._known[f.name, f.state] for f in files}
         found = list(self._known.values())
-        self._forget_empty(files, prefix)
+        self._forget_empty(files)
         types = self._common(found, [f.name for f in files])
         arrow = {name: _ARROW.get(type_) or _decimal(type_) for name, type_ in types.items()}
-        shapes: dict[str, FileColumns] = {}
+        shapes: dict[str, Variant] = {}
         each = []
         for sniffed in found:
             written = {**sniffed.reading, "columns": {name: types[name] for name in sniffed.types}}
             shape = shapes.setdefault(
-                repr(written), FileColumns({name: arrow[name] for name in sniffed.types}, written)
+                repr(written), Variant((), {name: arrow[name] for name in sniffed.types}, written)
             )
             each.append(shape)
         return arrow, each
 
-    def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
-        """Return how the rows of files are read for indexes: as queries read them."""
+    def _sources(self, files: Sequence[ListedFile], table: FolderTable) -> Sources:
+        # As queries read them.
         from kartosql.formats.xskipper.refreshing import Sources
 
         at = {f.name: i for i, f in enumerate(files)}
 
         def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
             for number, key in enumerate(keys):
-                shape = table.shapes[table.shape_of[at[key]]]
-                exact = {spelled([c]).lower(): c for c in shape.types}
+                shape = table.shapes[at[key]]
+                exact = {spelled([c]).lower(): c for c in shape.types or ()}
                 if shape.reading is None or not all(c.lower() in exact for c in columns):
                     continue
                 names = [exact[c.lower()] for c in columns]
                 ask = partial(self._asking.rows, reading=shape.reading, columns=names)
                 try:
-                    rows = self._ask(files[at[key]], prefix, ask)
+                    rows = self._ask(files[at[key]], ask)
                     if MOMENT in rows.schema.types:
-                        elsewhere = self._ask(files[at[key]], prefix, partial(ask, time_zone="Asia/Kathmandu"))
+                        elsewhere = self._ask(files[at[key]], partial(ask, time_zone="Asia/Kathmandu"))
                         if elsewhere != rows:
                             continue  # the session's time zone decides what some of them mean
                 except (KartosqlError, KeyError):
@@ -132,7 +123,7 @@ class CsvReader:
                 for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
                     yield number, batch.rename_columns(list(columns))
 
-        return Sources(scan, None, lambda files: times_of(self._store, [f.key for f in files]))
+        return Sources(scan, None, self._times)
 
     @property
     def _asking(self) -> Sniffer:
@@ -140,19 +131,18 @@ class CsvReader:
             self._sniffer = Sniffer(self._filesystem)
         return self._sniffer
 
-    def _ask(self, file: ListedFile, prefix: str, ask: Callable[[str], _T]) -> _T:
-        """Return what the sniffer answers about a file."""
+    def _ask(self, file: ListedFile, ask: Callable[[str], _T]) -> _T:
         path = self._store.local_path(file.name) if self._store.is_local else None
         if path is not None and not _PATTERN.intersection(path):
             return ask(path)
-        key = prefix + file.name
+        key = self._prefix + file.name
         self._filesystem.fetch({key: file.size})
         try:
             return ask(f"{PROTOCOL}://{key}")
         finally:
             self._filesystem.forget()
 
-    def _forget_empty(self, files: Sequence[ListedFile], prefix: str) -> None:
+    def _forget_empty(self, files: Sequence[ListedFile]) -> None:
         """Find the columns that are text in some files only because they hold nothing there."""
         kinds: dict[str, set[str]] = {}
         for sniffed in self._known.values():
@@ -163,7 +153,7 @@ class CsvReader:
             sniffed = self._known[file.name, file.state]
             if sniffed.empty is None and any(sniffed.types.get(name) == "VARCHAR" for name in doubtful):
                 ask = partial(self._asking.empty_columns, reading=sniffed.reading, columns=list(sniffed.types))
-                sniffed.empty = self._ask(file, prefix, ask)
+                sniffed.empty = self._ask(file, ask)
 
     def _common(self, found: Sequence[_Sniffed], names: Sequence[str]) -> dict[str, str]:
         """Return the type of each column; a type that Arrow has no match for is text."""

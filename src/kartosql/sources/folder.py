@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, UsageError
-from kartosql.formats.folder.hive import partitions_of
-from kartosql.formats.folder.parquet import ParquetSchemas
-from kartosql.formats.partition_table import PartitionTable
+from kartosql.formats.folder import ParquetSchemas, partitions_of
+from kartosql.formats.kartothek.dataset import InvertedIndex
+from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
+from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet.reader import open_footer
-from kartosql.sources.folder_table import FileColumns, FolderTable
-from kartosql.sources.owners import owner_above, owner_within
+from kartosql.memo import memoized
+from kartosql.parquet import open_footer
+from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.sources.skipping import FolderSkipping, metadata_of
-from kartosql.sources.source import AttachLocation, AttachOptions
+from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of
 from kartosql.tables.names import Attached, Name, no_versions
@@ -33,100 +36,124 @@ if TYPE_CHECKING:
     from kartosql.sources.indexing import FolderIndexes
 
 
-class FolderReader(Protocol):
-    """Tells the columns of files. ``reading`` tells how their texts are read, None where there is but one way."""
+@dataclass(frozen=True, eq=False)
+class FolderTable:
+    """Files without metadata of their own, typed by themselves; ``labels`` are their paths in the folder."""
+
+    uuid: str
+    schema: pa.Schema
+    labels: tuple[str, ...]
+    files: tuple[str, ...]
+    partitions: PartitionTable
+    shapes: tuple[Variant, ...]  # how each file is read, without files; one object for those that are alike
+    has_footers: bool
+    keeper: Any  # what the files are reached by, as long as a statement may read them
+    skipping: Any = None
+    indices: Mapping[str, InvertedIndex] = field(default_factory=dict)  # none, and nothing is noted about the table
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        """The name of the table."""
+        return self.uuid
+
+    @property
+    def partition_keys(self) -> tuple[str, ...]:
+        """The columns that folders name."""
+        return self.partitions.keys
+
+    @property
+    def writes(self) -> Sequence[int]:
+        """A number for each file, as nothing tells which came with which write."""
+        return range(len(self.files))
+
+    @memoized
+    def types(self) -> dict[str, pa.DataType]:
+        """Arrow type of every column, partition keys included."""
+        return {f.name: f.type for f in self.schema}
+
+    @memoized
+    def all_files(self) -> frozenset[int]:
+        """The positions of all files."""
+        return frozenset(range(len(self.files)))
+
+    def only(self, file: int) -> FolderTable:
+        """Return the table of one of the files."""
+        values = self.partitions
+        part = values.part_of_file[file]
+        return replace(
+            self,
+            labels=(self.labels[file],),
+            files=(self.files[file],),
+            partitions=PartitionTable(values.keys, values.types, tuple((c[part],) for c in values.columns), 1, (0,)),
+            shapes=(self.shapes[file],),
+            skipping=None,
+        )
+
+    def display_name(self, file: int) -> str:
+        """Return the path of a file in the folder."""
+        return self.labels[file]
+
+    def variants(self, files: Sequence[int]) -> Iterator[Variant]:
+        """Yield files that are read alike."""
+        groups: dict[int, list[int]] = {}
+        for file in files:
+            groups.setdefault(id(self.shapes[file]), []).append(file)
+        for group in groups.values():
+            yield replace(self.shapes[group[0]], files=group)
+
+
+def shapes_of(schemas: Sequence[pa.Schema]) -> list[Variant]:
+    """Return how Parquet files with some schemas are read, the same object for the same schema."""
+    shapes = {id(s): Variant((), {f.name: f.type for f in s}) for s in schemas}
+    return [shapes[id(s)] for s in schemas]
+
+
+class Folder(Attachment):
+    """A folder that each statement lists anew; what did not change is the same table as before.
+
+    ``reading`` tells how the texts of files are read, None where there is but one way.
+    """
 
     kind: str
-    reading: str | None
-
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileColumns]]:
-        """Return the columns of all files together, and what each file is like."""
-
-    def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
-        """Return how the rows of files are read for indexes."""
-
-    def close(self) -> None:
-        """Free what it holds."""
-
-
-def parquet_folder(location: AttachLocation, options: AttachOptions) -> Folder:
-    """Return a folder of Parquet files."""
-    store, only = open_folder(location)
-    return Folder(location, store, only, ParquetReader(store), options)
-
-
-def open_folder(location: AttachLocation) -> tuple[Store, str | None]:
-    """Return the store of a folder; for the URL of a file that of its folder, and its name."""
-    url = location.url
-    path = url.removeprefix("file://")
-    if "://" not in path and os.path.isfile(os.path.expanduser(path)):
-        folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
-        return Store(folder), name
-    store = Store(url, location.storage_options)
-    if not store.is_local and store.is_file():
-        folder, _, name = url.rstrip("/").rpartition("/")
-        return Store(folder, location.storage_options), name
-    return store, None
-
-
-class ParquetReader:
-    """Columns of Parquet files, from their footers."""
-
-    kind = "parquet"
     reading: str | None = None
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._url = store.url
-        self._schemas = ParquetSchemas(store)
-
-    def columns(self, files: Sequence[ListedFile], prefix: str) -> tuple[dict[str, pa.DataType], list[FileColumns]]:
-        """Return the columns of all files together, and those of each."""
-        schemas = self._schemas.read(files)
-        shapes = {id(s): FileColumns({f.name: f.type for f in s}) for s in schemas}
-        return united(schemas, [f.name for f in files], self._url), [shapes[id(s)] for s in schemas]
-
-    def sources(self, files: Sequence[ListedFile], table: FolderTable, prefix: str) -> Sources:
-        """Return how the rows of files are read for indexes: by Arrow, from footers where these tell enough."""
-        from kartosql.formats.xskipper.refreshing import Sources
-        from kartosql.formats.xskipper.scans import parquet_scan
-
-        def still(files: Sequence[DataFile]) -> list[int | None]:
-            return times_of(self._store, [f.key for f in files])
-
-        return Sources(parquet_scan(self._store), partial(open_footer, self._store), still)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to free."""
-
-
-class Folder:
-    """A folder that each statement lists anew; what did not change is the same table as before."""
-
-    def __init__(
-        self, location: AttachLocation, store: Store, only: str | None, reader: FolderReader, options: AttachOptions
-    ) -> None:
+    def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
-        self._store = store
-        self._only = only
-        self._reader = reader
+        self._store, self._only = _open_folder(location)
+        self._begin(options)
         self._hive = options.truth("hive_partitioning", True)
         self._typed = options.truth("hive_types_autocast", True)
         self._metadata = metadata_of(location, options)
         if self._metadata is not None:
-            self._metadata.is_file, self._metadata.reading = only is not None, reader.reading
+            self._metadata.is_file, self._metadata.reading = self._only is not None, self.reading
         self._skipping: MetadataStore | None = None
         self._lock = threading.Lock()
         self._listed: list[ListedFile] = []
         self._source: Table | None = None
-        self._prefix = location.mounts.mount(store)
+        self._prefix = location.mounts.mount(self._store)
         try:
-            if only is None and (owner := owner_above(store)) is not None:
-                raise owner.error(store.url)
+            if self._only is None and (error := _foreign_above(self._store)) is not None:
+                raise error
             self.find(())
         except BaseException:
             self.close()
             raise
+
+    @abstractmethod
+    def _begin(self, options: AttachOptions) -> None:
+        """Take the options of the kind of files."""
+
+    @abstractmethod
+    def _columns(self, files: Sequence[ListedFile]) -> tuple[dict[str, pa.DataType], list[Variant]]:
+        """Return the columns of all files together, and how each file is read, without files."""
+
+    @abstractmethod
+    def _sources(self, files: Sequence[ListedFile], table: FolderTable) -> Sources:
+        """Return how the rows of files are read for indexes."""
+
+    def _times(self, files: Sequence[DataFile]) -> list[int | None]:
+        return times_of(self._store, [f.key for f in files])
 
     def now(self) -> Mapping[str, Attached]:
         """Return the table by its name."""
@@ -134,11 +161,7 @@ class Folder:
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return name and kind of the table."""
-        return [((self._location.name,), f"{self._reader.kind} files")]
-
-    def close(self) -> None:
-        """Forget the files; statements that were made may still read them."""
-        self._reader.close()
+        return [((self._location.name,), f"{self.kind} files")]
 
     def skipping_indexes(self) -> FolderIndexes:
         """Return the skipping indexes of the folder as it stands now; raises ``no-metadata-folder`` without one."""
@@ -153,12 +176,16 @@ class Folder:
             )
         source = self.find(())
         assert source is not None
-        table = source.parts[0].table
-        assert isinstance(table, FolderTable)
+        table = self._table(source)
         with self._lock:
             files = self._listed
-            sources = self._reader.sources(files, table, self._prefix)
+            sources = self._sources(files, table)
         return FolderIndexes(name, table, files, self._metadata, sources)
+
+    def _table(self, source: Table) -> FolderTable:
+        table = source.parts[0].table
+        assert isinstance(table, FolderTable)
+        return table
 
     def find(self, rest: Name, as_of: str | None = None) -> Table | None:
         """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
@@ -167,36 +194,22 @@ class Folder:
         if as_of is not None:
             raise no_versions(self._location.name)
         with self._lock:
-            listed = self._list()
+            hidden: set[str] = set()
+            listed = list_files(self._store, self._only, hidden)
+            self._check_free(hidden)
             if self._source is None or listed != self._listed:
                 self._source = self._made(listed)
                 self._listed, self._skipping = listed, None
             if self._metadata is not None and (found := self._metadata.now()) is not self._skipping:
-                self._source = self._with_metadata(self._source, found)
-                self._skipping = found
+                self._skipping, table = found, self._table(self._source)
+                known = found and FolderSkipping(self._metadata, found, listed, is_text=not table.has_footers)
+                self._source = _folder_table(self._source.name, replace(table, skipping=known))
             return self._source
-
-    def _with_metadata(self, source: Table, metadata: MetadataStore | None) -> Table:
-        """Return a table whose files are known to data-skipping metadata."""
-        table = source.parts[0].table
-        assert isinstance(table, FolderTable)
-        skipping = None
-        if metadata is not None and self._metadata is not None:
-            skipping = FolderSkipping(self._metadata, metadata, self._listed, is_text=not table.has_footers)
-        return _folder_table(source.name, replace(table, skipping=skipping))
-
-    def _list(self) -> list[ListedFile]:
-        """Return the files whose rows count."""
-        left_out: set[str] = set()
-        listed = list_files(self._store, self._only, left_out)
-        self._check_free(left_out)
-        return listed
 
     def _check_free(self, names: Iterable[str]) -> None:
         """Raise ``foreign-table`` if names in the folder tell that a table format decides which rows count."""
-        owner = owner_within(self._store.url.rstrip("/"), names) if self._only is None else None
-        if owner is not None:
-            raise owner.error(self._store.url)
+        if self._only is None and (error := _foreign_within(self._store.url, names)) is not None:
+            raise error
 
     def _made(self, listed: list[ListedFile]) -> Table:
         if not listed:
@@ -212,13 +225,11 @@ class Folder:
             # Whatever is remembered of the keys was about other contents.
             self._prefix = self._location.mounts.mount(self._store)
             self._location.runtime.forget()
-        columns, shapes = self._reader.columns(listed, self._prefix)
+        columns, shapes = self._columns(listed)
         none = PartitionTable((), (), (), 1, (0,) * len(names))
         values = partitions_of(names, self._store.url, typed=self._typed) if self._hive else none
         keys = {key.lower() for key in values.keys}
         types = {c: t for c, t in columns.items() if c.lower() not in keys}
-        different = list({id(s): s for s in shapes}.values())
-        position = {id(s): at for at, s in enumerate(different)}
         fields = [*types.items(), *zip(values.keys, values.types, strict=True)]
         table = FolderTable(
             uuid=self._location.name,
@@ -226,13 +237,128 @@ class Folder:
             labels=tuple(names),
             files=tuple(self._prefix + name for name in names),
             partitions=values,
-            shapes=tuple(different),
-            shape_of=tuple(position[id(s)] for s in shapes),
-            has_footers=self._reader.kind != "csv",
+            shapes=tuple(shapes),
+            has_footers=self.kind != "csv",
             keeper=self._store,
         )
         return _folder_table(self._location.name, table)
 
 
+class ParquetFolder(Folder):
+    """A folder of Parquet files, whose footers tell their columns."""
+
+    kind = "parquet"
+
+    def _begin(self, options: AttachOptions) -> None:
+        self._schemas = ParquetSchemas(self._store)
+
+    def _columns(self, files: Sequence[ListedFile]) -> tuple[dict[str, pa.DataType], list[Variant]]:
+        schemas = self._schemas.read(files)
+        return united(schemas, [f.name for f in files], self._store.url), shapes_of(schemas)
+
+    def _sources(self, files: Sequence[ListedFile], table: FolderTable) -> Sources:
+        # By Arrow, from footers where these tell enough.
+        from kartosql.formats.xskipper.refreshing import Sources
+        from kartosql.formats.xskipper.scans import parquet_scan
+
+        return Sources(parquet_scan(self._store), partial(open_footer, self._store), self._times)
+
+
+def _open_folder(location: AttachLocation) -> tuple[Store, str | None]:
+    """Return the store of a folder; for the URL of a file that of its folder, and its name."""
+    url = location.url
+    path = url.removeprefix("file://")
+    if "://" not in path and os.path.isfile(os.path.expanduser(path)):
+        folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+        return Store(folder), name
+    store = Store(url, location.storage_options)
+    if not store.is_local and store.is_file():
+        folder, _, name = url.rstrip("/").rpartition("/")
+        return Store(folder, location.storage_options), name
+    return store, None
+
+
 def _folder_table(name: str, table: FolderTable) -> Table:
     return file_table(name, table, name, is_attached=True, is_indexable=True)
+
+
+_READER = (
+    "Its files hold rows, too, that were deleted or replaced. Read it with a reader of that format, such as {reader}, "
+    "and keep the rows that count: con.create_dataset('t', rows)."
+)
+_ATTACH = "ATTACH '{root}' AS name (TYPE {type}) reads the rows that count."
+# What a folder belongs to, who reads its rows where we do not, and what lies there: at the root of the table, or below.
+_FORMATS = {
+    "delta": ("a Delta table", "deltalake"),
+    "hudi": ("a Hudi table", "hudi or Spark"),
+    "iceberg": ("an Iceberg table", "pyiceberg"),
+    "stream": ("a stream that Spark writes", "Spark"),
+    "kartothek": ("a Kartothek dataset", ""),
+    "odf": ("a dataset of Open Data Fabric", ""),
+}
+_MARKS = {"delta": "_delta_log", "hudi": ".hoodie", "stream": "_spark_metadata", "odf": "refs/head"}
+_ICEBERG = r"(?:[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text)"
+_WITHIN = re.compile(
+    r"(?:(?P<root>.*)/)?(?:(?P<delta>_delta_log)|(?P<hudi>\.hoodie[^/]*)|(?P<stream>_spark_metadata)|(?P<odf>refs/head)"
+    rf"|(?P<iceberg>metadata/{_ICEBERG})"
+    rf"|(?P<kartothek>[^/]+(?:{re.escape(METADATA_JSON)}|{re.escape(METADATA_MSGPACK)})))",
+    re.DOTALL,
+)
+_DATA = (".parquet", ".csv")
+
+
+def _foreign(url: str, kind: str, root: str, mark: str) -> FormatError:
+    """Return the error about attaching files as they lie there, given what tells that they belong to a table format."""
+    name, reader = _FORMATS[kind]
+    hint = _ATTACH if kind in TYPES else _READER
+    return FormatError(
+        f"{url}: the files belong to {name}, as {mark} tells",
+        code="foreign-table",
+        hint=hint.format(root=root, type=kind, reader=reader),
+    )
+
+
+def _foreign_within(url: str, names: Iterable[str]) -> FormatError | None:
+    """Return the error about files of a table format, if the ``names`` of a listing tell, hidden ones included."""
+    folder = url.rstrip("/")
+    for name in names:
+        if not name.endswith(_DATA) and (found := _WITHIN.fullmatch(name)):
+            assert found.lastgroup is not None
+            root = f"{folder}/{found['root']}" if found["root"] else folder
+            return _foreign(url, found.lastgroup, root, f"{folder}/{name}")
+    return None
+
+
+def _foreign_above(store: Store) -> FormatError | None:
+    """Return the error about a folder that a table beside it or above owns, as far as the store lets itself be asked.
+
+    A few questions for each folder above, all at once; nothing is listed but folders called metadata.
+    """
+    path = os.path.realpath(store.root or "/") if store.is_local else store.root
+    url = path if store.is_local else store.url.rstrip("/")
+    asked: list[tuple[str, str, str]] = []
+    while "/" in path:
+        path, _, name = path.rpartition("/")
+        if path.endswith(("/", ":")):
+            break  # what is left is the protocol
+        url = url.rpartition("/")[0]
+        asked += [(kind, url, f"{path}/{mark}") for kind, mark in _MARKS.items()]
+        asked += [("kartothek", url, f"{path}/{name}{suffix}") for suffix in (METADATA_JSON, METADATA_MSGPACK)]
+        asked.append(("iceberg", url, f"{path}/metadata"))
+    look = partial(_mark, store)
+    found = map(look, asked) if store.is_local else store.map(look, asked)
+    return next((error for error in found if error is not None), None)
+
+
+def _mark(store: Store, asked: tuple[str, str, str]) -> FormatError | None:
+    """Return the error if what would tell a table is there; what cannot be asked tells nothing."""
+    kind, root, path = asked
+    try:
+        if kind == "iceberg":
+            names = (entry["name"].rstrip("/").rpartition("/")[2] for entry in store.fs.ls(path, detail=True))
+            path = f"{path}/{next(name for name in names if re.fullmatch(_ICEBERG, name))}"
+        elif not (os.path.lexists(path) if store.is_local else store.fs.exists(path)):
+            return None
+    except Exception:  # noqa: BLE001 - folders above may not be open to whoever reads this one
+        return None
+    return _foreign(store.url, kind, root, path)

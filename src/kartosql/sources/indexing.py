@@ -11,11 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, UsageError
-from kartosql.formats.folder.hive import spark_values
+from kartosql.formats.folder import spark_values
 from kartosql.formats.xskipper.refreshing import (
     IndexSpec,
     Layout,
-    Refreshed,
     Secrets,
     Sources,
     drop,
@@ -27,7 +26,7 @@ from kartosql.formats.xskipper.refreshing import (
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.folder_table import FolderTable
+from kartosql.sources.folder import FolderTable
 from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
@@ -58,10 +57,8 @@ class FolderIndexes:
     def refresh(self) -> dict[str, Any]:
         """Bring the indexes up to date, and return what was done; see Connection.refresh_skipping_index."""
         place, existing = self._existing()
-        if existing is None:
-            raise self._not_indexed(place)
-        specs = specs_of(existing.indexes)
-        if not specs and not existing.newer and not existing.locked:
+        specs = specs_of(existing.indexes) if existing is not None else []
+        if existing is None or not (specs or existing.newer or existing.locked):
             raise self._not_indexed(place)
         return self._refresh(place, existing, specs)
 
@@ -151,7 +148,6 @@ class FolderIndexes:
 
     @property
     def _types(self) -> dict[str, pa.DataType]:
-        """The types of columns that indexes may be over: those of the files."""
         return {c: t for c, t in self.table.types.items() if c not in self.table.partitions.keys}
 
     # -- what --------------------------------------------------------------------------------
@@ -167,12 +163,9 @@ class FolderIndexes:
         self._wait()
         store, folder = self._store(place, create=True)
         done = refresh(store, folder, self._data_files(existing, columns), layout, self.sources, existing)
-        return report(self._with_unknown(done), len(specs))
-
-    def _with_unknown(self, done: Refreshed) -> Refreshed:
-        """Add the files of which no time is known; they cannot be indexed."""
-        unknown = tuple(f.name for f in self.files if f.time is None)
-        return replace(done, unindexed=(*done.unindexed, *unknown))
+        # Files of which no time is known cannot be indexed.
+        unknown = (f.name for f in self.files if f.time is None)
+        return report(replace(done, unindexed=(*done.unindexed, *unknown)), len(specs))
 
     def _layout(
         self, identifier: str, existing: MetadataStore | None, specs: Sequence[IndexSpec]
@@ -215,7 +208,6 @@ def _locked(name: str, label: str | None = None) -> UsageError:
 
 
 def _drop_parts(store: Store, folder: str, existing: MetadataStore) -> int:
-    """Remove part files and what Spark wrote beside them."""
     parts = [s.source for s in existing.segments]
     names = {part.rpartition("/")[2] for part in parts}
     beside = {f"{folder}/.{name}.crc" for name in (*names, "_SUCCESS")} | {f"{folder}/_SUCCESS"}

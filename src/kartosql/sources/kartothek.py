@@ -11,13 +11,13 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.memo import memoized
-from kartosql.sources.source import AttachLocation, AttachOptions
+from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.store import Store
 from kartosql.tables.names import Attached, Name, Tables, no_versions
 from kartosql.tables.table import Part, Table
 
 
-class AttachedStore:
+class AttachedStore(Attachment):
     """A store that statements may read as ``name.table`` and ``name.cube.dataset``."""
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
@@ -28,9 +28,8 @@ class AttachedStore:
 
     def now(self) -> Mapping[str, Attached]:
         """Return the store as one statement sees it."""
-        return {
-            self._location.name: _StoreView(self._location.name, self._prefix, Snapshot(self._store, self._metadata))
-        }
+        name = self._location.name
+        return {name: _StoreView(name, self._prefix, Snapshot(self._store, self._metadata))}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return names and kinds of the tables."""
@@ -42,9 +41,6 @@ class AttachedStore:
         members = {f"{cube}++{d}" for cube in cubes for d in snapshot.members[cube]}
         return [*found, *(((name, uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members)]
 
-    def close(self) -> None:
-        """Do nothing: statements that were made may still read the files."""
-
 
 class _StoreView:
     """An attached store in one statement."""
@@ -55,7 +51,6 @@ class _StoreView:
         self._tables = Tables(snapshot, {})
 
     def find(self, rest: Name, as_of: str | None = None) -> Table | None:
-        """Return a table of the store; raises ``unknown-table`` and what is wrong with it."""
         if as_of is not None:
             raise no_versions(".".join((self._name, *rest)))
         if not rest:

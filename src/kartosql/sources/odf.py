@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, SqlError, missing_file
-from kartosql.formats.folder.parquet import ParquetSchemas
+from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.odf.chain import (
     HEAD,
     Chain,
@@ -22,8 +24,8 @@ from kartosql.formats.odf.chain import (
     verify,
 )
 from kartosql.formats.partition_table import PartitionTable
-from kartosql.sources.folder_table import FileColumns, FolderTable
-from kartosql.sources.source import AttachLocation, AttachOptions
+from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.folder import FolderTable, shapes_of
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name
@@ -36,7 +38,7 @@ MAX_BLOCK = 64 << 20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-class OdfDataset:
+class OdfDataset(Attachment):
     """A dataset that each statement reads as of its head; blocks are read once, as they never change."""
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
@@ -53,27 +55,20 @@ class OdfDataset:
         self._slices: dict[str, Slice] = {}
         self._admitted: set[str] = set()
         self._prefix = location.mounts.mount(self.store, self._admit)
-        try:
-            chain = self.chain()
-            self.sources(chain, None)
-            if len(chain.slices) <= EAGER_FILES and sum(s.size for s in chain.slices) <= EAGER_BYTES:
-                self._admit([s.key for s in chain.slices])  # so that what is damaged is refused at once
-        except BaseException:
-            self.close()
-            raise
+        chain = self.chain()
+        self.sources(chain, None)
+        if len(chain.slices) <= EAGER_FILES and sum(s.size for s in chain.slices) <= EAGER_BYTES:
+            self._admit([s.key for s in chain.slices])  # so that what is damaged is refused at once
 
     def now(self) -> Mapping[str, Attached]:
         """Return the state and the log, as one statement sees them."""
-        seen = _Seen(self)
-        return {self._location.name: _View(seen, 0), self._location.name + LOG: _View(seen, 1)}
+        name, chain = self._location.name, cache(self.chain)
+        return {name: _View(self, chain, 0), name + LOG: _View(self, chain, 1)}
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return names and kinds of the tables."""
         name = self._location.name
         return [((name,), "ODF dataset"), ((name + LOG,), "log of an ODF dataset")]
-
-    def close(self) -> None:
-        """Do nothing: statements that were made may still read the files."""
 
     def verify(self) -> list[HashCheck]:
         """Check blocks, files and records by their hashes; raises what ``read_chain`` raises."""
@@ -151,8 +146,6 @@ class OdfDataset:
         self._slices.update((s.key, s) for s in chain.slices)
         schemas = self._schemas_of(listed)
         columns = columns_of(chain, schemas, [s.key for s in chain.slices], self.store.url)
-        different = list({id(s): s for s in schemas}.values())
-        position = {id(s): at for at, s in enumerate(different)}
         count = len(listed)
         table = FolderTable(
             uuid=self._location.name,
@@ -160,8 +153,7 @@ class OdfDataset:
             labels=tuple(f.name for f in listed),
             files=tuple(self._prefix + f.name for f in listed),
             partitions=PartitionTable((), (), (), min(1, count), (0,) * count),
-            shapes=tuple(FileColumns({f.name: f.type for f in s}) for s in different),
-            shape_of=tuple(position[id(s)] for s in schemas),
+            shapes=tuple(shapes_of(schemas)),
             has_footers=True,
             keeper=self,
         )
@@ -196,30 +188,16 @@ class OdfDataset:
         check_data(data, self._slices[key], self.store.url)
 
 
-class _Seen:
-    """A dataset in one statement: one chain for all of its tables."""
-
-    def __init__(self, dataset: OdfDataset) -> None:
-        self._dataset = dataset
-        self._chain: Chain | None = None
-
-    def sources(self, moment: int | None) -> tuple[Table, Table]:
-        """Return state and log as of a moment."""
-        if self._chain is None:
-            self._chain = self._dataset.chain()
-        return self._dataset.sources(self._chain, moment)
-
-
+@dataclass(frozen=True)
 class _View:
-    """The state (0) or the log (1) of a dataset in one statement."""
+    """The state (0) or the log (1) of a dataset in one statement, which has one chain for both."""
 
-    def __init__(self, seen: _Seen, which: int) -> None:
-        self._seen = seen
-        self._which = which
+    dataset: OdfDataset
+    chain: Callable[[], Chain]
+    which: int
 
     def find(self, rest: Name, as_of: str | None = None) -> Table | None:
-        """Return the table as it is, or as it was at a moment given as text."""
-        return None if rest else self._seen.sources(moment_of(as_of))[self._which]
+        return None if rest else self.dataset.sources(self.chain(), moment_of(as_of))[self.which]
 
 
 def moment_of(text: str | None, options: AttachOptions | None = None) -> int | None:

@@ -13,7 +13,7 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
 from kartosql.predicate.tree import UNKNOWN, Comparison, Extracted, In, Leaf, Predicate, Prefix, mapped
-from kartosql.sources.source import AttachLocation, AttachOptions
+from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
 from kartosql.store.urls import is_local_url, path_of
@@ -94,11 +94,8 @@ class FolderMetadata:
         if self.is_elsewhere:
             self.tell(f"{self._location}: the metadata lie in another bucket than the files, and are not used.")
             return None
-        for place in self.places():
-            store = self._store_at(place.url)
-            if store is not None:
-                return store
-        return None
+        stores = (self._store_at(place.url) for place in self.places())
+        return next((store for store in stores if store is not None), None)
 
     @property
     def is_elsewhere(self) -> bool:

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.conditions import check_types, parse_conditions, to_sql
-from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.statement import table_names
+from kartosql.engines.duckdb.statement import FileAccess, table_names
 from kartosql.errors import ConcurrentCommit, SqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube

@@ -18,7 +18,7 @@ from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
 from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.parquet.metadata import file_metadata, may_hold_null
+from kartosql.parquet import file_metadata, may_hold_null
 from kartosql.store import Store
 from kartosql.store.keys import key_problem
 from kartosql.write import cubes

@@ -25,7 +25,7 @@ from kartosql.errors import FormatError, missing_file, reraise
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
-from kartosql.parquet.metadata import file_metadata
+from kartosql.parquet import file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable
 from kartosql.write.indexing import Postings, pairs_of, unique_values

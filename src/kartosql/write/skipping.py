@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
-from kartosql.formats.folder.hive import spark_values
+from kartosql.formats.folder import spark_values
 from kartosql.formats.kartothek.cube import CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.naming import BASE, POINTER, Place, place_for, place_in
@@ -33,7 +33,7 @@ from kartosql.formats.xskipper.refreshing import (
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX, VALUE_LIST
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet.reader import open_footer
+from kartosql.parquet import open_footer
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.datasets import find_dataset

@@ -106,7 +106,7 @@ def use_all_of(document, schema) -> None:
     """Look at everything that a dataset derives from its document and schema."""
     for table in Dataset(document, dict.fromkeys(document.tables or ("table",), schema)).tables.values():
         assert len(table.partitions.part_of_file) == len(table.files) == len(table.labels)
-        table.partitions.to_arrow()
+        table.partitions.arrow
         assert list(table.types)
 
 
@@ -204,7 +204,7 @@ def _open_all(root: Path) -> None:
 
 def _open(snapshot: Snapshot, prefix: str) -> None:
     for member in snapshot.cube(prefix).members.values():
-        member.table.partitions.to_arrow()
+        member.table.partitions.arrow
 
 
 def test_damage_does_damage():

@@ -163,7 +163,7 @@ def test_each_folder_stands_once_and_files_point_to_it():
     table = parse(["p=1/q=a", "p=2/q=a", "p=1/q=a", "p=01/q=a"], pa.int64(), pa.string())
     assert table.tuples == ((1, "a"), (2, "a"), (1, "a"))
     assert table.part_of_file == (0, 1, 0, 2)
-    assert table.to_arrow().to_pydict() == {"p": [1, 2, 1], "q": ["a", "a", "a"]}
+    assert table.arrow.to_pydict() == {"p": [1, 2, 1], "q": ["a", "a", "a"]}
 
 
 def test_zeros_of_both_signs_stay_apart():
@@ -195,7 +195,7 @@ def test_without_partition_keys_all_files_are_one_part():
     ],
 )
 def test_values_of_every_type_become_arrow(text, type_):
-    table = parse([f"p={text}"], type_).to_arrow()
+    table = parse([f"p={text}"], type_).arrow
     assert table.schema.field("p").type == partition_type(type_)
     assert table["p"].null_count == 0
 
@@ -280,7 +280,7 @@ def test_nan_equals_itself_and_the_zeros_each_other_when_compared():
 def test_what_is_derived_is_computed_once():
     table = parse(SOME, pa.int64(), pa.string())
     assert table.tuples is table.tuples
-    assert table.to_arrow() is table.to_arrow()
+    assert table.arrow is table.arrow
     assert table.codes([0]) is table.codes([0])
     assert table.groups([0]) is table.groups([0])
     assert table.groups([0]) != table.groups([1])

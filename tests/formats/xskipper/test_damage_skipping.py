@@ -17,8 +17,7 @@ from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for,
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet.footer import Footer
-from kartosql.parquet.reader import open_footer
+from kartosql.parquet import Footer, open_footer
 from kartosql.store import Store
 from skipping_data import might_contain
 

@@ -30,7 +30,7 @@ from kartosql.formats.xskipper.refreshing import (
 )
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet.reader import open_footer
+from kartosql.parquet import open_footer
 from kartosql.store import Store
 
 TABLE = "/lake/t"
@@ -331,7 +331,7 @@ from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.refreshing import IndexSpec, layout_for
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.refreshing import Sources, refresh
-from kartosql.parquet.reader import open_footer
+from kartosql.parquet import open_footer
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.store import Store
 data, base = Store({str(lake.root / "data")!r}), Store({str(lake.root)!r})

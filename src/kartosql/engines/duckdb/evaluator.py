@@ -6,37 +6,344 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.bounds import Bounded, bounded
-from kartosql.engines.duckdb.engine_session import EngineSession
-from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.duckdb.instance import LATE, Instance
-from kartosql.engines.duckdb.lookups import Lookups
-from kartosql.engines.duckdb.planner_tables import IndexTables, PlannerTables
-from kartosql.engines.duckdb.predicates import (
-    atoms_of,
-    is_pure,
-    literals,
-    masked,
-    operator_of,
-    shortened,
-    with_lists,
-    without_places,
-)
+from kartosql.engines.duckdb.lookups import IndexTables, Lookup, PlannerTables
 from kartosql.engines.duckdb.shared_cells import DuckCells
-from kartosql.engines.duckdb.types import quote, sql_type
+from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
+from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, literal, quote, sql_of, sql_type
 from kartosql.errors import FormatError
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
-from kartosql.predicate.tree import Condition, Predicate, may_hold_for_null, parameters_for
+from kartosql.predicate.tree import (
+    Comparison,
+    Condition,
+    Group,
+    In,
+    IsNull,
+    LongList,
+    Predicate,
+    Prefix,
+    may_hold_for_null,
+    parameters_for,
+)
 from kartosql.tables.table import FileTable, shown_data
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.runtime import Instance
+
+_OPERATORS = frozenset("+ - * / // % || ~~ !~~ ~~* !~~* << >> & | ^ ** @ ~".split())  # noqa: SIM905
+_COMPARING = frozenset(
+    {"BETWEEN", "CAST", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "OPERATOR", "PARAMETER", "TYPE"}
+)
+_COMPARING_OPERATORS = frozenset(
+    {"OPERATOR_NOT", "COMPARE_IN", "COMPARE_NOT_IN", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"}
+)
+_PARTS = ("modifiers", "cte_map", "where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
+_STAR_PARTS = (
+    *("relation_name", "exclude_list", "replace_list", "columns", "expr", "qualified_exclude_list", "rename_list"),
+)
+_CLASSES = _COMPARING | {"CASE", "COLLATE", "FUNCTION"}
+
+
+# A long list of literals after IN; all that stands in quotes is passed over as a whole.
+_ITEM = r"(?:'(?:[^']++|'')*+'|[+-]?\d++)"
+_TOKENS = re.compile(
+    r"'(?:[^']++|'')*+'|\"(?:[^\"]++|\"\")*+\"|"
+    rf"(?P<before>\bIN\s*+\(\s*+)(?P<items>{_ITEM}(?:\s*+,\s*+{_ITEM}){{50,}}+)(?=\s*+\))",
+    re.IGNORECASE,
+)
+_OTHER_QUOTES = re.compile(r"--|/\*|\\|\$\w*\$")
+_LONG = 2_000
+_HELD = re.compile("kartosql_values_[0-9a-f]{32}")
+
+
+def shortened(predicate: str) -> tuple[str, tuple[str, ...]]:
+    """Return a predicate with but the first literal of each long list after IN, and the lists.
+
+    Parsing a list takes much longer than comparing its text.
+    """
+    lists: list[str] = []
+
+    def cut(match: re.Match[str]) -> str:
+        lists.append(match["items"])
+        return match["before"] + match["items"][: re.match(_ITEM, match["items"]).end()]  # type: ignore[union-attr]
+
+    return _replaced(predicate, cut), tuple(lists)
+
+
+def with_lists(predicate: str, operand: str, replace: Callable[[list[str]], str | None]) -> str:
+    """Return a predicate with its long lists of literals after ``(operand IN`` replaced.
+
+    ``operand`` is a pattern. ``replace`` gets the literals and returns what stands in their
+    place, None to leave them.
+    """
+    tested = re.compile(rf"\(\s*(?:{operand})\s+(?:NOT\s+)?$", re.IGNORECASE)
+
+    def taken(match: re.Match[str]) -> str:
+        is_tested = tested.search(predicate[max(0, match.start() - 100) : match.start()])
+        found = replace(re.findall(_ITEM, match["items"])) if is_tested else None
+        return match[0] if found is None else match["before"] + found
+
+    return _replaced(predicate, taken)
+
+
+def _replaced(predicate: str, replace: Callable[[re.Match[str]], str]) -> str:
+    """Return a predicate with its long lists of literals replaced."""
+    if len(predicate) < _LONG or _OTHER_QUOTES.search(predicate):
+        return predicate
+    return _TOKENS.sub(lambda match: match[0] if match["items"] is None else replace(match), predicate)
+
+
+# Literals that are one token each, by whatever precedes them; what may hide one is passed over, or odd.
+_LITERALS = re.compile(
+    r"""\"(?:[^\"]++|\"\")*+\"|(?<![\w.#$'])(?P<text>'[^'\\]*+'(?!'))|"""
+    r"""(?<![\w.#$])(?P<number>[0-9]++(?:\.[0-9]++)?)(?![\w.])|(?P<odd>'|\"|--|/\*|\\|\$\w*\$)"""
+)
+
+
+def masked(predicate: str) -> tuple[str, tuple[str, ...]] | None:
+    """Return a predicate with other literals in place of its texts and numbers, and those; None where they may hide.
+
+    The literals are distinct and of the same kinds, so that two predicates with the same own
+    literals are parsed to the same tree if their masked forms are.
+    """
+    found: list[str] = []
+
+    def mask(match: re.Match[str]) -> str:
+        if match["odd"]:
+            raise ValueError
+        literal = match["text"] or match["number"]
+        if literal is None:
+            return match[0]
+        found.append(literal)
+        if match["text"]:
+            return f"'{len(found)}'"
+        return f"{len(found)}.5" if "." in literal else str(len(found))
+
+    try:
+        return _LITERALS.sub(mask, predicate), tuple(found)
+    except ValueError:
+        return None
+
+
+def atoms_of(node: Any, outline: Outline) -> list[Any] | None:
+    """Return the atoms of a predicate in their order, None unless they are joined as an outline says."""
+    if outline is None:
+        return [node]
+    word, parts = outline
+    kind, name = ("OPERATOR", "OPERATOR_NOT") if word == "NOT" else ("CONJUNCTION", f"CONJUNCTION_{word}")
+    if node["class"] != kind or node["type"] != name or len(node["children"]) != len(parts):
+        return None
+    found: list[Any] = []
+    for child, part in zip(node["children"], parts, strict=True):
+        below = atoms_of(child, part)
+        if below is None:
+            return None
+        found += below
+    return found
+
+
+def operator_of(node: Any) -> str:
+    """Return the name of the outermost operator or function of an expression."""
+    if node["type"] == "OPERATOR_NOT":
+        return f"NOT {operator_of(node['children'][0])}"
+    return str(node["function_name"].lower() if node["class"] == "FUNCTION" else node["type"])
+
+
+def literals(items: list[str], *, texts: bool, integers: bool) -> list[str] | list[int] | None:
+    """Return the values of literals if all are texts or all are integers, and these are asked for."""
+    if texts and all(i.startswith("'") for i in items):
+        return [i[1:-1].replace("''", "'") for i in items]
+    if integers and all(len(i) < 19 and not i.startswith("'") for i in items):
+        return list(map(int, items))
+    return None
+
+
+def without_places(node: Any) -> Any:
+    """Return a parse tree without the places in the text."""
+    if isinstance(node, dict):
+        return {k: without_places(v) for k, v in node.items() if k not in ("query_location", "query_location_length")}
+    if isinstance(node, list):
+        return [without_places(v) for v in node]
+    return node
+
+
+def _is_comparison(node: Any, below_cast: bool = False) -> bool:
+    if isinstance(node, list):
+        return all(_is_comparison(v, below_cast) for v in node)
+    if not isinstance(node, dict):
+        return not (isinstance(node, str) and ("\\x00" in node or "\0" in node))
+    kind = node.get("class")
+    if kind is not None and kind not in _COMPARING:
+        return False
+    if kind == "OPERATOR" and node["type"] not in _COMPARING_OPERATORS:
+        return False
+    if kind == "COLUMN_REF" and below_cast:
+        return False
+    return all(_is_comparison(v, below_cast or kind == "CAST") for v in node.values())
+
+
+def is_pure(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
+    """Return whether a predicate depends on nothing but its columns and parameters.
+
+    ``functions`` gives the names of the functions whose result follows from their arguments. A
+    subquery may list values, as ``SELECT unnest($1)`` and ``VALUES`` do, but read no table except those in which
+    the planner holds values.
+    """
+    if isinstance(node, list):
+        return all(is_pure(v, functions) for v in node)
+    if not isinstance(node, dict):
+        return True
+    if node.get("class") == "SUBQUERY":
+        return is_pure(node["child"], functions) and _lists_values(node["subquery"]["node"], functions)
+    if "class" in node:
+        if node["class"] not in _CLASSES:
+            return False
+        if node["class"] == "FUNCTION":
+            name = node["function_name"].lower()
+            if node.get("schema") or node.get("catalog"):
+                return False
+            if name not in _OPERATORS and name not in functions():
+                return False
+    return all(is_pure(v, functions) for v in node.values())
+
+
+def _lists_values(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
+    """Return whether a query without tables does no more than list pure values."""
+    if node["type"] != "SELECT_NODE" or any(_is_present(node.get(part)) for part in _PARTS):
+        return False
+    source, items = node["from_table"], node["select_list"]
+    if source["type"] == "EMPTY":
+        return len(items) == 1 and (_is_unnest(items[0], functions) or is_pure(items[0], functions))
+    if len(items) != 1 or items[0]["class"] != "STAR" or any(_is_present(items[0].get(part)) for part in _STAR_PARTS):
+        return False
+    if source["type"] == "BASE_TABLE":
+        return bool(_HELD.fullmatch(source["table_name"]) and not source["schema_name"])
+    if source["type"] == "EXPRESSION_LIST":
+        return is_pure(source["values"], functions)
+    return bool(source["type"] == "TABLE_FUNCTION" and _is_unnest(source["function"], functions))
+
+
+def _is_unnest(node: Any, functions: Callable[[], frozenset[str]]) -> bool:
+    if node["class"] != "FUNCTION" or node["function_name"].lower() != "unnest" or node.get("schema"):
+        return False
+    return len(node["arguments"]) == 1 and is_pure(node["arguments"], functions)
+
+
+def _is_present(part: Any) -> bool:
+    return bool(part["map"] if isinstance(part, dict) and "map" in part else part)
+
+
+MAX_LISTED = 32  # longer lists are compared as a whole
+_MAX_LIST = 1_000
+_MAX_TEXT = 5_000  # of a list
+
+_INTEGERS = {*SIGNED, *UNSIGNED}
+_NUMBERS = _INTEGERS | {"HUGEINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL"}
+_MOMENTS = {"DATE", *TIMESTAMPS}
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A predicate as a condition over what is known of a file: ``low``, ``high``, ``has_values`` and ``nulls``.
+
+    ``condition`` returns it for a column of some type. ``typed`` are constants whose types decide
+    whether it holds good, None for string literals, which take the column's type.
+    """
+
+    condition: Callable[[str], str]
+    typed: tuple[str | None, ...] = ()
+
+    def over(self, type_: str, types: Sequence[str]) -> str | None:
+        """Return the condition for a column of ``type_``, ``typed`` being of ``types``; None if it proves nothing."""
+        if not all(_keeps_order(type_, t) for t in types):
+            return None
+        # DuckDB compares with several constants in one type that they have in common.
+        if types and None in self.typed:
+            return None
+        if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):
+            return None
+        return self.condition(type_)
+
+
+def _keeps_order(type_: str, other: str) -> bool:
+    """Return whether comparing values of ``type_`` with one of ``other`` goes by the order of ``type_``.
+
+    Casting TIMESTAMP to TIMESTAMP WITH TIME ZONE does not keep the order where clocks change.
+    """
+    type_, other = type_.split("(")[0], other.split("(")[0]
+    if other == type_:
+        return True
+    return {type_, other} <= _NUMBERS or {type_, other} <= _MOMENTS
+
+
+def bounded(predicate: Predicate) -> Bounded | None:
+    """Return what a predicate over one column says about what is known of files, None if it says nothing.
+
+    A file with values from ``low`` to ``high`` may hold a row for which ``x < e`` is TRUE if ``low < e`` is, and so on.
+    The comparison stays DuckDB's: the bounds take the column's place, under the column's type. That is sound where
+    DuckDB compares values of that type, or casts them in a way that keeps their order; all else is not answered.
+    """
+    if isinstance(predicate, Group):
+        parts = [bounded(item) for item in predicate.items]
+        known = [p for p in parts if p is not None]
+        if not known or (predicate.op == "OR" and len(known) < len(parts)):
+            return None
+        word = f" {predicate.op} "
+        return Bounded(
+            lambda t: f"({word.join(p.condition(t) for p in known)})", tuple(c for p in known for c in p.typed)
+        )
+    if not isinstance(predicate, Comparison | In | IsNull | Prefix) or len(predicate.path) > 1:
+        return None
+    if isinstance(predicate, IsNull):
+        found = "has_values" if predicate.negated else "nulls <> 0"
+        return Bounded(lambda _: found)
+    if isinstance(predicate, Prefix):
+        text, size = literal(predicate.prefix), len(predicate.prefix)
+        return _of_values(f"left(low, {size}) <= {text} AND left(high, {size}) >= {text}", f"CAST({text} AS VARCHAR)")
+    return _compared(predicate) if isinstance(predicate, Comparison) else _listed(predicate)
+
+
+def _of_values(condition: str, typed: str | None) -> Bounded:
+    found = f"(has_values AND coalesce({condition}, true))"
+    return Bounded(lambda _: found, (typed,))
+
+
+def _compared(comparison: Comparison) -> Bounded:
+    constant, op = sql_of(comparison.value), comparison.op
+    typed = None if comparison.value.kind == "string" else constant
+    if op == "=":
+        return _of_values(f"low <= {constant} AND {constant} <= high", typed)
+    if op == "<>":
+        return _of_values(f"low <> {constant} OR high <> {constant}", typed)
+    return _of_values(f"{'low' if op.startswith('<') else 'high'} {op} {constant}", typed)
+
+
+def _listed(listed: In) -> Bounded | None:
+    is_long = isinstance(listed.listed, LongList) and len(listed.listed.text) > _MAX_TEXT
+    values = None if is_long or listed.negated else listed.values
+    if values is None or len(values) > _MAX_LIST or len({v.kind for v in values}) > 1:
+        return None
+    constants, is_text = f"list_value({', '.join(map(sql_of, values))})", values[0].kind == "string"
+
+    def condition(type_: str) -> str:
+        items = f"CAST({constants} AS {type_}[])" if is_text else constants
+        if len(values) <= MAX_LISTED:
+            found = f"len(list_filter({items}, lambda e: low <= e AND e <= high)) > 0"
+        else:
+            found = f"low <= list_max({items}) AND high >= list_min({items})"
+        return f"(has_values AND coalesce({found}, true))"
+
+    return Bounded(condition, (None if is_text else f"{constants}[1]",))
+
 
 MAX_FETCHED = 256  # more values than these are faster where they are than as a parameter
 # Types whose statistics in a footer are values of the file, not bounds.
@@ -47,23 +354,61 @@ MAX_TEXTS = 512  # predicates of which the parse is kept
 MAX_LENGTH = 5_000  # of their texts
 _NULL = r"CAST\(NULL AS [^()']+(?:\([\d, ]+\))?\)"
 _functions: frozenset[str] | None = None
+SCHEMA = "kartosql_planner"
 
 
-class DuckEvaluator:
-    """The Evaluator of a planner, over many statements.
+class Planner(EngineSession):
+    """A session that is never locked: only our own statements and pure predicates run in it.
 
-    A predicate that fails for some value keeps the files with that value: the statement
-    itself will tell whether the failure matters. The planner has one evaluator per settings of
-    a session, so that answers can be kept.
+    It is the Evaluator of many statements, one per settings of a session, so that answers can be kept. A predicate that
+    fails for some value keeps the files with that value: the statement itself will tell whether the failure matters.
     """
 
-    def __init__(self, session: Planner) -> None:
-        self._session = session
-        self._structures = PlannerTables(session)
-        self._lookups = Lookups(self, session, self._structures)
-        self.cells = DuckCells(session, self.select, self._structures)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.run(f"CREATE SCHEMA {SCHEMA}")
+        self.run(f"USE {SCHEMA}")
+        self.instance.change("disabled_optimizers", f"'{LATE}'")
+        self._held: list[str] = []
+        self.structures = PlannerTables(self)
+        self.cells = DuckCells(self)
         self._short_parse = lru_cache(MAX_TEXTS)(self._parsed)
-        self._short_constant = lru_cache(MAX_TEXTS)(self._constant)
+        self._short_constant = lru_cache(MAX_TEXTS)(lambda text: bool(self.select("SELECT 1 WHERE ", text, {})))
+
+    def begin(self, files: FileAccess, timeout: int) -> None:
+        """Start on the files of another statement, whose conditions may take ``timeout`` ms (0 is no limit)."""
+        self.files = files
+        if self.instance.filesystem is not None:
+            self.instance.filesystem.forget()
+        self.instance.change("max_execution_time", timeout)
+
+    def hold(self, query: str, parameters: Mapping[str, Any]) -> str:
+        """Keep the rows of a query until the end of the statement; returns the name of their table."""
+        # No text can guess it: predicates may read these tables, and no other.
+        name = f"kartosql_values_{uuid.uuid4().hex}"
+        self.rows(f"CREATE TABLE {name} AS {query}", parameters)
+        self._held.append(name)
+        return name
+
+    def end(self) -> None:
+        """Forget what was made for one statement."""
+        for name in self._held:
+            self.run(f"DROP TABLE {name}")
+        self._held.clear()
+        self.relations.forget()
+        self.data_keys.clear()
+
+    def end_for_good(self) -> Instance:
+        """Free the planner and return its instance, in which nothing of it is left."""
+        self.run("USE main")
+        self.run(f"DROP SCHEMA {SCHEMA} CASCADE")
+        super().close()
+        return self.instance
+
+    def close(self) -> None:
+        """Free the planner with its instance."""
+        super().close()
+        self.instance.close()
 
     # -- the text of predicates --------------------------------------------------------------
 
@@ -94,10 +439,12 @@ class DuckEvaluator:
     def parse(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
         """Return the tree of a predicate without its long lists, and these; the tree is None for what is none."""
         short, lists = shortened(predicate)
-        return self._cached(self._short_parse, self._parsed, short), lists
+        return (self._short_parse if len(short) <= MAX_LENGTH else self._parsed)(short), lists
 
-    def _cached(self, cached: Callable[[str], Any], function: Callable[[str], Any], text: str) -> Any:
-        return cached(text) if len(text) <= MAX_LENGTH else function(text)
+    def compares(self, predicate: str) -> bool:
+        """Return whether a predicate only compares its columns with constants that hold no NUL byte."""
+        tree, lists = self.parse(predicate)
+        return not lists and _is_comparison(tree)
 
     def _parsed(self, predicate: str) -> Any:
         document = self._serialized(f"SELECT 1 WHERE ({predicate}\n)")
@@ -105,7 +452,7 @@ class DuckEvaluator:
 
     def _serialized(self, sql: str) -> Any:
         try:
-            document = json.loads(self._session.rows("SELECT json_serialize_sql(?)", [sql])[0][0])
+            document = json.loads(self.rows("SELECT json_serialize_sql(?)", [sql])[0][0])
         except (duckdb.Error, ValueError, RecursionError):
             return None
         if document.get("error") or len(document.get("statements", ())) != 1:
@@ -115,7 +462,7 @@ class DuckEvaluator:
     def _pure_functions(self) -> frozenset[str]:
         global _functions
         if _functions is None:
-            rows = self._session.rows(
+            rows = self.rows(
                 "SELECT function_name FROM duckdb_functions() WHERE function_type = 'scalar' "
                 "GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT' AND internal)"
             )
@@ -137,9 +484,6 @@ class DuckEvaluator:
             return bool(self.select("SELECT 1 WHERE ", predicate, parameters))
         return self._short_constant(predicate)
 
-    def _constant(self, predicate: str) -> bool:
-        return bool(self.select("SELECT 1 WHERE ", predicate, {}))
-
     def select(
         self,
         before: str,
@@ -151,17 +495,17 @@ class DuckEvaluator:
         """Run the query in which a predicate stands between two texts; True stands for everything."""
         for condition in (predicate, f"coalesce(TRY({predicate}), true)"):
             try:
-                return self._session.rows(before + condition + after, parameters)
+                return self.rows(before + condition + after, parameters)
             except duckdb.Error:
                 continue
         if reading is not None:
             # Either the predicate fails for some value, or the index cannot be read.
-            self._lookups.check(reading)
+            self.structures.check(reading)
         return True
 
     def partitions(self, table: FileTable, predicate: str, parameters: Mapping[str, Any]) -> Files:
         """Return the files in partitions for which a predicate may be TRUE."""
-        name = self._structures.partitions(table)
+        name = self.structures.partitions(table)
         types = {f"k{i}": type_ for i, type_ in enumerate(table.partitions.types)}
         predicate, parameters = self._without_lists(predicate, parameters, types)
         found = self.select(f"SELECT part FROM {name} WHERE ", predicate, parameters)
@@ -190,22 +534,18 @@ class DuckEvaluator:
         if pa.types.is_floating(type_) and not never_nan:
             absent.append("'nan'::DOUBLE")
         if not with_keys:
-            if any(self._holds_for(value, predicate, parameters) for value in absent):
+            if any(self.select(f"SELECT 1 FROM (SELECT {v} AS v) WHERE ", predicate, parameters) for v in absent):
                 return Candidates(table.all_files)
-            return self._lookups.files(table, column, predicate, says, parameters, among, "")
-        parts = self._structures.partitions(table)
+            return Lookup(self, table, column, predicate, says, parameters, among, "").files()
+        parts = self.structures.partitions(table)
         files: Files = frozenset()
         for value in absent:
             extra = self.select(f"SELECT part FROM (SELECT *, {value} AS v FROM {parts}) WHERE ", predicate, parameters)
             if isinstance(extra, bool):
                 return Candidates(table.all_files)
             files |= table.partitions.files_of([part for (part,) in extra])
-        found = self._lookups.files(table, column, predicate, says, parameters, among, parts)
+        found = Lookup(self, table, column, predicate, says, parameters, among, parts).files()
         return Candidates(found.files | files, found.note)
-
-    def _holds_for(self, value: str, predicate: str, parameters: Mapping[str, Any]) -> bool:
-        """Return whether a predicate over ``v`` may be TRUE for a value."""
-        return bool(self.select(f"SELECT 1 FROM (SELECT {value} AS v) WHERE ", predicate, parameters))
 
     def _without_lists(
         self, predicate: str, parameters: Mapping[str, Any], types: Mapping[str, pa.DataType]
@@ -246,33 +586,27 @@ class DuckEvaluator:
             declared = sql_type(type_)
         except FormatError:
             return None
-        found = self._session.footers.statistics(table, column, declared)
+        found = self.footers.statistics(table, column, declared)
         if found is None:
             return None
         try:
-            condition = asked.over(declared, self._types(asked, parameters))
+            typed = ", ".join(f"typeof({t})" for t in asked.typed if t is not None)
+            types = self.rows(f"SELECT {typed}", _used(parameters, typed))[0] if typed else ()
+            condition = asked.over(declared, types)
             if condition is None or (declared == "VARCHAR" and self.has_collation()):
                 return None
             given = _used(parameters, condition)
             nan = f"CAST('nan' AS {declared})"
             number = f"SELECT 1 FROM (SELECT {nan} AS low, {nan} AS high, true AS has_values, 0 AS nulls) WHERE "
-            if pa.types.is_floating(type_) and self._session.rows(number + condition, given):
+            if pa.types.is_floating(type_) and self.rows(number + condition, given):
                 return None
-            name = self._structures.statistics(table, found)
-            rows = self._session.rows(f"SELECT file FROM {name} WHERE NOT ({condition})", given)
+            name = self.structures.statistics(table, found)
+            rows = self.rows(f"SELECT file FROM {name} WHERE NOT ({condition})", given)
         except duckdb.Error:
             return None
         return table.all_files.difference([row[0] for row in rows])
 
-    def _types(self, asked: Bounded, parameters: Mapping[str, Any]) -> list[str]:
-        """Return the types of the constants that decide whether a condition over bounds holds good."""
-        typed = [t for t in asked.typed if t is not None]
-        if not typed:
-            return []
-        sql = f"SELECT {', '.join(f'typeof({t})' for t in typed)}"
-        return list(self._session.rows(sql, _used(parameters, sql))[0])
-
-    # -- types and the clock, as the session has them -----------------------------------------
+    # -- types, as the session has them -----------------------------------------
 
     def type_name(self, type_: pa.DataType) -> str | None:
         """Return DuckDB's name of an Arrow type, None for columns that are all NULL."""
@@ -281,7 +615,7 @@ class DuckEvaluator:
     def type_of(self, expression: str) -> str | None:
         """Return the type of an expression without columns, None if it has none."""
         try:
-            rows = self._session.rows(f"SELECT typeof({expression}\n)")
+            rows = self.rows(f"SELECT typeof({expression}\n)")
         except duckdb.Error:
             return None
         type_ = str(rows[0][0])
@@ -289,15 +623,11 @@ class DuckEvaluator:
 
     def has_collation(self) -> bool:
         """Return whether texts that differ may be equal."""
-        return bool(self._session.instance.settings.get("default_collation"))
+        return bool(self.instance.settings.get("default_collation"))
 
     def time_zone(self) -> str:
         """Return the time zone of the session."""
-        return str(self._session.instance.settings.get("TimeZone", "UTC"))
-
-    def freeze(self, function: str) -> str | None:
-        """Return the literal that a function of the clock stands for now."""
-        return self._session.clock(function)
+        return str(self.instance.settings.get("TimeZone", "UTC"))
 
     # -- files that are not opened -------------------------------------------------------------
 
@@ -305,9 +635,9 @@ class DuckEvaluator:
         """Return how many rows files have; footers that are not known are read."""
         if not table.has_footers:
             return None
-        footers = self._session.footers
+        footers = self.footers
         try:
-            footers.load(self._session, table, [table.files[f] for f in files])
+            footers.load(self, table, [table.files[f] for f in files])
         except (duckdb.Error, FormatError):
             return None  # the statement itself will tell what is wrong with a file
         known = footers.known_rows(table)
@@ -321,7 +651,7 @@ class DuckEvaluator:
         type_ = self.type_name(table.types[column])
         if type_ is None or not table.has_footers or not _EXACT.fullmatch(type_):
             return None
-        found = self._session.footers.statistics(table, column, type_)
+        found = self.footers.statistics(table, column, type_)
         by_file = {file: (low, high) for file, low, high, _ in found.rows} if found is not None else {}
         if not by_file.keys() >= set(files):
             return None
@@ -344,75 +674,23 @@ class DuckEvaluator:
         where = condition.render(lambda ref: quote(shown.get(ref[1], ref[1]))) if condition is not None else "true"
         used = parameters_for(condition, parameters) if condition is not None else {}
         try:
-            body = self._session.relations.body(scan) if scan is not None else self._given(source)
-            held = self._session.hold(
+            if scan is None:
+                self.register("kartosql_given", shown_data(source.source))
+            body = "FROM kartosql_given" if scan is None else self.relations.body(scan)
+            held = self.hold(
                 f"SELECT DISTINCT {name} AS v FROM ({body}) WHERE {name} IS NOT NULL AND {where} LIMIT {limit + 1}",
                 used,
             )
-            ((count,),) = self._session.rows(f"SELECT count(*) FROM {held}")
+            ((count,),) = self.rows(f"SELECT count(*) FROM {held}")
             if count > limit:
                 return None
             if count > MAX_FETCHED:
                 return Held(f"FROM {held}", count)
-            return [v for (v,) in self._session.rows(f"FROM {held}")]
+            return [v for (v,) in self.rows(f"FROM {held}")]
         except (duckdb.Error, FormatError):
             return None  # the statement itself will tell whether that matters
-
-    def _given(self, source: Occurrence) -> str:
-        """Return the query over registered data."""
-        self._session.register("kartosql_given", shown_data(source.source))
-        return "FROM kartosql_given"
 
 
 def _used(parameters: Mapping[str, Any], sql: str) -> dict[str, Any]:
     """Return the parameters that may occur in a query, as DuckDB refuses others."""
     return {name: value for name, value in parameters.items() if re.search(rf"\${re.escape(name)}(?!\w)", sql)}
-
-
-SCHEMA = "kartosql_planner"
-
-
-class Planner(EngineSession):
-    """A session that is never locked: only our own statements and pure predicates run in it."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.run(f"CREATE SCHEMA {SCHEMA}")
-        self.run(f"USE {SCHEMA}")
-        self.instance.change("disabled_optimizers", f"'{LATE}'")
-        self.evaluator = DuckEvaluator(self)
-        self._held: list[str] = []
-
-    def begin(self, files: FileAccess, timeout: int) -> None:
-        """Start on the files of another statement, whose conditions may take ``timeout`` ms (0 is no limit)."""
-        self.files = files
-        if self.instance.filesystem is not None:
-            self.instance.filesystem.forget()
-        self.instance.change("max_execution_time", timeout)
-
-    def hold(self, query: str, parameters: Mapping[str, Any]) -> str:
-        """Keep the rows of a query until the end of the statement; returns the name of their table."""
-        # No text can guess it: predicates may read these tables, and no other.
-        name = f"kartosql_values_{uuid.uuid4().hex}"
-        self.rows(f"CREATE TABLE {name} AS {query}", parameters)
-        self._held.append(name)
-        return name
-
-    def end(self) -> None:
-        """Forget what was made for one statement."""
-        for name in self._held:
-            self.run(f"DROP TABLE {name}")
-        self._held.clear()
-        self.relations.forget()
-        self._data_keys.clear()
-
-    def end_for_good(self) -> Instance:
-        """Free the planner and return its instance, in which nothing of it is left."""
-        super().close()
-        self.instance.drop_schema(SCHEMA)
-        return self.instance
-
-    def close(self) -> None:
-        """Free the planner with its instance."""
-        super().close()
-        self.instance.close()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kartosql import stopping
 from kartosql.engines.base import schema_mismatch
-from kartosql.engines.duckdb.types import fits, literal
-from kartosql.parquet.reader import FooterCache, local_footer
+from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, fits, literal
+from kartosql.parquet import FooterCache, local_footer
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.engine_session import EngineSession
+    from kartosql.engines.duckdb.statement import EngineSession
 
 MIN_FILES = 32  # scans of fewer files are not worth statistics
 # To read the statistics of a small file takes as long as to scan it, so a statement does it for part of its files:
@@ -21,12 +21,10 @@ MIN_FILES = 32  # scans of fewer files are not worth statistics
 STATISTICS_AT_ONCE, STATISTICS_SHARE = 64, 0.05
 STATISTICS_SECONDS, FILE_SECONDS, BYTE_SECONDS = 1.7e-4, 1e-4, 1e-9
 _ORDERED = {
-    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT", "FLOAT", "DOUBLE"),
-    *("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE"),
-    *("BOOLEAN", "VARCHAR"),
+    *(*SIGNED, *UNSIGNED, *TIMESTAMPS, "TIMESTAMP WITH TIME ZONE"),
+    *("FLOAT", "DOUBLE", "DATE", "TIME", "BOOLEAN", "VARCHAR"),
 }
-
-_NARROWER = {"BIGINT": {"TINYINT", "SMALLINT", "INTEGER"}, "UBIGINT": {"UTINYINT", "USMALLINT", "UINTEGER"}}
+_NARROWER = {"BIGINT": SIGNED[:-1], "UBIGINT": UNSIGNED[:-1]}
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
@@ -69,22 +67,18 @@ class Footers:
         self._cache = FooterCache()
         self._shapes: dict[int, Shape] = {}  # by the numbers of schemas; the same object for the same one
         self._known: dict[Shape, Shape] = {}
-        self._good: set[tuple[int, tuple[tuple[str, str], ...]]] = set()
-        self._narrower: dict[tuple[int, tuple[tuple[str, str], ...]], frozenset[str] | None] = {}
+        # What ``check`` returns, by schemas and the declared columns.
+        self._checked: dict[tuple[int, tuple[tuple[str, str], ...]], frozenset[str] | None] = {}
 
     # -- schemas -------------------------------------------------------------------------------
 
     def check(
-        self,
-        session: EngineSession,
-        table: FileTable,
-        keys: Sequence[str],
-        paths: Sequence[str],
-        declared: Mapping[str, str],
-    ) -> None:
-        """Raise ``schema-mismatch`` where a file lacks a declared column or has it in a type that does not fit.
+        self, session: EngineSession, table: FileTable, keys: Sequence[str], declared: Mapping[str, str]
+    ) -> frozenset[str] | None:
+        """Return the declared columns that are narrower integers in files; all others are of their very types.
 
-        ``paths`` are the names of ``keys`` in DuckDB. Only footers that are not known are read.
+        None if that does not describe the files, or their schemas differ. Raises ``schema-mismatch`` where a file
+        lacks a declared column or has it in a type that does not fit. Only footers that are not known are read.
         """
         sizes = session.files.sizes
         named = list(zip(keys, map(sizes.get, keys), strict=True))
@@ -97,12 +91,15 @@ class Footers:
                 )
                 known = list(map(schemas.get, named))
             wanted = tuple(declared.items())
-            for number in {*known}:
-                if number is not None and (number, wanted) not in self._good:
-                    at = known.index(number)
-                    self._check_shape(session, paths[at], keys[at], self._shapes[number], declared)
-                    self._good.add((number, wanted))
+            numbers = {*known}
+            for number in numbers:
+                if number is not None and (number, wanted) not in self._checked:
+                    _check_shape(session, keys[known.index(number)], self._shapes[number], declared)
+                    self._checked[number, wanted] = _narrower(self._shapes[number], declared)
             self._collect(session, table, keys)
+            shapes = {None if number is None else id(self._shapes[number]) for number in numbers}
+            number = numbers.pop() if len(shapes) == 1 else None
+            return None if number is None else self._checked[number, wanted]
 
     def _read(self, session: EngineSession, schemas: dict[_File, int], files: list[_File]) -> None:
         """Read the schemas of files: those of local ones here, so that DuckDB has to tell each schema but once."""
@@ -129,7 +126,6 @@ class Footers:
             self._shapes[number] = shape
 
     def _ask(self, session: EngineSession, files: list[_File]) -> dict[_File, Shape]:
-        """Let DuckDB read the schemas of files."""
         if not files:
             return {}
         named = dict(zip(session.set_files("kartosql_unread", [key for key, _ in files]), files, strict=True))
@@ -144,54 +140,6 @@ class Footers:
             shape = self._known.setdefault(shape, shape)
             asked.update(dict.fromkeys(map(named.__getitem__, found), shape))
         return asked
-
-    def _check_shape(
-        self, session: EngineSession, path: str, key: str, shape: Shape, declared: Mapping[str, str]
-    ) -> None:
-        """Check one of the files of one shape."""
-        suspects = [
-            name
-            for name, _, type_ in shape
-            if name in declared and type_ is not None and not fits(type_, declared[name])
-        ]
-        if suspects:
-            # Looked at closer, as a nested column may have the name of a top-level one.
-            described = (
-                "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet([{'filename': ?, 'file_size': 1}]))"
-            )
-            types = dict(session.rows(described, [path]))
-        for name in suspects:
-            if types.get(name) is None or not fits(types[name], declared[name]):
-                raise schema_mismatch(
-                    f"{key}: the column {name!r} is {types.get(name)}, but {declared[name]} in the schema of its table"
-                )
-        names = {name for name, _, _ in shape}
-        for name in declared:
-            if name not in names:
-                raise schema_mismatch(f"{key}: the column {name!r} is missing")
-
-    def narrower(
-        self,
-        table: FileTable,
-        keys: Sequence[str],
-        sizes: Mapping[str, int | None],
-        declared: Mapping[str, str],
-    ) -> frozenset[str] | None:
-        """Return the declared columns that are narrower integers in checked files; all others are of their very types.
-
-        None if that does not describe the files, or their schemas differ.
-        """
-        with self._cache.lock:
-            schemas = self._cache.facts(table).schemas
-            numbers = {schemas.get((key, sizes.get(key))) for key in keys}
-            shapes = {id(shape): shape for shape in map(self._shapes.get, numbers)}  # type: ignore[arg-type]
-            number, (_, shape) = numbers.pop(), shapes.popitem()
-            if shapes or number is None or shape is None:
-                return None
-            wanted = (number, tuple(declared.items()))
-            if wanted not in self._narrower:
-                self._narrower[wanted] = _narrower(shape, declared)
-            return self._narrower[wanted]
 
     # -- row counts ----------------------------------------------------------------------------
 
@@ -251,11 +199,10 @@ class Footers:
             self._read_statistics(session, position, files[: max(STATISTICS_AT_ONCE, affordable)], wanted)
 
     def _read_statistics(
-        self, session: EngineSession, position: Mapping[str, int], keys: list[str], columns: Iterable[ColumnStatistics]
+        self, session: EngineSession, position: Mapping[str, int], keys: list[str], columns: list[ColumnStatistics]
     ) -> None:
         paths = session.set_files("kartosql_unread", keys)
         file_of = {path: position[key] for path, key in zip(paths, keys, strict=True)}
-        columns = list(columns)
         rows = session.rows(_statistics_query(columns))
         for at, column in enumerate(columns):
             column.rows += [
@@ -263,8 +210,28 @@ class Footers:
                 for number, path, low, high, nulls in rows
                 if number == at and file_of[path] not in column.seen
             ]
-        for column in columns:
             column.seen.update(file_of.values())
+
+
+def _check_shape(session: EngineSession, key: str, shape: Shape, declared: Mapping[str, str]) -> None:
+    suspects = [
+        name for name, _, type_ in shape if name in declared and type_ is not None and not fits(type_, declared[name])
+    ]
+    if suspects:
+        # Looked at closer, as a nested column may have the name of a top-level one.
+        described = (
+            "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet([{'filename': ?, 'file_size': 1}]))"
+        )
+        types = dict(session.rows(described, session.files.names([key])))
+    for name in suspects:
+        if types.get(name) is None or not fits(types[name], declared[name]):
+            raise schema_mismatch(
+                f"{key}: the column {name!r} is {types.get(name)}, but {declared[name]} in the schema of its table"
+            )
+    names = {name for name, _, _ in shape}
+    for name in declared:
+        if name not in names:
+            raise schema_mismatch(f"{key}: the column {name!r} is missing")
 
 
 def _narrower(shape: Shape, declared: Mapping[str, str]) -> frozenset[str] | None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.engines.duckdb.types import literal
 from kartosql.errors import NotPortable, Span
-from kartosql.plan.bind import BoundQuery, texts_of
+from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
+from kartosql.sql.tree import edited, original_span
 
 _ROWS = "__kartosql_rows"
 _NAN = re.compile(r'"value":-?NAN\b')  # as DuckDB writes it, and Python does not read it
@@ -41,33 +42,14 @@ class LogicalPlan:
         start = node.get("query_location")
         if start is None:
             return None
-        written = texts_of(self.query.select, self.edits)[0].encode()
-        first = len(written[:start].decode(errors="replace"))
-        last = len(written[: start + max(1, node.get("query_location_length", 1))].decode(errors="replace"))
-        return _origin(self.edits, first), max(_origin(self.edits, last), _origin(self.edits, first) + 1)
+        written = edited(self.query.select.text, self.edits).encode()
+        end = start + max(1, node.get("query_location_length", 1))
+        first, behind = (len(written[:at].decode(errors="replace")) for at in (start, end))
+        spans = [original_span(self.query.select.text, self.edits, at) for at in (first, behind - 1)]
+        return spans[0][0], max(spans[0][0] + 1, spans[1][1])
 
 
-def _volatile(statement: DuckStatement) -> frozenset[str]:
-    """Return the names of functions that give another value at each call; those of one DuckDB are always the same."""
-    if not _functions:
-        rows = statement.rows("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'")
-        _functions.append(frozenset(name for (name,) in rows))
-    return _functions[0]
-
-
-_functions: list[frozenset[str]] = []
-
-
-def _origin(edits: Sequence[tuple[Span, str]], place: int) -> int:
-    """Return the place in a text before edits."""
-    moved = 0
-    for (start, end), new in sorted(edits):
-        if place <= start + moved:
-            break
-        if place <= start + moved + len(new):
-            return start
-        moved += len(new) - (end - start)
-    return place - moved
+_volatile: list[frozenset[str]] = []  # the names of functions that give another value at each call, once asked for
 
 
 class Logical:
@@ -87,7 +69,7 @@ class Logical:
                 occurrences[occurrence.view[0], name] = occurrence.id
             shown = statement.described(query)
             edits = self._without_parameters(query)
-            text = texts_of(query.select, edits)[0]
+            text = edited(query.select.text, edits)
             ((document,),) = statement.rows(
                 "SELECT json_serialize_plan(?, skip_default := true, optimize := false)", [text]
             )
@@ -100,10 +82,12 @@ class Logical:
         if found.get("error") or len(found.get("plans", ())) != 1:
             message = str(found.get("error_message") or "it is not one query").split("\n")[0]
             raise NotPortable(f"DuckDB has no plan of the statement that Spark could follow: {message}")
-        return LogicalPlan(found["plans"][0], shown, occurrences, _volatile(statement), query, tuple(edits))
+        if not _volatile:
+            rows = statement.rows("SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability = 'VOLATILE'")
+            _volatile.append(frozenset(name for (name,) in rows))
+        return LogicalPlan(found["plans"][0], shown, occurrences, _volatile[0], query, tuple(edits))
 
     def _without_parameters(self, query: BoundQuery) -> list[tuple[Span, str]]:
-        """Return the edits of a query with the values of parameters in their places."""
         if query.parameters and not query.parameter_places:
             raise NotPortable("Spark takes no parameters in a statement of this form.")
         edits = []

@@ -1,19 +1,25 @@
-"""Looks predicates up in inverted indices, as far as that takes less time than it can save."""
+"""What the planner's DuckDB holds of tables, and predicates looked up in inverted indices, as far as that pays."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 import weakref
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.index_cost import SCAN_PAIR
-from kartosql.engines.duckdb.planner_tables import IndexTables
-from kartosql.engines.duckdb.predicates import is_comparison
-from kartosql.engines.relations import RowRequest
+from kartosql.engines.base import RowRequest
+from kartosql.engines.duckdb.footers import ColumnStatistics
+from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
+from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import MAX_PROBES
 from kartosql.predicate.tree import Comparison, Predicate
@@ -21,9 +27,30 @@ from kartosql.tables.table import FileTable
 from kartosql.text.sizes import counted
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.evaluator import DuckEvaluator, Planner
-    from kartosql.engines.duckdb.planner_tables import PlannerTables
+    from kartosql.engines.duckdb.evaluator import Planner
+    from kartosql.engines.duckdb.sorted_index import Ascending, Portions
 
+
+# Seconds that one core takes, per index, value, and pair of value and file: to hold an index, to read its
+# file, and to look into a held one. Roughly, as they depend on types and on the machine.
+HOLD_SECONDS, HOLD_VALUE, HOLD_PAIR = 0.004, 5e-8, 2e-8
+READ_VALUE, READ_PAIR = 1.5e-8, 3.5e-8
+SCAN_VALUE, SCAN_PAIR = 2e-9, 6e-9
+TOUCH = 0.15  # the share of a row group's time that it takes to find nothing but one value in it
+VALUE_PAIRS = 4  # a value takes as much memory as this many pairs
+MAX_TABLES = 64
+MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
+MAX_TWICE = 20_000_000  # of them that are held in ascending order as well
+MAX_INDEX_BYTES = 80_000_000
+FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
+SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
+SLOW = 4  # times that, if DuckDB has to make a text of each label
+
+FREE_USES = 2  # of an index file, before a table is made of it
+HOLD_SHARE = 0.5  # of what the last use saved is spent on that
+BRIEF_SECONDS = 0.01
+PORTION_SECONDS = 0.02  # less is not worth beginning
+FACTOR = 2  # where nothing is saved, a table is made once this multiple of its time was spent on reading
 NEGLIGIBLE = 0.002  # seconds that nobody reckons with
 # What it takes at least to scan a file, roughly: to open it, and its columns that conditions are about.
 FILE_SECONDS, BYTE_SECONDS = 7e-5, 1e-10
@@ -34,139 +61,371 @@ FIRST_PAIRS = 100_000
 # Pairs of value and file in a sample, for each file: of a held index, and of an index file, where they cost more.
 PER_FILE, PER_FILE_READ = 10, 5
 MAX_SAMPLE = 1_000_000
+# Types of which values mean the same to Arrow and to DuckDB.
+_PLAIN = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_string)
 
 
-class Lookups:
-    """Finds the files with matching values of an indexed column.
+@dataclass
+class IndexTables:
+    """The relations of one inverted index.
 
-    What most values match is found in nearly all files: there the files in which some of these
-    values stand are looked at first. If no file is left that reading on might leave out, or not
-    enough of them, all files are kept.
+    ``name`` is the view (v, file, part), ``values`` the view (v, labels) over the index file and
+    ``held`` the table (v, files) that replaces it, once it is made. ``rows`` are the values,
+    ``pairs`` those of value and file, in ``groups`` row groups; ``saved`` are the seconds that
+    the files take that the last use left out.
     """
 
-    def __init__(self, evaluator: DuckEvaluator, session: Planner, structures: PlannerTables) -> None:
-        self._evaluator = evaluator
-        self._select = evaluator.select
-        self._session = session
-        self._structures = structures
-        self._file_seconds: weakref.WeakKeyDictionary[FileTable, float] = weakref.WeakKeyDictionary()
+    name: str
+    column: str
+    index: InvertedIndex
+    size: int
+    held: str | None = None
+    rows: int = 0
+    pairs: int = 0
+    groups: int = 1
+    uses: int = 0
+    seconds: float = 0.0
+    saved: float = 0.0
+    may_be_held: bool = True
+    sampled: str | None = None
+    ranges: int = 0  # lookups that the extremes of each file answer
+    extremes: str | None = None
+    repeats: bool | None = None  # whether a value stands in several rows, once that is known
+    plain: bool = False  # read by Arrow, which takes a fraction of the time
+    ascending: Ascending | None = None  # a held index once more, where there is room for it
+    coming: Portions | None = None  # what the table that is being made does not have yet
 
-    def files(
-        self,
-        table: FileTable,
-        column: str,
-        predicate: str,
-        says: Predicate,
-        parameters: Mapping[str, Any],
-        among: Files,
-        parts: str,
-    ) -> Candidates:
-        """Return the files with a value of ``column`` for which a predicate, that ``says`` so much, may be TRUE.
+    @property
+    def values(self) -> str:
+        """The view over the index as it is stored."""
+        return f"{self.name}_values"
 
-        Given the relation of the partition values, ``parts``, these may stand in the predicate.
-        """
-        index = self._structures.index(table, column)
-        if pa.types.is_binary(table.indices[column].type):
-            return self._binary(table, index, parts, predicate, parameters)
-        index.uses += 1
-        found = _Lookup(self, self._structures, table, index, parts, predicate, says, parameters, among).run()
-        index.saved = self.seconds(table, among - found.files) if index.held is None else 0.0
-        return found
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Note the time spent on reading the index where it lies."""
+        started = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - started
 
-    def seconds(self, table: FileTable, files: Files) -> float:
-        """Return about what it takes to scan files."""
-        if not files:
+    @property
+    def hold_seconds(self) -> float:
+        """What it takes to make a table of the index."""
+        return (HOLD_SECONDS + HOLD_VALUE * self.rows + HOLD_PAIR * self.pairs) * (1 if self.plain else SLOW)
+
+    @property
+    def read_seconds(self) -> float:
+        """What it takes to read the files of all values."""
+        if self.held is not None:
+            return SCAN_VALUE * self.rows + SCAN_PAIR * self.pairs
+        return READ_VALUE * self.rows + READ_PAIR * self.pairs
+
+    @property
+    def touch_seconds(self) -> float:
+        """What it takes at least to look up a value."""
+        return SCAN_VALUE * self.rows if self.held is not None else TOUCH * self.read_seconds / self.groups
+
+    @property
+    def weight(self) -> int:
+        """What a held index takes of MAX_PAIRS."""
+        return self.pairs + VALUE_PAIRS * self.rows
+
+    @property
+    def allowance(self) -> float:
+        """Seconds that may be spent now on making a table of the index."""
+        if self.held is not None or not self.may_be_held or self.uses < FREE_USES:
             return 0.0
-        if not self._session.store.is_local:
-            return REMOTE_FILE_SECONDS * len(files)  # to ask for a size takes as long as to open a file
-        if table not in self._file_seconds:
-            mean = self._evaluator.cells.data_bytes(table, table.all_files) / len(table.files)
-            self._file_seconds[table] = FILE_SECONDS + BYTE_SECONDS * mean
-        return self._file_seconds[table] * len(files)
+        cost = self.hold_seconds
+        if self.seconds > (cost if cost < BRIEF_SECONDS else FACTOR * cost):
+            return cost
+        share = HOLD_SHARE * self.saved
+        return share if share >= min(cost, PORTION_SECONDS) else 0.0
 
-    # -- queries -----------------------------------------------------------------------------------
 
-    def matching(
-        self,
-        table: FileTable,
-        index: IndexTables,
-        parts: str,
-        predicate: str,
-        parameters: Mapping[str, Any],
-        *,
-        value: str = "v",
-    ) -> list[Any] | bool:
-        """Return the files with an index value, or what ``value`` makes of it, that matches; True is all of them."""
-        after = ""
-        if parts:
-            spread = f"(SELECT * REPLACE ({value} AS v) FROM {index.name}) JOIN {parts} USING (part)"
-            before = f"SELECT DISTINCT file FROM {spread} WHERE "
-        elif index.held is not None:
-            before = f"SELECT DISTINCT unnest(files) FROM (SELECT {value} AS v, files FROM {index.held}) WHERE "
+@dataclass
+class _Known:
+    """The relations of one table, by its number."""
+
+    table: weakref.ref[FileTable]
+    number: int
+    made: set[str] = field(default_factory=set)
+    indices: dict[str, IndexTables] = field(default_factory=dict)
+    statistics: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+class PlannerTables:
+    """Makes relations once per table, and drops those of tables that are gone or were not used for long."""
+
+    def __init__(self, session: Planner) -> None:
+        self._session = session
+        self._known: OrderedDict[int, _Known] = OrderedDict()
+        self.file_seconds: weakref.WeakKeyDictionary[FileTable, float] = weakref.WeakKeyDictionary()
+        self._count = 0
+
+    def _of(self, table: FileTable) -> _Known:
+        known = self._known.get(id(table))
+        if known is not None and known.table() is table:
+            self._known.move_to_end(id(table))
+            return known
+        if known is not None:
+            self._drop(self._known.pop(id(table)))
+        for at in [at for at, k in self._known.items() if k.table() is None]:
+            self._drop(self._known.pop(at))
+        while len(self._known) >= MAX_TABLES:
+            self._drop(self._known.popitem(last=False)[1])
+        self._count += 1
+        known = self._known[id(table)] = _Known(weakref.ref(table), self._count)
+        return known
+
+    def _drop(self, known: _Known) -> None:
+        for index in known.indices.values():
+            self._drop_index(index)
+        for name in [*known.made, *(name for name, _ in known.statistics.values())]:
+            self._session.run(f"DROP TABLE IF EXISTS {name}")
+
+    def _drop_index(self, index: IndexTables) -> None:
+        for view in (index.name, index.values, f"{index.values}_all"):
+            self._session.run(f"DROP VIEW IF EXISTS {view}")
+        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_extremes", f"{index.name}_embedded"):
+            self._session.run(f"DROP TABLE IF EXISTS {table}")
+
+    def _insert(self, statement: str, data: pa.Table) -> None:
+        """Run a statement whose end, a query for rows of ``data``, is not in it."""
+        self._session.register("kartosql_new", data)
+        try:
+            self._session.run(f"{statement} FROM kartosql_new")
+        finally:
+            self._session.unregister("kartosql_new")
+
+    # -- partitions and files --------------------------------------------------------------------
+
+    def partitions(self, table: FileTable) -> str:
+        """Return the table of the partition values: k0, k1, ... and part."""
+        known, values = self._of(table), table.partitions
+        name = f"kartosql_partitions_{known.number}"
+        if name not in known.made:
+            arrays = [*values.arrow.columns, array_of(range(values.count), pa.int32())]
+            names = [*(f"k{i}" for i in range(len(values.keys))), "part"]
+            self._insert(f"CREATE TABLE {name} AS SELECT *", pa.table(arrays, names))
+            known.made.add(name)
+        return name
+
+    def files(self, table: FileTable) -> str:
+        """Return the table of the files: label, file and part."""
+        known, values = self._of(table), table.partitions
+        name = f"kartosql_files_{known.number}"
+        if name not in known.made:
+            numbers = array_of(range(len(table.files)), pa.int32())
+            parts = numbers if values.is_one_to_one else array_of(values.part_of_file, pa.int32())
+            data = pa.table({"label": array_of(table.labels, pa.string()), "file": numbers, "part": parts})
+            self._insert(f"CREATE TABLE {name} AS SELECT *", data)
+            known.made.add(name)
+        return name
+
+    # -- indices ---------------------------------------------------------------------------------
+
+    def index(self, table: FileTable, column: str) -> IndexTables:
+        """Return the relations of an inverted index; raises ``missing-file`` and ``invalid-index``."""
+        known = self._of(table)
+        index = known.indices.get(column)
+        if index is None:
+            files = self.files(table)
+            name = f"kartosql_index_{known.number}_{len(known.indices)}"
+            index = IndexTables(name, column, table.indices[column], 0)
+            try:
+                self._values_view(index)
+                self._session.run(
+                    f"CREATE VIEW {name} AS SELECT i.v, l.file, l.part FROM "
+                    f"(SELECT v, unnest(labels) AS label FROM {index.values}) i JOIN {files} l USING (label)"
+                )
+            except BaseException:
+                self._drop_index(index)
+                raise
+            known.indices[column] = index
+        if (seconds := index.allowance) > 0:
+            self.hold(table, index, seconds)
+        return index
+
+    def sample(self, index: IndexTables, pairs: int) -> tuple[str, float]:
+        """Return a table (v, files) with values of a held index that have about so many pairs, and their share."""
+        share = min(1.0, pairs / max(1, index.pairs))
+        if index.sampled is None:
+            index.sampled = f"{index.name}_sample"
+            # Of all parts of the index, as values that are next to each other often lie in the same files.
+            chosen = f"hash(rowid) % 1000000 < {int(share * 1_000_000)}"
+            self._session.run(f"CREATE TABLE {index.sampled} AS SELECT v, files FROM {index.held} WHERE {chosen}")
+        return index.sampled, share
+
+    def extremes(self, index: IndexTables) -> str | None:
+        """Return the table (file, low, high) of a held index, once it was asked for often enough to pay."""
+        index.ranges += 1
+        if index.extremes is None and index.ranges > FREE_RANGES:
+            name = f"{index.name}_extremes"
+            spread = f"SELECT v, unnest(files) AS file FROM {index.held}"
+            try:
+                self._session.run(
+                    f"CREATE TABLE {name} AS SELECT file, min(v) AS low, max(v) AS high FROM ({spread}) GROUP BY file"
+                )
+            except duckdb.Error:  # too large for the memory limit
+                index.ranges = 0
+                return None
+            index.extremes = name
+        return index.extremes
+
+    def _values_view(self, index: IndexTables) -> None:
+        stored = index.index
+        declared = sql_type(stored.type)
+        name = f"{index.values}_all"
+        if stored.embedded is not None:
+            self._insert(f"CREATE TABLE {index.name}_embedded AS SELECT *", _embedded(stored))
+            self._session.run(f"CREATE VIEW {name} AS FROM {index.name}_embedded")
         else:
-            # The values are filtered before their labels are spread.
-            before = (
-                "SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label "
-                f"FROM (SELECT {value} AS v, labels FROM {index.values}) WHERE "
-            )
-            after = f") i JOIN {self._structures.files(table)} l USING (label)"
-        return self.ask(index, before, predicate, parameters, after)
+            assert stored.key is not None
+            self._index_view(name, stored.key, stored.column, declared)
+            index.size = self._session.files.sizes.get(stored.key) or 0
+            self._count_pairs(index, stored.key)
+        values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}"
+        self._session.run(f"CREATE VIEW {index.values} AS {_with_zeros(values, 'labels', stored.type)}")
 
-    def ask(
-        self, index: IndexTables, before: str, predicate: str, parameters: Mapping[str, Any], after: str = ""
-    ) -> list[Any] | bool:
-        """Run a query over an index."""
+    def _index_view(self, name: str, key: str, column: str, declared: str) -> None:
+        """Create a view (v, labels) over an index file; raises ``missing-file`` and ``invalid-index``."""
+        session = self._session
+        if session.instance.filesystem is not None:
+            session.instance.filesystem.keep(key)
+        path = session.files.paths([key], session.instance.filesystem)[0]
+        if session.store.is_local:
+            session.store.counter.add("reads", key, session.files.sizes[key] or 0)
+        # With a size, as then the name is not taken for a pattern.
+        reader = f"read_parquet([{{'filename': {literal(path)}, 'file_size': 1}}], hive_partitioning = false)"
+        try:
+            described = session.rows(f"SELECT column_name, column_type FROM (DESCRIBE FROM {reader})")
+        except duckdb.Error as e:
+            reraise(e, f"Cannot read {key!r}")
+            raise _invalid(key, str(e).splitlines()[0]) from None
+        _check_columns(described, key, column, declared)
+        session.run(f"CREATE VIEW {name} AS SELECT {quote(column)} AS v, partition AS labels FROM {reader}")
+
+    def _count_pairs(self, index: IndexTables, key: str) -> None:
+        index.pairs = index.size
+        index.may_be_held = index.size <= MAX_INDEX_BYTES
+        index.plain = self._session.store.is_local and any(test(index.index.type) for test in _PLAIN)
+        if index.size < SMALL_INDEX_BYTES:
+            return
+        file = f"{{'filename': {literal(self._session.files.names([key])[0])}, 'file_size': {index.size}}}"
+        counts = (
+            f"SELECT count(DISTINCT row_group_id), sum(num_values) FILTER (path_in_schema = {literal(index.column)}), "
+            f"sum(num_values) FILTER (path_in_schema <> {literal(index.column)}) FROM parquet_metadata([{file}])"
+        )
+        with contextlib.suppress(duckdb.Error):
+            ((groups, rows, pairs),) = self._session.rows(counts)
+            index.groups, index.rows, index.pairs = max(1, groups), rows or 0, pairs or 0
+
+    def hold(self, table: FileTable, index: IndexTables, seconds: float = math.inf) -> None:
+        """Go on making a table (v, files) of an index for so long; once it is whole, it replaces the file."""
+        type_ = index.index.type
         if index.held is not None:
-            return self._select(before, predicate, parameters, after, index)
-        with index.timed():
-            return self._select(before, predicate, parameters, after, index)
+            return
+        if pa.types.is_string(type_) and self._session.rows("SELECT current_setting('default_collation') <> ''")[0][0]:
+            index.may_be_held = False  # values that the collation takes for equal would become one
+            return
+        held, files = f"{index.name}_held", self.files(table)
+        try:
+            if index.plain and not self._take_over(table, index, held, seconds):
+                return
+            if not index.plain:
+                if index.hold_seconds > seconds:
+                    return
+                stored = f"SELECT CAST(v AS {sql_type(type_)}) AS v, unnest(labels) AS label FROM {index.values}_all"
+                lists = f"SELECT v, list(file) AS files FROM ({stored}) i JOIN {files} USING (label) GROUP BY v"
+                self._session.run(f"CREATE TABLE {held} AS {_with_zeros(lists, 'files', type_)} ORDER BY v")
+            ((index.rows, index.pairs),) = self._session.rows(
+                f"SELECT count(*), coalesce(sum(len(files)), 0) FROM {held}"
+            )
+            self._session.run(
+                f"CREATE OR REPLACE VIEW {index.name} AS SELECT i.v, i.file, l.part FROM "
+                f"(SELECT v, unnest(files) AS file FROM {held}) i JOIN {files} l USING (file)"
+            )
+        except duckdb.Error:
+            # Too large for the memory limit, or a broken file, which the statement will name.
+            self._session.run(f"DROP TABLE IF EXISTS {held}")
+            index.may_be_held, index.coming = False, None
+            return
+        index.held = held
+        self._make_room(index)
 
-    # -- binary values -----------------------------------------------------------------------------
+    def _take_over(self, table: FileTable, index: IndexTables, held: str, seconds: float) -> bool:
+        """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
+        from kartosql.engines.duckdb.sorted_index import Ascending, Portions  # takes long to import
 
-    def _binary(
-        self, table: FileTable, index: IndexTables, parts: str, predicate: str, parameters: Mapping[str, Any]
-    ) -> Candidates:
-        """Return the files of an index of binary values.
+        declared, key = sql_type(index.index.type), index.index.key
+        assert key is not None
+        if index.coming is None:
+            path = self._session.files.names([key])[0]
+            numbers = {label: n for n, label in enumerate(table.labels)}
+            each = index.pairs / max(1, index.rows)
+            try:
+                index.coming = Portions(path, index.index.column, index.index.type, numbers, each)
+            except ValueError:
+                index.plain = False
+                return True
+            searched = pa.types.is_integer(index.index.type) or pa.types.is_string(index.index.type)
+            indices = [i for known in self._known.values() for i in known.indices.values()]
+            twice = sum(i.weight for i in indices if i.ascending is not None)
+            if searched and twice + index.weight <= MAX_TWICE:
+                index.coming.passed = []
+            self._session.run(f"CREATE TABLE {held} (v {declared}, files INTEGER[])")
+        for batch in index.coming.some(seconds):
+            self._insert(f"INSERT INTO {held} SELECT CAST(v AS {declared}), files", batch)
+        index.plain, whole = not index.coming.is_broken, index.coming.is_whole
+        passed = index.coming.passed if whole and index.plain else None
+        if not index.plain or whole:
+            index.coming = None
+        if not index.plain:
+            self._session.run(f"DROP TABLE {held}")
+        elif whole:
+            disorder = f"SELECT 1 FROM (SELECT v, lag(v) OVER () AS before FROM {held}) WHERE before >= v LIMIT 1"
+            if self._session.rows(disorder):
+                lists = f"SELECT v, flatten(list(files)) AS files FROM {held} GROUP BY v ORDER BY v"
+                self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
+            elif passed is not None and not any(t.column(0).null_count for t in passed):
+                index.ascending = Ascending(passed)
+        return whole or not index.plain
 
-        The originals cut these at their first NUL byte. Compared with values that have none,
-        all that were cut to v stand where v and one NUL byte stands; files that match only
-        there are doubtful.
-        """
-        found = self.matching(table, index, parts, predicate, parameters)
-        if isinstance(found, bool) or not self._compares(predicate, parameters):
-            return Candidates(table.all_files)
-        files = {row[0] for row in found}
-        more = self.matching(table, index, parts, predicate, parameters, value="v || '\\x00'::BLOB")
-        doubtful = set(table.all_files) if isinstance(more, bool) else {row[0] for row in more}
-        really = self._really_matching(table, index.column, predicate, parameters, doubtful - files)
-        return Candidates(frozenset(files | really))
+    def _make_room(self, newest: IndexTables) -> None:
+        """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
+        held = [(k, i) for k in self._known.values() for i in k.indices.values() if i.held is not None]
+        total = sum(i.weight for _, i in held)
+        for known, index in held:
+            if total > MAX_PAIRS and index is not newest:
+                total -= index.weight
+                self._drop_index(known.indices.pop(index.column))
 
-    def _compares(self, predicate: str, parameters: Mapping[str, Any]) -> bool:
-        """Return whether a predicate does no more than compare its column with values without NUL bytes."""
-        clean = not any(isinstance(v, bytes) and b"\0" in v for v in parameters.values())
-        tree, lists = self._evaluator.parse(predicate)
-        return clean and not lists and is_comparison(tree)
+    # -- statistics ------------------------------------------------------------------------------
 
-    def _really_matching(
-        self,
-        table: FileTable,
-        column: str,
-        predicate: str,
-        parameters: Mapping[str, Any],
-        doubtful: set[int],
-    ) -> set[int]:
-        """Return those of the ``doubtful`` files in which a value matches, found by looking into a few of them."""
-        if len(doubtful) > MAX_PROBES:
-            return doubtful
-        names = {column: "v", **{key: f"k{i}" for i, key in enumerate(table.partition_keys)}}
-        found = set()
-        for file in sorted(doubtful):
-            rows = self._session.relations.rows_of(table, [file], RowRequest(names))
-            if self._select(f"SELECT 1 FROM ({rows}) WHERE ", predicate, parameters, " LIMIT 1"):
-                found.add(file)
-        return found
-
-    # -- an index that does not read ----------------------------------------------------------------
+    def statistics(self, table: FileTable, found: ColumnStatistics) -> str:
+        """Return the table of a column's statistics: file, low, high, has_values and nulls (-1 if not known)."""
+        known = self._of(table)
+        name, count = known.statistics.get(found.column, ("", 0))
+        if count != len(found.rows):
+            if name:
+                self._session.run(f"DROP TABLE {name}")
+                del known.statistics[found.column]
+            rows = list(found.rows)
+            name = f"kartosql_statistics_{known.number}_{self._count}"
+            self._count += 1
+            files, lows, highs, nulls = zip(*rows, strict=True)
+            columns = {
+                "file": array_of(files, pa.int32()),
+                "low": array_of([low or "" for low in lows], pa.string()),
+                "high": array_of([high or "" for high in highs], pa.string()),
+                "has_values": array_of([low is not None for low in lows], pa.bool_()),
+                "nulls": array_of([-1 if n is None else n for n in nulls], pa.int64()),
+            }
+            bounds = [f"CASE WHEN has_values THEN CAST({end} AS {found.type}) END AS {end}" for end in ("low", "high")]
+            self._insert(
+                f"CREATE TABLE {name} AS SELECT file, {', '.join(bounds)}, has_values, nulls", pa.table(columns)
+            )
+            known.statistics[found.column] = (name, len(rows))
+        return name
 
     def check(self, index: IndexTables) -> None:
         """Raise ``invalid-index`` if an index file cannot be read."""
@@ -176,9 +435,46 @@ class Lookups:
             )
         except duckdb.Error as e:
             reraise(e, f"Cannot read {index.index.key!r}")
-            raise FormatError(
-                f"{index.index.key}: {str(e).splitlines()[0]}", code="invalid-index", hint="Build the index again."
-            ) from None
+            raise _invalid(index.index.key, str(e).splitlines()[0]) from None
+
+
+def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:
+    """Add the other zero to the values of an index: 0.0 and -0.0 are one there, but a predicate may tell them apart."""
+    if not pa.types.is_floating(type_):
+        return query
+    return f"WITH found AS ({query}) FROM found UNION ALL SELECT -v, {files} FROM found WHERE v = 0"
+
+
+def _embedded(index: InvertedIndex) -> pa.Table:
+    parse = value_parser(index.type)
+    assert index.embedded is not None
+    try:
+        values = [parse(str(text).encode()) for text in index.embedded]
+        labels = pa.array(list(index.embedded.values()), pa.list_(pa.string()))
+        return pa.table({"v": array_of(values, index.type), "labels": labels})
+    except (ValueError, OverflowError, KeyError, pa.ArrowException) as e:
+        reraise(e)
+        raise FormatError(
+            f"The index of {index.column!r} in the metadata does not fit its type {index.type}: {e}",
+            code="invalid-index",
+        ) from None
+
+
+def _check_columns(rows: list[tuple[str, str]], key: str, column: str, declared: str) -> None:
+    types = dict(rows)
+    problem = None
+    if column not in types or "partition" not in types:
+        problem = f"it has no columns {column!r} and 'partition'"
+    elif not fits(types[column], declared) or types[column] == '"NULL"' != declared:
+        problem = f"its values are {types[column]}, the column is {declared}"
+    elif types["partition"] != "VARCHAR[]":
+        problem = f"its labels are {types['partition']}"
+    if problem and types.get(column) != '"NULL"':
+        raise _invalid(key, problem)
+
+
+def _invalid(key: str | None, reason: str) -> FormatError:
+    return FormatError(f"{key}: {reason}", code="invalid-index", hint="Build the index again.")
 
 
 def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
@@ -195,39 +491,50 @@ def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
     return "", None
 
 
-class _Lookup:
-    """One predicate looked up in one index."""
+@dataclass
+class Lookup:
+    """One predicate, that ``says`` so much, looked up in the index of one column.
 
-    def __init__(
-        self,
-        lookups: Lookups,
-        structures: PlannerTables,
-        table: FileTable,
-        index: IndexTables,
-        parts: str,
-        predicate: str,
-        says: Predicate,
-        parameters: Mapping[str, Any],
-        among: Files,
-    ) -> None:
-        self._lookups = lookups
-        self._structures = structures
-        self._table = table
-        self._index = index
-        self._parts = parts
-        self._predicate = predicate
-        self._operator, self._value = compared(says, table.indices[index.column].type)
-        self._parameters = parameters
-        self._among = among
-        self._everything = Candidates(table.all_files)
-        self._sample_pairs = min(MAX_SAMPLE, PER_FILE * len(table.files))
+    Given the relation of the partition values, ``parts``, these may stand in the predicate. What most values match is
+    found in nearly all files: there the files in which some of these values stand are looked at first. If no file is
+    left that reading on might leave out, or not enough of them, all files are kept.
+    """
 
-    def run(self) -> Candidates:
-        """Return the files."""
+    _planner: Planner
+    _table: FileTable
+    _column: str
+    _predicate: str
+    _says: Predicate
+    _parameters: Mapping[str, Any]
+    _among: Files
+    _parts: str
+
+    def __post_init__(self) -> None:
+        self._structures = self._planner.structures
+        self._index = self._structures.index(self._table, self._column)
+        self._operator, self._value = compared(self._says, self._index.index.type)
+        self._everything = Candidates(self._table.all_files)
+        self._sample_pairs = min(MAX_SAMPLE, PER_FILE * len(self._table.files))
+
+    def files(self) -> Candidates:
+        """Return the files with a value of the column for which the predicate may be TRUE."""
+        index = self._index
+        if pa.types.is_binary(index.index.type):
+            return self._binary()
+        index.uses += 1
+        found = self._found()
+        index.saved = self._seconds(self._among - found.files) if index.held is None else 0.0
+        return found
+
+    def _found(self) -> Candidates:
         index = self._index
         if index.ascending is not None and not self._parts and self._operator == "=":
             return Candidates(frozenset(index.ascending.files(self._value)))
-        if self._exceeds(self._lowest_price(), self._among):
+        lowest = index.touch_seconds
+        if self._parts:
+            making = 0.0 if index.held is not None else min(index.hold_seconds, index.read_seconds)
+            lowest = making + SPREAD_PAIR * self._sample_pairs
+        if self._exceeds(lowest, self._among):
             return self._kept(self._among)
         if self._parts:
             large = SPREAD_PAIR * index.pairs > NEGLIGIBLE
@@ -238,12 +545,36 @@ class _Lookup:
             return self._whole()
         return self._in_held() if index.held is not None else self._in_file()
 
-    def _lowest_price(self) -> float:
-        index = self._index
-        if not self._parts:
-            return index.touch_seconds
-        making = 0.0 if index.held is not None else min(index.hold_seconds, index.read_seconds)
-        return making + SPREAD_PAIR * self._sample_pairs
+    # -- binary values -----------------------------------------------------------------------------
+
+    def _binary(self) -> Candidates:
+        """Return the files of an index of binary values.
+
+        The originals cut these at their first NUL byte. Compared with values that have none,
+        all that were cut to v stand where v and one NUL byte stands; files that match only
+        there are doubtful.
+        """
+        found = self._matching()
+        clean = not any(isinstance(v, bytes) and b"\0" in v for v in self._parameters.values())
+        if isinstance(found, bool) or not (clean and self._planner.compares(self._predicate)):
+            return self._everything
+        files = {row[0] for row in found}
+        more = self._matching("v || '\\x00'::BLOB")
+        doubtful = set(self._table.all_files) if isinstance(more, bool) else {row[0] for row in more}
+        return Candidates(frozenset(files | self._really_matching(doubtful - files)))
+
+    def _really_matching(self, doubtful: set[int]) -> set[int]:
+        """Return those of the ``doubtful`` files in which a value matches, found by looking into a few of them."""
+        if len(doubtful) > MAX_PROBES:
+            return doubtful
+        names = {self._index.column: "v", **{key: f"k{i}" for i, key in enumerate(self._table.partition_keys)}}
+        found = set()
+        for file in sorted(doubtful):
+            rows = self._planner.relations.rows_of(self._table, [file], RowRequest(names))
+            before = f"SELECT 1 FROM ({rows}) WHERE "
+            if self._planner.select(before, self._predicate, self._parameters, " LIMIT 1"):
+                found.add(file)
+        return found
 
     # -- where the index is held ---------------------------------------------------------------------
 
@@ -279,15 +610,12 @@ class _Lookup:
         if per_pair * index.pairs < NEGLIGIBLE or 2 * pairs > index.pairs:
             return self._whole()
         name, share = self._structures.sample(index, pairs)
+        rows = f"SELECT unnest(files) AS file FROM {name}"
         if self._parts:
             files = self._structures.files(self._table)
             spread = f"(SELECT v, unnest(files) AS file FROM {name}) JOIN {files} USING (file)"
-            before = f"WITH m AS MATERIALIZED (SELECT file FROM {spread} JOIN {self._parts} USING (part) WHERE "
-            after = ") SELECT count(*), list(DISTINCT file) FROM m"
-        else:
-            before = f"WITH m AS MATERIALIZED (SELECT unnest(files) AS file FROM {name} WHERE "
-            after = ") SELECT count(*), list(DISTINCT file) FROM m"
-        sample = self._ask(before, after)
+            rows = f"SELECT file FROM {spread} JOIN {self._parts} USING (part)"
+        sample = self._ask(f"WITH m AS MATERIALIZED ({rows} WHERE ", ") SELECT count(*), list(DISTINCT file) FROM m")
         if isinstance(sample, bool):
             return self._everything
         ((matching, listed),) = sample
@@ -301,7 +629,7 @@ class _Lookup:
         """Find out how many values match, and read files of some of them, before all are read."""
         index = self._index
         limit = max(FIRST, min(MAX_SAMPLE, PER_FILE_READ * len(self._table.files)) * index.rows // max(1, index.pairs))
-        matching = self._count() if index.count_seconds < index.group_seconds else None
+        matching = self._count() if READ_VALUE * index.rows < index.read_seconds / index.groups else None
         if matching == 0:
             return Candidates(frozenset())
         rest = self._among
@@ -334,12 +662,10 @@ class _Lookup:
         return None if isinstance(found, bool) else (found[0][0], frozenset(found[0][1] or ()))
 
     def _count(self) -> int:
-        """Return how many values match."""
         found = self._ask(f"SELECT count(*) FROM {self._index.values} WHERE ")
         return self._index.rows if isinstance(found, bool) else int(found[0][0])
 
     def _price(self, matching: int) -> float:
-        """Return what it takes to read the files of so many values."""
         return self._index.touch_seconds + self._share(matching) * self._index.read_seconds
 
     def _share(self, matching: int) -> float:
@@ -351,24 +677,52 @@ class _Lookup:
         if self._index.may_be_held:
             price = min(price, self._index.hold_seconds)
         # What some values do not match cannot leave out more files than these values have.
-        gain = (1 - self._share(matching)) * self._lookups.seconds(self._table, self._table.all_files)
+        gain = (1 - self._share(matching)) * self._seconds(self._table.all_files)
         if rest is not None:
-            gain = min(gain, self._lookups.seconds(self._table, rest))
+            gain = min(gain, self._seconds(rest))
         return price > max(NEGLIGIBLE, gain)
 
-    # -- plumbing --------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def _whole(self) -> Candidates:
-        """Look the predicate up among all values."""
-        found = self._lookups.matching(self._table, self._index, self._parts, self._predicate, self._parameters)
+        found = self._matching()
         return self._everything if isinstance(found, bool) else Candidates(frozenset(row[0] for row in found))
 
+    def _matching(self, value: str = "v") -> list[Any] | bool:
+        """Return the files with an index value, or what ``value`` makes of it, that matches; True is all of them."""
+        index = self._index
+        if self._parts:
+            spread = f"(SELECT * REPLACE ({value} AS v) FROM {index.name}) JOIN {self._parts} USING (part)"
+            return self._ask(f"SELECT DISTINCT file FROM {spread} WHERE ")
+        if index.held is not None:
+            return self._ask(
+                f"SELECT DISTINCT unnest(files) FROM (SELECT {value} AS v, files FROM {index.held}) WHERE "
+            )
+        # The values are filtered before their labels are spread.
+        return self._ask(
+            "SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label "
+            f"FROM (SELECT {value} AS v, labels FROM {index.values}) WHERE ",
+            f") i JOIN {self._structures.files(self._table)} l USING (label)",
+        )
+
     def _ask(self, before: str, after: str = "") -> list[Any] | bool:
-        return self._lookups.ask(self._index, before, self._predicate, self._parameters, after)
+        with self._index.timed():
+            return self._planner.select(before, self._predicate, self._parameters, after, self._index)
+
+    def _seconds(self, files: Files) -> float:
+        """Return about what it takes to scan files."""
+        if not files:
+            return 0.0
+        if not self._planner.store.is_local:
+            return REMOTE_FILE_SECONDS * len(files)  # to ask for a size takes as long as to open a file
+        known = self._structures.file_seconds
+        if self._table not in known:
+            mean = self._planner.cells.data_bytes(self._table, self._table.all_files) / len(self._table.files)
+            known[self._table] = FILE_SECONDS + BYTE_SECONDS * mean
+        return known[self._table] * len(files)
 
     def _exceeds(self, price: float, files: Files) -> bool:
-        """Return whether a price is higher than all that could be saved."""
-        return price > NEGLIGIBLE and price > self._lookups.seconds(self._table, files)
+        return price > NEGLIGIBLE and price > self._seconds(files)
 
     def _kept(self, rest: Files) -> Candidates:
         """Keep all files, as it would not pay to look for the ``rest``."""

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kartosql import stopping
+from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest
+from kartosql.engines.duckdb.texts import csv_reader
 from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
-from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, RowRequest
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan
-from kartosql.tables.table import FileTable, Table
+from kartosql.tables.table import FileTable, Table, shown_data
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.engine_session import EngineSession
+    from kartosql.engines.duckdb.statement import EngineSession
 
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
@@ -47,6 +49,7 @@ def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 
 
 
 MAX_LISTED = 256  # files whose partition values stand in a list
+EXACT_ROWS = 1 << 17  # estimates up to here are rounded
 MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
 
 _Made = tuple[str, frozenset[tuple[str, str]]]  # the body of a view, and what the types of its variables depend on
@@ -62,6 +65,7 @@ class Relations(RelationBuilder[str]):
         self.has_floats = False  # whether DuckDB reads floating-point columns of Parquet files
         self._variables: dict[str, str] = {}  # with what their types depend on
         self._tables: list[str] = []
+        self._data: dict[int, str] = {}  # of those, what users registered
         self._views: dict[tuple[str, str], _Made] = {}
         # What a former statement left behind.
         self._former_variables = {} if former is None else former._variables
@@ -76,6 +80,7 @@ class Relations(RelationBuilder[str]):
             self._session.unregister(name)
         self._variables.clear()
         self._tables.clear()
+        self._data.clear()
         self._count = 0
         self.by_position = False
         self.has_floats = False
@@ -95,13 +100,6 @@ class Relations(RelationBuilder[str]):
         for name in self._former_variables.keys() - self._variables.keys():
             self._session.run(f"RESET VARIABLE {name}")
         self._former_views, self._former_variables = {}, {}
-
-    def set_once(self, variable: str, expression: str) -> None:
-        """Set a variable, unless it has the value of that expression already."""
-        self._variables[variable] = expression
-        if self._former_variables.get(variable) != expression:
-            self._former_variables.pop(variable, None)
-            self._session.run(f"SET VARIABLE {variable} = {expression}")
 
     # -- views -------------------------------------------------------------------------------
 
@@ -131,7 +129,6 @@ class Relations(RelationBuilder[str]):
         number = self._count
         self._count += 1
         name = f"kartosql_facts_{number}"
-        self._tables.append(name)
         partitions = table.partitions
         arrays, items = [array_of(summary.rows, pa.int64())], ["n AS kartosql_rows"]
         names = ["n"]
@@ -148,13 +145,16 @@ class Relations(RelationBuilder[str]):
             shown, type_ = quote(source.exposed.get(column, column)), sql_type(table.types[column])
             items.append(f"CAST(nullif(low{at}, '') AS {type_}) AS {shown}")
             maxima.append(f"CAST(nullif(high{at}, '') AS {type_}) AS {shown}")
-        self._session.register(name, pa.table(arrays, names=names))
+        self._register(name, pa.table(arrays, names=names))
         rows = f"SELECT {', '.join(items)} FROM {name}"
         return rows if not summary.extremes else f"{rows} UNION ALL SELECT {', '.join(maxima)} FROM {name}"
 
     def create_empty(self, occurrence: Occurrence) -> None:
-        """Create the view of one occurrence with its columns and no row, to bind against."""
+        """Create the view of one occurrence to bind against: no row, unless its data are registered."""
         source, used = occurrence.source, occurrence.columns
+        if source.data is not None:
+            self.create_registered(occurrence)
+            return
         refused = self._refused(source, source.columns, used)
         columns = [c for c in source.columns if used is None or c not in refused]
         self._view(occurrence, self.empty(source, columns))
@@ -169,7 +169,7 @@ class Relations(RelationBuilder[str]):
         self._refused(source, named, used)
         body = self.empty(source, named)
         if source.data is not None:
-            body = f"SELECT * FROM {self._session.registered_name(source)} LIMIT 0"
+            body = f"SELECT * FROM {self._given(source)} LIMIT 0"
         elif scan is not None and not scan.is_empty and any(map(pa.types.is_null, source.columns.values())):
             body = f"{self.body(replace(scan, parts=tuple(replace(p, summary=None) for p in scan.parts)))} LIMIT 0"
         table = f"{quote(occurrence.view[0])}.{quote(name)}"
@@ -182,8 +182,18 @@ class Relations(RelationBuilder[str]):
 
     def create_registered(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence over registered data."""
-        name = self._session.registered_name(occurrence.source)
-        self._view(occurrence, f"SELECT * FROM {name}")
+        self._view(occurrence, f"SELECT * FROM {self._given(occurrence.source)}")
+
+    def _given(self, source: Table) -> str:
+        name = self._data.get(id(source))
+        if name is None:
+            name = self._data[id(source)] = f"kartosql_data_{len(self._data)}"
+            self._register(name, shown_data(source))
+        return name
+
+    def _register(self, name: str, table: Any) -> None:
+        self._tables.append(name)
+        self._session.register(name, table)
 
     def _view(self, occurrence: Occurrence, body: str) -> None:
         schema, name = occurrence.view
@@ -240,11 +250,25 @@ class Relations(RelationBuilder[str]):
         listed = ", ".join([*shown, f"unnest(range(CAST({OP} AS BIGINT)))"])
         return f"SELECT {', '.join(shown) or 'NULL AS nothing'} FROM (SELECT {listed} FROM ({query}) WHERE {OP} > 0)"
 
-    def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, str]:
-        """Return DuckDB's types that files give to columns; those that hold only NULL are left out."""
-        return self._session.types_in_files([table.files[f] for f in files], columns)
-
     # -- files -----------------------------------------------------------------------------------
+
+    def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, str]:
+        """Return DuckDB's types that files give to columns; raises ``schema-mismatch`` where files disagree."""
+        keys = [table.files[f] for f in files]
+        self._session.set_files("kartosql_untyped", keys)
+        rows = self._session.rows(
+            "SELECT name, list(DISTINCT duckdb_type) FROM parquet_schema(getvariable('kartosql_untyped')) "
+            "WHERE list_contains(?, name) AND duckdb_type <> '\"NULL\"' GROUP BY name",
+            [list(columns)],
+        )
+        for name, types in rows:
+            if len(types) > 1:
+                raise FormatError(
+                    f"{keys[0]} and others: the column {name!r} is {' and '.join(sorted(types))} in different files",
+                    code="schema-mismatch",
+                    hint="The schema of the table gives no type to choose; write the files again with one type.",
+                )
+        return {name: types[0] for name, types in rows}
 
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
         """Yield queries that together give the rows of files; see RelationBuilder."""
@@ -270,20 +294,25 @@ class Relations(RelationBuilder[str]):
         variable = f"kartosql_files_{number}"
         if variant is not None and variant.reading is not None:
             self._variables[variable] = str(variant.reading)
-            reader, inner = self._session.text_files(variable, file_keys, variant.reading, columns)
+            self._session.set_files(variable, file_keys)
+            self._session.data_keys += file_keys
+            reader = csv_reader(f"getvariable('{variable}')", variant.reading)
+            inner = [f"r.{quote(c)}" for c in columns]
         elif collide or any(pa.types.is_duration(file_types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
-            self._tables.append(f"kartosql_rows_{number}")
-            reader = self._session.arrow_files(self._tables[-1], file_keys, columns, file_types)
+            reader = f"kartosql_rows_{number}"
+            self._register(reader, self._arrow_rows(file_keys, columns, file_types))
             inner = [f"r.c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
             self._variables[variable] = str(declared)
             self.has_floats |= any("DOUBLE" in type_ or "FLOAT" in type_ for type_ in declared.values())
-            reader, inner = self._session.parquet_files(table, variable, file_keys, declared)
+            reader, inner = self._parquet_files(table, variable, file_keys, declared)
         values = dict(zip(columns, inner, strict=True))
         if file_types is not table.types:
-            values = self._as_in_table(table, values, stored, file_types)
+            values = {c: converted(v, file_types[c], table.types[c]) for c, v in values.items()} | {
+                c: self.null(table.types[c]) for c in stored if c not in values and not pa.types.is_null(table.types[c])
+            }
         found, joined = self._partition_values(table, files, wanted, number)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
@@ -293,23 +322,6 @@ class Relations(RelationBuilder[str]):
             # Positions ascend in document order, and so does DuckDB's file index.
             items += [f"r.file_index AS {FILE}", f"r.file_row_number AS {ROW}"]
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
-
-    def _as_in_table(
-        self,
-        table: FileTable,
-        values: Mapping[str, str],
-        columns: Sequence[str],
-        types: Mapping[str, pa.DataType],
-    ) -> dict[str, str]:
-        """Return the values of files with columns and types of their own as those of their table."""
-        found: dict[str, str] = {}
-        for column in columns:
-            type_ = table.types[column]
-            if column in values:
-                found[column] = converted(values[column], types[column], type_)
-            elif not pa.types.is_null(type_):
-                found[column] = self.null(type_)
-        return found
 
     def _partition_values(
         self, table: FileTable, files: Sequence[int], wanted: RowRequest, number: int
@@ -345,15 +357,63 @@ class Relations(RelationBuilder[str]):
         if not columns:
             return values, ""
         name = f"kartosql_parts_{number}"
-        self._tables.append(name)
-        self._session.register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
+        self._register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
         return values, f" JOIN {name} k ON k.i = r.file_index"
 
+    def _set_once(self, variable: str, expression: str) -> None:
+        self._variables[variable] = expression
+        if self._former_variables.get(variable) != expression:
+            self._former_variables.pop(variable, None)
+            self._session.run(f"SET VARIABLE {variable} = {expression}")
 
-def parquet_schema_argument(declared: dict[str, str]) -> str:
-    """Return the value of read_parquet's ``schema``: columns by name, exposed as c0, c1, ..."""
-    entries = [
-        f"{literal(name)}: {{name: 'c{i}', type: {literal(type_)}, default_value: NULL}}"
-        for i, (name, type_) in enumerate(declared.items())
-    ]
-    return f"map {{{', '.join(entries)}}}"
+    def _parquet_files(
+        self, table: FileTable, variable: str, keys: Sequence[str], declared: dict[str, str]
+    ) -> tuple[str, list[str]]:
+        """Return a reader over Parquet files and the values of the declared columns in its rows ``r``.
+
+        Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
+        """
+        session = self._session
+        session.set_files(variable, keys)
+        session.data_keys += keys
+        session.instance.remember_footers(table, keys)
+        narrower = session.footers.check(session, table, keys, declared)
+        options = f"getvariable('{variable}'), hive_partitioning = false"
+        if not declared:
+            return f"(SELECT file_index, file_row_number FROM read_parquet({options}))", []
+        sizes = session.files.sizes
+        if narrower is not None:
+            # Bound in half of the time that a schema takes; conditions still leave row groups out.
+            values = [f"CAST(r.{quote(c)} AS {t})" if c in narrower else f"r.{quote(c)}" for c, t in declared.items()]
+        else:
+            # As a variable it is computed once, and not each time the view is bound.
+            entries = [
+                f"{literal(name)}: {{name: 'c{i}', type: {literal(type_)}, default_value: NULL}}"
+                for i, (name, type_) in enumerate(declared.items())
+            ]
+            self._set_once(f"{variable}_schema", f"map {{{', '.join(entries)}}}")
+            values = [f"r.c{i}" for i in range(len(declared))]
+            options += f", schema = getvariable('{variable}_schema')"
+        # Roughly, so that many small scans have the same view.
+        rows = max(1, sum(sizes.get(k) or 0 for k in keys) // 50)
+        rows = rows if rows > EXACT_ROWS else 4 ** (rows.bit_length() // 2)
+        return f"read_parquet({options}, can_have_nan = true, explicit_cardinality = {rows})", values
+
+    def _arrow_rows(self, keys: Sequence[str], columns: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Table:
+        """Return rows of files as pyarrow reads them, exposed like ``_parquet_files`` does it."""
+        import pyarrow.parquet as pq
+
+        store = self._session.store
+        self._session.files.stat(keys)
+        tables = []
+        for at, key in enumerate(keys):
+            stopping.check()
+            try:
+                table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(columns))
+                arrays = [table.column(c).cast(types[c]) for c in columns]
+            except (pa.ArrowException, OSError, KeyError) as e:
+                reraise(e, f"Cannot read {store.display_name(key)!r}")
+                raise FormatError(f"{store.display_name(key)}: {e}", code="corrupt-file") from None
+            arrays += [pa.array([at] * table.num_rows, pa.uint64()), pa.array(range(table.num_rows), pa.int64())]
+            tables.append(pa.table(arrays, [f"c{i}" for i in range(len(columns))] + ["file_index", "file_row_number"]))
+        return pa.concat_tables(tables)

@@ -129,17 +129,14 @@ class _OpenFile:
         self._here = threading.local()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position of the calling thread."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
         self._here.at = max(0, base + offset)
         return self.tell()
 
     def tell(self) -> int:
-        """Return the position of the calling thread."""
         return int(getattr(self._here, "at", 0))
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes from the position of the calling thread."""
         at = self.tell()
         end = self._size if size is None or size < 0 else min(at + size, self._size)
         data = self._fetch(at, end) if end > at else b""
@@ -147,7 +144,6 @@ class _OpenFile:
         return data
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def close(self) -> None:
@@ -163,7 +159,6 @@ class _Ranges:
         self._blocks: dict[int, bytes] = {}
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes of [start, end)."""
         for at, block in list(self._blocks.items()):
             if at <= start and end <= at + len(block):
                 return block[start - at : end - at]

@@ -4,22 +4,235 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import sys
+import tempfile
 import threading
+import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import duckdb
 
 from kartosql.engines.duckdb.evaluator import Planner
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import FOOTER_CACHE_FILES, Instance
-from kartosql.engines.duckdb.statement import DuckStatement
+from kartosql.engines.duckdb.statement import DuckStatement, FileAccess, of_process
+from kartosql.errors import UsageError
+from kartosql.plan.bind import SCHEMA
 from kartosql.plan.scan import Scan
 from kartosql.settings import Settings
 from kartosql.stopping import Works, is_stopped, shielded
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.remote import StoreFiles
+
+
+# What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
+OURS = (
+    "max_execution_time",
+    "parquet_metadata_cache",
+    "enable_profiling",
+    "disabled_optimizers",
+    "async_threads",
+    "enable_progress_bar",
+    "enable_progress_bar_print",
+)
+FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
+
+PREPARED_SCHEMAS = 4
+# Each thread that computes or reads ahead has up to so many files open in a scan of small files, as measured.
+FILES_OPEN = 16
+RESERVED = 64  # for all else that the process opens
+_THREADS = "SELECT current_setting('threads'), current_setting('async_threads')"
+_default_threads: tuple[int, int] | None = None
+
+
+def check_setting(name: str, value: Any) -> None:
+    """Raise ``invalid-setting`` for what DuckDB does not take for one of its settings."""
+    with duckdb.connect(":memory:") as connection:
+        _set(connection, name, value)
+
+
+def _set(connection: duckdb.DuckDBPyConnection, name: str, value: Any) -> None:
+    text = str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"
+    try:
+        connection.execute(f"SET GLOBAL {name} = {text}")
+    except duckdb.Error as e:
+        reason = str(e).splitlines()[0]
+        raise UsageError(f"{value!r} is no value for the setting {name}: {reason}", code="invalid-setting") from None
+
+
+class Instance:
+    """An in-memory DuckDB of which each statement takes a cursor.
+
+    ``settings`` are DuckDB's by name. Raises ``invalid-setting``.
+    """
+
+    def __init__(self, store: Files, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)
+        self._process = os.getpid()
+        of_process.add(self)
+        self.filesystem: StoreFiles | None = None
+        self._allowed: frozenset[str] | None = None
+        self._tables: dict[int, weakref.ref[FileTable]] = {}
+        self._footers: dict[str, weakref.ref[FileTable]] = {}
+        self._current: dict[str, Any] = {
+            "max_execution_time": 0,
+            "parquet_metadata_cache": False,
+            "disabled_optimizers": "''",
+            "async_threads": 0,
+        }
+        self.worn_out = False
+        self.epoch = 0  # of the runtime when it was made
+        self.resting: Any = None  # a statement that ended, whose views are still there
+        # For the views of a statement's first occurrences.
+        self.schemas = tuple(f"{SCHEMA}{i}" for i in range(PREPARED_SCHEMAS))
+        # Private, as DuckDB may always read and write it; made when something is spilled.
+        self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
+        # Threads that read ahead come with the first statement; the planner needs none.
+        config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "async_threads": "0"}
+        self._root = duckdb.connect(":memory:", config=config)
+        try:
+            if not store.is_local:
+                from kartosql.engines.duckdb.remote import StoreFiles
+
+                self.filesystem = StoreFiles(store)
+                self._root.register_filesystem(self.filesystem)
+                # The bytes are in memory already.
+                self._root.execute("SET GLOBAL enable_external_file_cache = false")
+            self._root.execute("SET GLOBAL python_enable_replacements = false")
+            for schema in self.schemas:
+                self._root.execute(f"CREATE SCHEMA {schema}")
+            threads, default = _threads(self._root)
+            for name, value in {"temp_directory": self._temporary, **settings}.items():
+                _set(self._root, name, value)
+            threads = settings.get("threads", threads)
+            self._ahead = min(default, max(0, _descriptors() // FILES_OPEN - threads))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it can be used: in a fork its threads are missing, and its locks may be held by them."""
+        return self._process == os.getpid()
+
+    def take_over(self, wanted: bool = False) -> Any:
+        """Return the statement that rests if another one wants to go on where it ended, and may; else forget it."""
+        resting, self.resting = self.resting, None
+        if resting is None or (wanted and resting.may_hand_over):
+            return resting
+        resting.forget()
+        return None
+
+    def cursor(self) -> Any:
+        """Return a connection of its own, for one statement."""
+        return self._root.cursor()
+
+    def change(self, name: str, value: int | bool | str) -> None:
+        """Change one of OURS for the statement that comes."""
+        if self._current[name] != value:
+            self._root.execute(f"SET GLOBAL {name} = {str(value).lower()}")
+            self._current[name] = value
+
+    def read_directly(self, directly: bool) -> None:
+        """Let threads that compute read files themselves, which is quicker where the pages are in memory anyway."""
+        self.change("async_threads", 0 if directly else self._ahead)
+
+    def remember_footers(self, table: FileTable, keys: Sequence[str]) -> None:
+        """Let DuckDB keep the footers of ``keys``, unless they are too many, or may have changed unnoticed.
+
+        DuckDB knows local files by their times; those of other stores have none.
+        """
+        known = self._footers
+        stale = self.filesystem is not None and any((r := known.get(k)) is not None and r() is not table for k in keys)
+        fits = not stale and len(known.keys() | keys) <= FOOTER_CACHE_FILES
+        if fits:
+            known.update(dict.fromkeys(keys, weakref.ref(table)))
+        # The next statements start with an empty cache if they may fill it.
+        self.worn_out |= not fits and len(keys) <= FOOTER_CACHE_FILES
+        self.change("parquet_metadata_cache", fits)
+
+    @property
+    def footers(self) -> int:
+        """Number of footers kept."""
+        return len(self._footers)
+
+    # -- the lock ------------------------------------------------------------------------------
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a user's text may run here."""
+        return self._allowed is not None
+
+    def lock(self, keys: frozenset[str], paths: Sequence[str], tables: Sequence[FileTable] = ()) -> None:
+        """Take away access to everything but ``paths``, the files ``keys``, and lock the settings.
+
+        ``tables`` are those of which every file is among them.
+        """
+        self._root.execute("SET VARIABLE allowed = ?", [list(paths)])
+        self._root.execute("SET GLOBAL allowed_paths = getvariable('allowed')")
+        self._root.execute("RESET VARIABLE allowed")
+        self._root.execute(f"SET GLOBAL allowed_configs = {list(OURS)}")
+        self._root.execute("SET GLOBAL enable_external_access = false")
+        self._root.execute("SET GLOBAL lock_configuration = true")
+        self._allowed = keys
+        self._tables = {id(t): weakref.ref(t) for t in tables}
+
+    def allows(self, keys: Sequence[str]) -> bool:
+        """Return whether a statement over the files ``keys`` may run here."""
+        return self._allowed is not None and self._allowed.issuperset(keys)
+
+    def covers(self, tables: Sequence[FileTable]) -> bool:
+        """Return whether all files of ``tables`` may be read here."""
+        return all((ref := self._tables.get(id(t))) is not None and ref() is t for t in tables)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Free the instance; whatever runs in it is stopped."""
+        if not self.is_of_this_process:
+            return
+        self.take_over()
+        with contextlib.suppress(duckdb.Error):
+            self._root.interrupt()
+        self._root.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def close_later(self) -> None:
+        """Free the instance in a thread of its own, as it takes longer than a small statement."""
+        if not self.is_of_this_process:
+            return
+        try:
+            # No daemon, as a thread that a daemon starts would be: the interpreter waits for it.
+            threading.Thread(target=self.close, name="kartosql-close", daemon=False).start()
+        except RuntimeError:  # the interpreter is about to end
+            self.close()
+
+
+def _threads(connection: Any) -> tuple[int, int]:
+    """Return how many threads compute, and how many read ahead, unless a setting says otherwise."""
+    global _default_threads
+    if _default_threads is None:
+        connection.execute("RESET GLOBAL async_threads")
+        _default_threads = connection.execute(_THREADS).fetchall()[0]
+        connection.execute("SET GLOBAL async_threads = 0")
+    return _default_threads
+
+
+def _descriptors() -> int:
+    """Return how many files the process may have open, but for some that others need."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(0, limit - RESERVED)
+
 
 MAX_PLANNERS = 2
 MAX_IDLE = 4
@@ -62,22 +275,26 @@ class Runtime:
         if not self.works.is_of_this_process:
             return
         self.works.stop("connection-closed", of_others=True)
-        with self._guard:
-            _close_all({}, self._idle)
-        # Who plans at this moment closes the planner afterwards.
-        if self._planning.acquire(blocking=False):
-            try:
-                _close_all(self._planners, [])
-            finally:
-                self._planning.release()
+        self._free()
 
     def forget(self) -> None:
         """Free what is idle, with all that it knows of files; what is attached may have changed."""
         with self._guard:
             self._epoch += 1
-            _close_all({}, self._idle)
-        with self._planning:
-            _close_all(self._planners, [])
+        self._free(wait=True)
+
+    def _free(self, *, later: bool = False, wait: bool = False) -> None:
+        """Free what is idle, and the planners unless one is planning; ``wait`` until it is not."""
+        with self._guard:
+            idle, self._idle[:] = [*self._idle], []
+        for instance in idle:
+            (instance.close_later if later else instance.close)()
+        # Who plans at this moment closes the planner afterwards, if the connection was closed.
+        if self._planning.acquire(blocking=wait):
+            try:
+                _close_all(self._planners, [])
+            finally:
+                self._planning.release()
 
     def expect_one(self) -> None:
         """Expect that one more statement runs, so that the planner's instance may run it."""
@@ -96,15 +313,14 @@ class Runtime:
         return found
 
     def _asked_for(self, keys: Sequence[str]) -> dict[str, int | None]:
-        found: dict[str, int | None] = dict.fromkeys(keys)
+        listed: dict[str, int | None] = {}
         if self.store.is_local:
             for key in keys:
                 with contextlib.suppress(KeyError):
-                    found[key] = self.store.size(key)
-            return found
-        listed: dict[str, int | None] = {}
-        for uuid in {key.split("/")[0] for key in keys}:
-            listed.update(self.store.dataset_sizes(uuid))
+                    listed[key] = self.store.size(key)
+        else:
+            for dataset in {key.split("/")[0] for key in keys}:
+                listed.update(self.store.dataset_sizes(dataset))
         return {key: listed.get(key) for key in keys}
 
     # -- planning --------------------------------------------------------------------------------
@@ -148,13 +364,20 @@ class Runtime:
         are used again, and so is what fits of those of another scan. Without ``scan`` the
         statement has a transaction of its own.
         """
-        resting = self._take_resting(settings, scan, files) if scan is not None else None
-        if resting is not None:
+        values = settings.engine_settings()
+        if scan is not None and (
+            found := self._take(values, lambda i: i.resting is not None and i.resting.resumes(scan, files))
+        ):
+            resting: DuckStatement = found.resting
+            found.resting = None
+            resting.resume(_milliseconds(settings), self._give_back)
             return resting
         every = list({id(t): t for t in tables}.values())
-        values = settings.engine_settings()
-        instance = self._take(values, every, keys) or self._take_planners(values) or self._made(values)
-
+        instance = (
+            self._take(values, lambda i: i.covers(every) if keys is None else i.allows(keys))
+            or self._take_planners(values)
+            or self._made(values)
+        )
         former = instance.take_over(scan is not None)
 
         def lock(selected: Sequence[str]) -> None:
@@ -178,27 +401,10 @@ class Runtime:
             instance.close()
             raise
 
-    def _take_resting(self, settings: Settings, scan: Scan, files: FileAccess) -> DuckStatement | None:
-        values = settings.engine_settings()
-        with self._guard:
-            for at, found in enumerate(self._idle):
-                statement: DuckStatement | None = found.resting
-                if statement is not None and found.settings == values and statement.resumes(scan, files):
-                    self._idle.pop(at)
-                    found.resting = None
-                    break
-            else:
-                return None
-        statement.resume(_milliseconds(settings), self._give_back)
-        return statement
-
-    def _take(
-        self, values: Mapping[str, Any], tables: Sequence[FileTable], keys: Sequence[str] | None
-    ) -> Instance | None:
+    def _take(self, values: Mapping[str, Any], fits: Callable[[Instance], bool]) -> Instance | None:
         with self._guard:
             for at in reversed(range(len(self._idle))):
-                found = self._idle[at]
-                if found.settings == values and (found.covers(tables) if keys is None else found.allows(keys)):
+                if self._idle[at].settings == values and fits(self._idle[at]):
                     return self._idle.pop(at)
         return None
 
@@ -232,13 +438,8 @@ class Runtime:
     def _give_back(self, instance: Instance, reusable: bool) -> None:
         surplus = []
         with self._guard:
-            if (
-                self._closed
-                or not reusable
-                or not instance.is_locked
-                or instance.worn_out
-                or instance.epoch != self._epoch
-            ):
+            current = not self._closed and instance.epoch == self._epoch
+            if not (current and reusable and instance.is_locked) or instance.worn_out:
                 surplus.append(instance)
             else:
                 self._idle.append(instance)
@@ -256,18 +457,6 @@ class Runtime:
             for instance in self._idle:
                 instance.read_directly(True)
 
-    def release(self) -> None:
-        """Free what is idle; the next statement makes it anew."""
-        with self._guard:
-            old, self._idle[:] = [*self._idle], []
-        for instance in old:
-            instance.close_later()
-        if self._planning.acquire(blocking=False):
-            try:
-                _close_all(self._planners, [])
-            finally:
-                self._planning.release()
-
 
 def _used(runtime: Runtime) -> None:
     """Note that a runtime was used just now, and let those rest that were not used for long."""
@@ -283,13 +472,12 @@ def _used(runtime: Runtime) -> None:
             _recent.popitem(last=False)
     for at, found in enumerate(order):
         if found is not None and at >= MAX_WARM:
-            found.release()
+            found._free(later=True)
         elif found is not None and at >= MAX_READING_AHEAD:
             found.rest()
 
 
 def _forget_parents() -> None:
-    """Forget the runtimes of the process that this one was forked from."""
     global _recent_guard
     _recent_guard = threading.Lock()
     _recent.clear()

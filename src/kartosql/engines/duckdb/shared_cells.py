@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
+from kartosql.engines.base import RowRequest
 from kartosql.engines.duckdb.types import sql_type
-from kartosql.engines.relations import RowRequest
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.indexes.index import Files
@@ -20,23 +20,18 @@ from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
-    from kartosql.engines.duckdb.planner_tables import IndexTables, PlannerTables
+    from kartosql.engines.duckdb.lookups import IndexTables
 
 HELD_FACTOR = 4  # how much faster an index is scanned that the planner holds
 SAMPLED = 4  # files whose sizes stand for those of all
 
 
 class DuckCells:
-    """The Cells of a planner.
+    """The Cells of a planner."""
 
-    ``select`` runs the query in which a predicate stands between two texts; True stands for
-    everything.
-    """
-
-    def __init__(self, session: Planner, select: Callable[..., list[Any] | bool], structures: PlannerTables) -> None:
-        self._session = session
-        self._select = select
-        self._structures = structures
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
+        self._structures = planner.structures
 
     # -- what a lookup costs -------------------------------------------------------------------
 
@@ -53,8 +48,8 @@ class DuckCells:
         order = sorted(files)
         sample = [table.files[f] for f in order[:: max(1, -(-len(order) // SAMPLED))]]
         with contextlib.suppress(FormatError, StoreError):  # only a file that is read may be missed
-            self._session.files.stat(sample)
-        sizes = [self._session.files.sizes.get(key) or 0 for key in sample]
+            self._planner.files.stat(sample)
+        sizes = [self._planner.files.sizes.get(key) or 0 for key in sample]
         return sum(sizes) * len(order) // max(1, len(sizes))
 
     # -- values ----------------------------------------------------------------------------------
@@ -65,15 +60,15 @@ class DuckCells:
         t = pa.types
         naive = t.is_timestamp(type_) and type_.tz is None
         plain = t.is_signed_integer(type_) or t.is_date32(type_) or naive
-        store = self._session.store
+        store = self._planner.store
         if column in table.partition_keys or not plain or not store.is_local:
             return {}  # where the store is remote a footer is a request of its own
         keys = {f: table.files[f] for f in sorted(files)}
         declared = sql_type(type_)
         values = ", ".join(f"TRY_CAST(stats_{which}_value AS {declared}) AS {which}" for which in ("min", "max"))
         try:
-            paths = self._session.set_files("kartosql_ranged", list(keys.values()))
-            rows = self._session.rows(
+            paths = self._planner.set_files("kartosql_ranged", list(keys.values()))
+            rows = self._planner.rows(
                 "SELECT file_name, min(min), max(max) FROM (SELECT file_name, num_values, stats_null_count AS nulls, "
                 f"{values} FROM parquet_metadata(getvariable('kartosql_ranged')) WHERE path_in_schema = ?) "
                 "GROUP BY file_name "
@@ -106,7 +101,7 @@ class DuckCells:
         )
         index.uses += 1
         with index.timed():
-            found = self._select(before, "TRUE", {})
+            found = self._planner.select(before, "TRUE", {})
         if isinstance(found, bool):
             return {(a, b) for a, b in combinations(sorted(groups), 2) if groups[a] == groups[b]}
         return {(a, b) for a, b in found}
@@ -118,7 +113,9 @@ class DuckCells:
         """
         if index.repeats is None:
             with index.timed():
-                found = self._select(f"SELECT count(*) > count(DISTINCT v) FROM {index.values} WHERE ", "TRUE", {})
+                found = self._planner.select(
+                    f"SELECT count(*) > count(DISTINCT v) FROM {index.values} WHERE ", "TRUE", {}
+                )
             index.repeats = found is True or found == [(True,)]
         return index.repeats
 
@@ -129,7 +126,7 @@ class DuckCells:
         if rows is None:
             values, rows = self._values(source, files, column), RowSelection({}, "TRUE", {})
         else:
-            inner = self._session.relations.rows_of(source, sorted(files), RowRequest(rows.names))
+            inner = self._planner.relations.rows_of(source, sorted(files), RowRequest(rows.names))
             values = f"SELECT DISTINCT {rows.names[column]} AS v FROM ({inner}) WHERE "
         wanted = "IN (SELECT v FROM wanted)"
         if column in target.partition_keys:
@@ -144,7 +141,7 @@ class DuckCells:
                     f"SELECT DISTINCT l.file FROM (SELECT DISTINCT unnest(labels) AS label FROM {index.values} "
                     f"WHERE v {wanted}) JOIN {self._structures.files(target)} l USING (label)"
                 )
-        found = self._select(f"WITH wanted AS ({values}", rows.predicate, rows.parameters, f") {after}")
+        found = self._planner.select(f"WITH wanted AS ({values}", rows.predicate, rows.parameters, f") {after}")
         if isinstance(found, bool):
             return target.all_files
         numbers = frozenset(row[0] for row in found)
@@ -167,14 +164,14 @@ class DuckCells:
         self, table: FileTable, early: int, late: Files, dimensions: Sequence[str], rows: RowSelection
     ) -> Files:
         """Return those ``late`` files that may hold a cell of ``rows`` of the file ``early``."""
-        found_rows = f"({self._session.relations.rows_of(table, [early], RowRequest(rows.names))})"
+        found_rows = f"({self._planner.relations.rows_of(table, [early], RowRequest(rows.names))})"
         joins = ""
         for i, column in enumerate(dimensions):
             same_file = "" if i == 0 else f" AND i0.file = i{i}.file"
             joins += (
                 f" JOIN {self._structures.index(table, column).name} i{i} ON i{i}.v = r.{rows.names[column]}{same_file}"
             )
-        found = self._select(
+        found = self._planner.select(
             f"SELECT DISTINCT i0.file FROM (SELECT * FROM {found_rows} WHERE ",
             rows.predicate,
             rows.parameters,
@@ -184,10 +181,10 @@ class DuckCells:
 
     def share_cells(self, table: FileTable, early: int, late: int, key: Sequence[str], rows: RowSelection) -> bool:
         """Return whether one of ``rows`` of the file ``early`` may have its cell in ``late`` too."""
-        early_rows = self._session.relations.rows_of(table, [early], RowRequest(rows.names))
-        cells = self._session.relations.rows_of(table, [late], RowRequest({c: rows.names[c] for c in key}))
+        early_rows = self._planner.relations.rows_of(table, [early], RowRequest(rows.names))
+        cells = self._planner.relations.rows_of(table, [late], RowRequest({c: rows.names[c] for c in key}))
         using = ", ".join(rows.names[c] for c in key)
-        found = self._select(
+        found = self._planner.select(
             f"SELECT 1 FROM (SELECT {using} FROM ({early_rows}) WHERE ",
             rows.predicate,
             rows.parameters,
@@ -198,7 +195,6 @@ class DuckCells:
     # -- plumbing --------------------------------------------------------------------------------
 
     def _numbers(self, **columns: Iterable[int]) -> str:
-        """Make columns of numbers known, for one query, and return the name of their relation."""
         name = "kartosql_numbers"
-        self._session.register(name, pa.table({c: array_of(list(v), pa.int32()) for c, v in columns.items()}))
+        self._planner.register(name, pa.table({c: array_of(list(v), pa.int32()) for c, v in columns.items()}))
         return name

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql import stopping
-from kartosql.engines.duckdb.index_cost import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
+from kartosql.engines.duckdb.lookups import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 from kartosql.formats.arrays import array_of
 
 LABELS = "partition"

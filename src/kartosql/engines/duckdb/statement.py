@@ -3,27 +3,244 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
+import os
 import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.engines.duckdb.engine_session import EngineSession, translate
-from kartosql.engines.duckdb.files import FileAccess
+from kartosql.engines.base import corrupt_file
+from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.footers import Footers
-from kartosql.engines.duckdb.instance import LATE, Instance
-from kartosql.engines.duckdb.types import exact_type, quote
-from kartosql.errors import KartosqlError, SqlError
+from kartosql.engines.duckdb.relations import Relations
+from kartosql.engines.duckdb.types import exact_type, quote, sql_type
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, SqlError, missing_file, reraise
+from kartosql.formats.arrays import array_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.sql.statement_policy import judge
 from kartosql.sql.tree import Edit
+from kartosql.store import Files
+from kartosql.store.store import MARK
+
+if TYPE_CHECKING:
+    from kartosql.engines.duckdb.remote import StoreFiles
+    from kartosql.engines.duckdb.runtime import Instance
+
+
+# DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
+# looking partition values up by it fails ("Attempted to access index ... within vector of size").
+LATE = "late_materialization"
+SMALL_LIST = 100  # up to here a list of Python objects is quicker than an Arrow table
+of_process: weakref.WeakSet[Any] = weakref.WeakSet()  # instances, and what holds connections to them
+PROTOCOL = "kartosql"
+
+
+class FileAccess:
+    """The files of one statement: their sizes, and the names under which DuckDB opens them."""
+
+    def __init__(self, store: Files) -> None:
+        self.store = store
+        self.sizes: dict[str, int | None] = {}
+        self._prefix = self._beginning("")
+        self._mounted: dict[str, str] = {}  # beginnings of other stores' names, by those of their keys
+
+    def stat(self, keys: Sequence[str]) -> None:
+        """Note the sizes of files; raises ``missing-file`` for those that do not exist."""
+        wanted = [k for k in dict.fromkeys(keys) if k not in self.sizes]
+        try:
+            self.sizes.update(self.store.sizes(wanted))
+        except KeyError as e:
+            hint = "It was deleted after the metadata were read, or the dataset is damaged. Run the statement again."
+            raise missing_file(self.store.display_name(e.args[0]), hint) from None
+
+    def names(self, keys: Sequence[str]) -> list[str]:
+        """Return the names under which DuckDB opens ``keys``, whether they exist or not."""
+        return [self._name(k) if k.startswith(MARK) else self._prefix + k for k in keys]
+
+    def _beginning(self, key: str) -> str:
+        return self.store.local_path(key) if self.store.is_on_disk(key) else f"{PROTOCOL}://{key}"
+
+    def _name(self, key: str) -> str:
+        prefix, _, rest = key.partition("/")
+        known = self._mounted.get(prefix)
+        if known is None:
+            known = self._mounted[prefix] = self._beginning(f"{prefix}/")
+        return known + rest
+
+    def paths(self, keys: Sequence[str], filesystem: StoreFiles | None) -> list[str]:
+        """Return the names under which DuckDB opens ``keys``; remote ones are fetched concurrently.
+
+        Raises ``missing-file``, ``unsafe-key`` for links, and what attached stores object to.
+        """
+        self.stat(keys)
+        self.store.admit(keys)
+        if filesystem is not None:
+            filesystem.fetch({k: self.sizes[k] for k in keys if not self.store.is_on_disk(k)})
+        return self.names(keys)
+
+    def key_in(self, message: str) -> str | None:
+        """Return the key of the file that an engine's message names, if it names one."""
+        match = re.search(r"[\"']((?:/|[A-Za-z]:|kartosql://)[^\"']+)[\"']", message)
+        if match is None:
+            return None
+        for prefix, beginning in [*self._mounted.items(), ("", self._prefix)]:
+            if match[1].startswith(beginning):
+                return self.store.display_name(f"{prefix}/"[not prefix :] + match[1][len(beginning) :])
+        return None
+
+    def shown_in(self, message: str) -> str:
+        """Return a message with display names in place of keys."""
+        for prefix in self._mounted:
+            message = message.replace(f"{prefix}/", self.store.display_name(f"{prefix}/"))
+        return message
+
+
+def _leave_to_parent() -> None:
+    """Keep all that DuckDB holds in a fork: to free it would wait for threads that are not there."""
+    for found in list(of_process):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+MAX_BLAMED = 1_000  # files that are read again to find the one that made a statement fail
+
+
+class EngineSession:
+    """A connection of its own to an instance, with the files of one statement.
+
+    It takes the connection over from ``former``, with the views and variables that are there.
+    """
+
+    def __init__(
+        self, instance: Instance, files: FileAccess, footers: Footers, former: EngineSession | None = None
+    ) -> None:
+        self.instance = instance
+        self.files = files
+        self.footers = footers
+        self.store = files.store
+        self.data_keys: list[str] = []
+        self._connection: Any = instance.cursor() if former is None else former._connection
+        of_process.add(self)
+        self.relations: Relations = Relations(self, None if former is None else former.relations)
+
+    def close(self) -> None:
+        """Free the connection and all that was made for it; whatever runs is stopped."""
+        if not self.instance.is_of_this_process:
+            return
+        self.interrupt()
+        self._connection.close()
+
+    def interrupt(self) -> None:
+        """Stop a running statement, from any thread."""
+        if not self.instance.is_of_this_process:
+            return
+        with contextlib.suppress(duckdb.Error):
+            self._connection.interrupt()
+
+    # -- plumbing ------------------------------------------------------------------------------
+
+    def run(self, sql: str) -> None:
+        """Execute our own statement."""
+        with stopping.running(self.interrupt):
+            self._connection.execute(sql)
+
+    def rows(self, sql: str, parameters: Any = None) -> list[Any]:
+        """Execute our own query and return its rows."""
+        with stopping.running(self.interrupt):
+            result = self._connection.execute(sql, parameters) if parameters else self._connection.execute(sql)
+            rows: list[Any] = result.fetchall()
+            return rows
+
+    def clock(self, function: str) -> str:
+        """Return the literal that a function of the clock stands for in the session's transaction."""
+        ((type_, text),) = self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
+        return f"CAST('{text}' AS {type_})"
+
+    def register(self, name: str, table: Any) -> None:
+        """Make an Arrow table known under ``name``."""
+        self._connection.register(name, table)
+
+    def unregister(self, name: str) -> None:
+        """Forget an Arrow table."""
+        self._connection.unregister(name)
+
+    def set_list(self, variable: str, values: Sequence[Any], type_: pa.DataType) -> None:
+        """Set a variable to a list of values of a type, given as for ``array_of``."""
+        t = pa.types
+        if len(values) < SMALL_LIST and (t.is_signed_integer(type_) or t.is_string(type_) or t.is_boolean(type_)):
+            self._connection.execute(f"SET VARIABLE {variable} = CAST(? AS {sql_type(type_)}[])", [list(values)])
+            return
+        self._set_rows(variable, "v", {"v": array_of(values, type_)})
+
+    def _set_rows(self, variable: str, item: str, columns: dict[str, pa.Array]) -> None:
+        """Set a variable to the list of what an expression is in each row of some columns."""
+        positions = array_of(range(len(next(iter(columns.values())))), pa.int64())
+        self.register(variable, pa.table({"i": positions, **columns}))
+        self.run(f"SET VARIABLE {variable} = (SELECT list({item} ORDER BY i) FROM {variable})")
+        self.unregister(variable)
+
+    def set_files(self, variable: str, keys: Sequence[str]) -> list[str]:
+        """Set a variable to a list of files and return their paths; raises ``missing-file`` and ``unsafe-key``.
+
+        Files that come with a size are neither taken for patterns nor looked for when a query is bound.
+        """
+        paths = self.files.paths(keys, self.instance.filesystem)
+        sizes = [self.files.sizes[k] for k in keys]
+        if None in sizes:
+            self._connection.execute(f"SET VARIABLE {variable} = ?", [paths])
+        elif len(paths) < SMALL_LIST:
+            listed = [{"filename": path, "file_size": size} for path, size in zip(paths, sizes, strict=True)]
+            self._connection.execute(f"SET VARIABLE {variable} = ?", [listed])
+        else:
+            columns = {"filename": array_of(paths, pa.string()), "file_size": array_of(sizes, pa.int64())}
+            self._set_rows(variable, "{'filename': filename, 'file_size': file_size}", columns)
+        return paths
+
+    @contextlib.contextmanager
+    def errors(self, sql: str, edits: Sequence[Edit] = ()) -> Iterator[None]:
+        """Turn DuckDB's errors into ours; ``edits`` made what is run of the user's ``sql``."""
+        try:
+            yield
+        except KartosqlError as e:
+            e.message = self.files.shown_in(e.message)
+            raise
+        except duckdb.Error as e:
+            raise self._translate(e, sql, edits) from None
+
+    def _translate(self, error: Exception, sql: str, edits: Sequence[Edit] = ()) -> KartosqlError:
+        """Return our error; where DuckDB does not say which file it cannot read, find it."""
+        filesystem = self.instance.filesystem
+        if filesystem is not None and filesystem.failure is not None and "Traceback" in str(error):
+            return filesystem.failure
+        found = translate(error, sql, self.files.key_in, edits)
+        if type(found) is ExecutionError and found.code == "query-failed":
+            return self._damaged() or found
+        return found
+
+    def _damaged(self) -> FormatError | None:
+        """Return the error about the first data file of the statement that cannot be read, if there is one."""
+        import pyarrow.parquet as pq
+
+        for key in self.data_keys[:MAX_BLAMED]:
+            stopping.check()
+            try:
+                pq.read_table(pa.BufferReader(self.store.read(key)), partitioning=None)
+            except (pa.ArrowException, OSError, ValueError, KeyError) as e:
+                reraise(e, f"Cannot read {self.store.display_name(key)!r}")
+                reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+                return corrupt_file(f"{self.store.display_name(key)}: {reason}")
+        return None
 
 
 class Measured:
@@ -53,7 +270,7 @@ def _measured(connection: Any) -> dict[str, int | None]:
         found = {}
     scans = [s for top in found.get("operator", ()) for s in _parquet_scans(top)]
     return {
-        "bytes_read": _number(found.get("io", {}).get("total_bytes_read")),
+        "bytes_read": _total([found.get("io", {}).get("total_bytes_read")]),
         "files_opened": _total([s.get("extra_info", {}).get("Total Files Read") for s in scans]),
         "row_groups_read": _total([s.get("row_groups_scanned") for s in scans]),
     }
@@ -66,16 +283,11 @@ def _parquet_scans(operator: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _parquet_scans(child)
 
 
-def _number(value: Any) -> int | None:
+def _total(values: Sequence[Any]) -> int | None:
     try:
-        return int(value)
+        return sum(map(int, values))
     except (TypeError, ValueError):
         return None
-
-
-def _total(values: list[Any]) -> int | None:
-    numbers = [_number(v) for v in values]
-    return None if None in numbers else sum(n for n in numbers if n is not None)
 
 
 BATCH_ROWS = 100_000
@@ -168,7 +380,7 @@ class DuckStatement(EngineSession):
 
     @property
     def _read_sizes(self) -> dict[str, int | None]:
-        return {k: self.files.sizes[k] for k in self._data_keys}
+        return {k: self.files.sizes[k] for k in self.data_keys}
 
     def resume(self, timeout: int, give_back: Callable[[Any, bool], None]) -> None:
         """Start again on the same scan."""
@@ -181,7 +393,7 @@ class DuckStatement(EngineSession):
     @property
     def may_hand_over(self) -> bool:
         """Whether another statement may go on with the connection, once this one rests."""
-        return self._bound is not None and not self._registered and self.relations.may_be_left
+        return self._bound is not None and self.relations.may_be_left
 
     def hand_over(self) -> None:
         """Let go of the connection, which another statement has."""
@@ -191,9 +403,7 @@ class DuckStatement(EngineSession):
 
     def forget(self) -> None:
         """Drop the views that were left."""
-        self._closed = True
-        self._bound = None
-        self._settle()
+        self.hand_over()
         with contextlib.suppress(duckdb.Error):
             super().close()
 
@@ -201,9 +411,7 @@ class DuckStatement(EngineSession):
         """End the statement; whatever runs is stopped, and the instance is free for others."""
         if self._closed or not self.instance.is_of_this_process:
             return
-        self._closed = True
-        self._bound = None
-        self._settle()
+        self.hand_over()
         try:
             if self._reader is not None:
                 self._reader.close()
@@ -228,10 +436,7 @@ class DuckStatement(EngineSession):
         """Return the Arrow schema of a query's output, without opening a file."""
         with self.errors(query.select.text, query.edits):
             for occurrence in query.occurrences:
-                if occurrence.source.data is not None:
-                    self.relations.create_registered(occurrence)
-                else:
-                    self.relations.create_empty(occurrence)
+                self.relations.create_empty(occurrence)
             return self.described(query)
 
     def described(self, query: BoundQuery) -> pa.Schema:
@@ -294,7 +499,7 @@ class DuckStatement(EngineSession):
                 self._reader = relation.to_arrow_reader(BATCH_ROWS)
             if relation.type != LAZY:
                 self._bound = None
-            schema = _restored(self._reader.schema, query)
+            schema = pa.schema([f.with_name(query.restore(f.name)) for f in self._reader.schema])
             return schema, self._batches(self._reader, schema, query), types
 
     def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, query: BoundQuery) -> Iterator[pa.RecordBatch]:
@@ -311,7 +516,9 @@ class DuckStatement(EngineSession):
                     self._unharmed = True
                     return
                 except (OSError, pa.ArrowException, RuntimeError) as e:
-                    raise self._translate(_duckdb_error(e), sql, query.edits) from None
+                    text = str(e)
+                    found = next((cls(text) for label, cls in _LABELS.items() if label in text), e)
+                    raise self._translate(found, sql, query.edits) from None
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if renamed else batch
 
     def _query(self, query: BoundQuery) -> Any:
@@ -374,8 +581,7 @@ class DuckStatement(EngineSession):
         """Ask what the last run read, if anybody still wants to know, before that is forgotten."""
         if not self.instance.is_of_this_process:
             return
-        found = self._measured() if self._measured is not None else None
-        if found is not None:
+        if self._measured is not None and (found := self._measured()) is not None:
             found.settle()
         self._measured = None
 
@@ -396,10 +602,6 @@ def _exact(relation: Any) -> Any:
 
 def _nothing(*_: object) -> None:
     pass
-
-
-def _restored(schema: pa.Schema, query: BoundQuery) -> pa.Schema:
-    return pa.schema([f.with_name(query.restore(f.name)) for f in schema])
 
 
 def table_names(text: str) -> list[tuple[str, ...]]:
@@ -426,21 +628,13 @@ def table_names(text: str) -> list[tuple[str, ...]]:
         connection.close()
 
 
-_LABELS = {"InterruptException": "INTERRUPT", "OutOfMemoryException": "Out of Memory", "IOException": "IO Error"}
-
-
-def _duckdb_error(error: Exception) -> Exception:
-    """Return the DuckDB error whose text came through Arrow's stream interface."""
-    text = str(error)
-    for cls in (
-        duckdb.InterruptException,
-        duckdb.OutOfMemoryException,
-        duckdb.ConversionException,
-        duckdb.OutOfRangeException,
-        duckdb.BinderException,
-        duckdb.PermissionException,
-        duckdb.IOException,
-    ):
-        if (_LABELS.get(cls.__name__) or cls.__name__.removesuffix("Exception")) in text:
-            return cls(text)  # type: ignore[no-any-return]
-    return error
+# What the texts of errors say that come through Arrow's stream interface.
+_LABELS = {
+    "INTERRUPT": duckdb.InterruptException,
+    "Out of Memory": duckdb.OutOfMemoryException,
+    "Conversion": duckdb.ConversionException,
+    "OutOfRange": duckdb.OutOfRangeException,
+    "Binder": duckdb.BinderException,
+    "Permission": duckdb.PermissionException,
+    "IO Error": duckdb.IOException,
+}

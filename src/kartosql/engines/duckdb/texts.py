@@ -25,16 +25,22 @@ OPTIONS = frozenset(
 )
 
 
-def reading_literal(value: Any) -> str:
-    """Return an option's value as SQL."""
+def csv_reader(files: str, reading: Mapping[str, Any], columns: Mapping[str, str] | None = None) -> str:
+    """Return the reader over text files, given as SQL, that are written as ``reading`` tells; ``columns`` are types."""
+    options = {**({} if columns is None else {"columns": columns}), **reading}
+    listed = ", ".join(f"{name} = {_literal(value)}" for name, value in options.items())
+    return f"read_csv({files}, auto_detect = false, hive_partitioning = false, {listed})"
+
+
+def _literal(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{literal(str(k))}: {reading_literal(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{literal(str(k))}: {_literal(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(reading_literal, value)) + "]"
+        return "[" + ", ".join(map(_literal, value)) + "]"
     return literal(str(value))
 
 
@@ -56,7 +62,7 @@ class Sniffer:
         Raises ``corrupt-file`` for what DuckDB cannot read as CSV, ``invalid-option`` for options it does not take.
         """
         given = {k: v for k, v in options.items() if k in OPTIONS}
-        listed = "".join(f", {name} = {reading_literal(value)}" for name, value in given.items())
+        listed = "".join(f", {name} = {_literal(value)}" for name, value in given.items())
         with self._errors(path):
             found = self._connection.sql(f"FROM sniff_csv({literal(path)}{listed})")
             row = dict(zip(found.columns, found.fetchall()[0], strict=True))
@@ -77,25 +83,22 @@ class Sniffer:
 
     def empty_columns(self, path: str, reading: Mapping[str, Any], columns: Sequence[str]) -> frozenset[str]:
         """Return the columns that have no value in a file; what they are sniffed as means nothing."""
-        options = ", ".join(f"{name} = {reading_literal(value)}" for name, value in reading.items())
-        listed = reading_literal(dict.fromkeys(columns, "VARCHAR"))
+        reader = csv_reader(literal(path), reading, dict.fromkeys(columns, "VARCHAR"))
         counts = ", ".join(f"count({quote(c)})" for c in columns)
         with self._errors(path):
-            reader = f"read_csv({literal(path)}, auto_detect = false, columns = {listed}, {options})"
             row = self._connection.sql(f"SELECT {counts} FROM {reader}").fetchall()[0]
         return frozenset(c for c, count in zip(columns, row, strict=True) if not count)
 
     def rows(self, path: str, reading: Mapping[str, Any], columns: Sequence[str], time_zone: str = "UTC") -> pa.Table:
         """Return columns of a file as queries read them in sessions of some time zone; moments are in UTC."""
-        options = ", ".join(f"{name} = {reading_literal(value)}" for name, value in reading.items())
+        reader = csv_reader(literal(path), reading)
         listed = ", ".join(map(quote, columns))
-        reader = f"read_csv({literal(path)}, auto_detect = false, hive_partitioning = false, {options})"
         with self._errors(path):
             self._connection.execute(f"SET TimeZone = {literal(time_zone)}")
             found = self._connection.sql(f"SELECT {listed} FROM {reader}").to_arrow_table()
-        zoned = [isinstance(t, pa.TimestampType) and t.tz is not None for t in found.schema.types]
-        types = [MOMENT if is_zoned else t for is_zoned, t in zip(zoned, found.schema.types, strict=True)]
-        return found.cast(pa.schema(list(zip(found.column_names, types, strict=True))))
+        is_zoned = [isinstance(f.type, pa.TimestampType) and f.type.tz is not None for f in found.schema]
+        fields = [f.with_type(MOMENT) if zoned else f for f, zoned in zip(found.schema, is_zoned, strict=True)]
+        return found.cast(pa.schema(fields))
 
     @contextlib.contextmanager
     def _errors(self, path: str) -> Iterator[None]:

@@ -13,12 +13,27 @@ from kartosql.predicate.tree import Value
 NULL_TYPE = "INTEGER"  # what DuckDB itself gives a column of which no type is known
 
 
+SIGNED = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
+UNSIGNED = ("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
+_SIMPLE: dict[pa.DataType, str] = {
+    **dict(zip((pa.int8(), pa.int16(), pa.int32(), pa.int64()), SIGNED, strict=True)),
+    **dict(zip((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), UNSIGNED, strict=True)),
+    **{pa.float16(): "FLOAT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE"},
+    **{pa.string(): "VARCHAR", pa.large_string(): "VARCHAR", pa.binary(): "BLOB", pa.large_binary(): "BLOB"},
+    **{pa.date32(): "DATE", pa.date64(): "DATE", pa.month_day_nano_interval(): "INTERVAL"},
+    **{pa.null(): NULL_TYPE, pa.bool_(): "BOOLEAN"},
+}
+
+
 def sql_type(type_: pa.DataType) -> str:
     """Return the DuckDB type of an Arrow type; raises ``unsupported-type``."""
     t = pa.types
-    for test, name in _SIMPLE:
-        if test(type_):
-            return name
+    simple = _SIMPLE.get(type_)
+    if simple is not None:
+        return simple
+    if t.is_fixed_size_binary(type_):
+        return "BLOB"
     if t.is_timestamp(type_):
         if type_.tz is not None:
             return "TIMESTAMP WITH TIME ZONE"
@@ -65,28 +80,6 @@ def _inner(type_: pa.DataType) -> str:
     return sql_type(type_)
 
 
-_SIMPLE = (
-    (pa.types.is_null, NULL_TYPE),
-    (pa.types.is_boolean, "BOOLEAN"),
-    (pa.types.is_int8, "TINYINT"),
-    (pa.types.is_int16, "SMALLINT"),
-    (pa.types.is_int32, "INTEGER"),
-    (pa.types.is_int64, "BIGINT"),
-    (pa.types.is_uint8, "UTINYINT"),
-    (pa.types.is_uint16, "USMALLINT"),
-    (pa.types.is_uint32, "UINTEGER"),
-    (pa.types.is_uint64, "UBIGINT"),
-    (pa.types.is_float16, "FLOAT"),
-    (pa.types.is_float32, "FLOAT"),
-    (pa.types.is_float64, "DOUBLE"),
-    (pa.types.is_string, "VARCHAR"),
-    (pa.types.is_large_string, "VARCHAR"),
-    (pa.types.is_binary, "BLOB"),
-    (pa.types.is_large_binary, "BLOB"),
-    (pa.types.is_fixed_size_binary, "BLOB"),
-    (pa.types.is_date, "DATE"),
-    (pa.types.is_interval, "INTERVAL"),
-)
 # Types that only Parquet and DuckDB have; others, such as GEOMETRY, are not read.
 _EXTENSIONS = {"arrow.uuid": "UUID", "arrow.json": "JSON"}
 _READ = ("TIME WITH TIME ZONE", "TIMESTAMPTZ_NS", "VARIANT", "HUGEINT", "BIGNUM")
@@ -135,23 +128,14 @@ def sql_of(value: Value) -> str:
 
 # Which types of a file's column may stand for a declared type without loss. Kartothek widens
 # integers and floats, and writes columns that hold only NULL with the type null.
-_INTEGERS = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT"}
-_UNSIGNED = {"UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"}
-_TIMESTAMPS = {"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"}
+_FAMILIES = (SIGNED, UNSIGNED, TIMESTAMPS, ("FLOAT", "DOUBLE"), ("TIME", "TIME_NS"), ("VARCHAR", "JSON", "UUID"))
 
 
 def fits(file_type: str, declared: str) -> bool:
     """Return whether values of a file's column type are values of the declared type."""
     if file_type == declared or file_type == '"NULL"' or declared == '"NULL"':
         return True
-    for family in (
-        _INTEGERS,
-        _UNSIGNED,
-        _TIMESTAMPS,
-        {"FLOAT", "DOUBLE"},
-        {"TIME", "TIME_NS"},
-        {"VARCHAR", "JSON", "UUID"},
-    ):
+    for family in _FAMILIES:
         if declared in family:
             return file_type in family
     if declared.startswith("DECIMAL(") and file_type.startswith("DECIMAL("):

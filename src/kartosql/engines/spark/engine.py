@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql import stopping
-from kartosql.engines.duckdb.files import FileAccess
 from kartosql.engines.duckdb.logical import Logical
-from kartosql.engines.duckdb.statement import DuckStatement
+from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
 from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import moved
 from kartosql.engines.spark.scan import ScanFrames, check_types, stored_columns

@@ -13,9 +13,7 @@ import pyarrow as pa
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import reraise
-from kartosql.parquet.footer import END
-from kartosql.parquet.metadata import arrow_metadata
-from kartosql.parquet.reader import TAIL, FooterCache, read_footer
+from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, read_footer
 from kartosql.store import Files
 
 SPARE = 1_024  # by so much footers of one table may differ before one is read twice

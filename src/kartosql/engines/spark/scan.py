@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.engines.base import corrupt_file, schema_mismatch
-from kartosql.engines.duckdb.files import FileAccess
-from kartosql.engines.relations import FILE, OP, ROW, RelationBuilder, RowRequest
+from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.engines.spark.file_shapes import FileShapes, Reading, is_void, reading
 from kartosql.engines.spark.listing import FileColumn, moved, relation
 from kartosql.engines.spark.session import isolated, refuse_connect

@@ -25,7 +25,7 @@ from kartosql.formats.arrays import array_of
 from kartosql.formats.xskipper.bloom import FilterBuilder, Shape, cell_of, filters_of, prepared
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
 from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX
-from kartosql.parquet.footer import Footer
+from kartosql.parquet import Footer
 from kartosql.store import Store
 
 if TYPE_CHECKING:

@@ -327,7 +327,7 @@ class CollectMetadata(SparkTask):
         # Most tasks do without, and a worker may have to compile what it imports.
         from kartosql.formats.xskipper.refreshing import Sources
         from kartosql.formats.xskipper.scans import DataFile, parquet_scan
-        from kartosql.parquet.reader import open_footer
+        from kartosql.parquet import open_footer
 
         sources = Sources(parquet_scan(store), partial(open_footer, store))
 

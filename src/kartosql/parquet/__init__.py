@@ -1,1 +1,0 @@
-"""The footers of Parquet files: the one reader of them, and what is remembered of them."""
