@@ -33,11 +33,11 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return texts([v.encode("utf-8") for v in values], type_)
     if t.is_binary(type_):
         return texts(values, type_)
-    code = "q" if t.is_timestamp(type_) else _CODES.get(type_)
-    if code is not None:
+    letter = "q" if t.is_timestamp(type_) else _LETTERS.get(type_)
+    if letter is not None:
         if t.is_date32(type_):
             values = [v.toordinal() - _EPOCH for v in values]
-        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(code, values).tobytes())])
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(letter, values).tobytes())])
     if t.is_boolean(type_):
         bits = int("".join("1" if v else "0" for v in reversed(values)) or "0", 2)
         return pa.Array.from_buffers(
@@ -91,7 +91,7 @@ def constant(value: Any, type_: pa.DataType) -> pa.Scalar:
 
 
 # Of Python's array module.
-_CODES = {
+_LETTERS = {
     **dict(zip((pa.int8(), pa.int16(), pa.int32(), pa.int64()), "bhiq", strict=True)),
     **dict(zip((pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()), "BHIQ", strict=True)),
     **dict(zip((pa.float32(), pa.float64(), pa.date32()), "fdi", strict=True)),
