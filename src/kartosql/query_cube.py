@@ -16,9 +16,8 @@ import pyarrow as pa
 from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.errors import SqlError, UsageError
-from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state
-from kartosql.formats.kartothek.dataset import Dataset
-from kartosql.formats.kartothek.snapshot import Snapshot, missing_metadata
+from kartosql.formats.kartothek.cube import Cube, CubeState
+from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters, bind
 from kartosql.plan.reader import ConditionReader
 from kartosql.predicate.tree import Comparison, Constant, Group, In, Opaque, Predicate, Value, as_type
@@ -97,18 +96,7 @@ def _state(snapshot: Snapshot, cube: Cube | str) -> CubeState:
         return snapshot.cube(cube)
     if not isinstance(cube, Cube):
         raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
-    names = snapshot.members.get(cube.uuid_prefix, [])
-    found = snapshot.datasets([cube.uuid(n) for n in names])
-    good: dict[str, Dataset] = {}
-    for name in names:
-        dataset = found[cube.uuid(name)]
-        if isinstance(dataset, Dataset):
-            good[name] = dataset
-        elif name == cube.seed_dataset and isinstance(dataset, KeyError):
-            raise missing_metadata(cube.uuid(name), dataset)
-        elif not isinstance(dataset, KeyError):
-            raise dataset
-    return cube_state(cube, good)
+    return snapshot.given_cube(cube)
 
 
 def _restrict(state: CubeState, datasets: _Columns | None) -> CubeState:

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import Cube, CubeState, cube_state, is_seed
-from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.cube import Cube, CubeState, is_seed
+from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.snapshot import Absent, Snapshot, missing_metadata
+from kartosql.formats.kartothek.snapshot import Absent, Snapshot
 from kartosql.write.change import Change, Select, common_schema, widen
 from kartosql.write.inputs import Rows, open_rows
 from kartosql.write.layout import (
@@ -272,23 +272,13 @@ def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
         return snapshot.cube(cube)
     if not isinstance(cube, Cube):
         raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
-    names = snapshot.members.get(cube.uuid_prefix, ())
-    if cube.seed_dataset not in names:
-        raise unknown_cube(cube.uuid_prefix, f"There is no seed dataset {cube.uuid(cube.seed_dataset)!r}.")
-    found = snapshot.datasets([cube.uuid(n) for n in names])
-    good: dict[str, Dataset] = {}
-    for name in names:
-        dataset = found[cube.uuid(name)]
-        if isinstance(dataset, Dataset):
-            good[name] = dataset
-        elif not isinstance(dataset, KeyError):
-            raise dataset
-        elif name == cube.seed_dataset and isinstance(dataset, Absent):
-            raise unknown_cube(cube.uuid_prefix)
-        elif name == cube.seed_dataset:
-            raise missing_metadata(cube.uuid(name), dataset)
-    state = cube_state(cube, good)
-    _check_same(cube, good[cube.seed_dataset].document)
+    seed = cube.uuid(cube.seed_dataset)
+    if seed not in snapshot.keys:
+        raise unknown_cube(cube.uuid_prefix, f"There is no seed dataset {seed!r}.")
+    if isinstance(snapshot.documents([seed])[seed], Absent):
+        raise unknown_cube(cube.uuid_prefix)
+    state = snapshot.given_cube(cube)
+    _check_same(cube, snapshot.dataset(seed).document)
     return state
 
 

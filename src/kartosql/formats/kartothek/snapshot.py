@@ -514,7 +514,7 @@ class Snapshot:
         if isinstance(found, Absent):
             raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
         if isinstance(found, KeyError):
-            raise missing_metadata(uuid, found)
+            raise _missing_metadata(uuid, found)
         if isinstance(found, KartosqlError):
             raise found
         return found
@@ -546,6 +546,21 @@ class Snapshot:
             parts = list(good.values())
             self._cubes[prefix] = self._cache.made(f"cube {prefix}", uuid, parts, lambda: _state(prefix, good))
         return self._cubes[prefix]
+
+    def given_cube(self, cube: Cube) -> CubeState:
+        """Return a cube of which the specification is given; members whose files are missing are left out.
+
+        Raises ``missing-metadata`` for the seed, ``invalid-cube``, and what is wrong with the other members.
+        """
+        good: dict[str, Dataset] = {}
+        for name, found in self._members(cube.uuid_prefix).items():
+            if isinstance(found, Dataset):
+                good[name] = found
+            elif not isinstance(found, KeyError):
+                raise found
+            elif name == cube.seed_dataset:
+                raise _missing_metadata(cube.uuid(name), found)
+        return cube_state(cube, good)
 
     def _members(self, prefix: str) -> dict[str, Dataset | Failure]:
         names = self._uuids_of(prefix)
@@ -600,8 +615,7 @@ def _stamp(store: Store, key: str) -> Stamp | None:
         return None  # which reading it will say
 
 
-def missing_metadata(uuid: str, error: KeyError) -> FormatError:
-    """Return the error for a dataset whose metadata or schema file does not exist."""
+def _missing_metadata(uuid: str, error: KeyError) -> FormatError:
     return FormatError(
         f"Dataset {uuid!r}: {error.args[0]} is missing",
         code="missing-metadata",
