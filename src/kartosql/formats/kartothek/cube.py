@@ -147,15 +147,9 @@ def cube_from_documents(prefix: str, documents: Mapping[str, DatasetDocument]) -
 
     dimensions, partitions = flag("dimension_columns"), flag("partition_columns")
     indexed = {column for document in documents.values() for column in document.indices}
+    indexed -= {*dimensions, *partitions}
     try:
-        cube = Cube(
-            prefix,
-            dimensions,
-            partitions,
-            seeds[0],
-            indexed - set(dimensions) - set(partitions),
-            flag("suppress_index_on", []),
-        )
+        cube = Cube(prefix, dimensions, partitions, seeds[0], indexed, flag("suppress_index_on", []))
         object.__setattr__(cube, "is_discovered", True)
         return cube
     except UsageError as e:
@@ -169,13 +163,12 @@ class CubeMember:
     name: str
     table: DatasetTable
     join_key: tuple[str, ...]
+    shared: frozenset[str]  # dimension and partition columns of the cube
 
     @memoized
     def payload(self) -> tuple[str, ...]:
         """Visible columns that are neither dimension nor partition column of the cube."""
         return tuple(n for n in self.table.schema.names if n not in self.shared and is_visible(n))
-
-    shared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,6 @@ _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "lp": 2, "pb": 2, "d
 class TableHistory:
     """The chain of one table as it is stored: packed blocks, in order, and the hash of the last one."""
 
-    name: str
     where: str
     head: str
     chunks: tuple[str, ...]
@@ -117,7 +116,7 @@ def _parse(text: Any, uuid: str) -> SchemaHistory:
             head, chunks = one["head"], one["chunks"]
             if not isinstance(chunks, list) or not chunks or not all(isinstance(v, str) for v in (head, *chunks)):
                 raise TypeError
-            made[name] = TableHistory(name, f"{where} of table {name!r}"[:200], head, tuple(chunks))
+            made[name] = TableHistory(f"{where} of table {name!r}"[:200], head, tuple(chunks))
         if (seal is not None and not isinstance(seal, str)) or not made:
             raise TypeError
         return SchemaHistory(made, seal)
@@ -163,7 +162,7 @@ def recorded(before: Any, known: Mapping[str, pa.Schema], document: DatasetDocum
     old = _parse(before, document.uuid).tables if before is not None else {}
     tables = dict(old)
     for name, schema in known.items():
-        tables[name] = _extended(old.get(name), name, plain(schema), moment)
+        tables[name] = _extended(old.get(name), plain(schema), moment)
     made = {name: {"head": t.head, "chunks": list(t.chunks)} for name, t in tables.items()}
     return json.dumps({"format": FORMAT, "seal": _seal_of(document), "tables": made}, separators=(",", ":"))
 
@@ -173,7 +172,7 @@ def plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in schema])
 
 
-def _extended(old: TableHistory | None, name: str, schema: pa.Schema, moment: int) -> TableHistory:
+def _extended(old: TableHistory | None, schema: pa.Schema, moment: int) -> TableHistory:
     if old is not None and old.newest.equals(schema):
         return old
     event = {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(schema)}
@@ -193,7 +192,7 @@ def _extended(old: TableHistory | None, name: str, schema: pa.Schema, moment: in
     prev = hashes.from_text(old.head) if old is not None else hashes.hash_of(blocks[0])
     blocks.append(write_block(Block(VERSION, moment, prev, number, event)))
     head = hashes.to_text(hashes.hash_of(blocks[-1]))
-    return TableHistory(name, old.where if old is not None else "", head, (*chunks, _pack(blocks)))
+    return TableHistory(old.where if old is not None else "", head, (*chunks, _pack(blocks)))
 
 
 # -- packing -----------------------------------------------------------------------------------------
