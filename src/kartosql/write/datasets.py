@@ -396,12 +396,12 @@ def record_schema(operation: Operation, uuid: str) -> list[dict[str, Any]]:
     return [
         {
             "dataset": uuid,
-            "table": table.name,
+            "table": name,
             "version": table.chain.schemas[-1].number,
             "block": table.head,
-            "recorded": old.get(table.name) != table.head,
+            "recorded": old.get(name) != table.head,
         }
-        for table in (history.tables.values() if history is not None else ())
+        for name, table in (history.tables.items() if history is not None else ())
     ]
 
 
