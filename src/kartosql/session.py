@@ -16,7 +16,7 @@ from kartosql.plan.bind import Parameters, PlanCache
 from kartosql.query import SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select, parse
-from kartosql.sql.parse import ParsedTexts
+from kartosql.sql.tree import ParsedTexts
 from kartosql.store import Mounts, Store
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table

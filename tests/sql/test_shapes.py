@@ -8,7 +8,7 @@ import pytest
 
 from kartosql.errors import SqlError
 from kartosql.sql import Select, parse
-from kartosql.sql.parse import MAX_SHAPES, MAX_TEXTS, ParsedTexts, alike
+from kartosql.sql.tree import MAX_SHAPES, MAX_TEXTS, ParsedTexts, alike
 
 
 def _places(text: str) -> list[str]:

@@ -16,9 +16,8 @@ from sqlglot import exp
 from kartosql.errors import KartosqlError, Span, SqlError, UnknownNameError
 from kartosql.plan.names import NameBinder, Occurrence, Unknown, Walked
 from kartosql.plan.scan import Scan
-from kartosql.sql.parse import with_masks
 from kartosql.sql.statements import Select
-from kartosql.sql.tree import Edit, edited, name_parts, past_of, placeholders, span_of
+from kartosql.sql.tree import Edit, edited, name_parts, past_of, placeholders, span_of, with_masks
 from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed, similar
 from kartosql.tables.table import Table, arrow_table
 

@@ -27,8 +27,7 @@ from kartosql.predicate.tree import (
     joined,
     value_of,
 )
-from kartosql.sql.parse import constant_of
-from kartosql.sql.tree import name_parts, operands, span_of, tokens_of
+from kartosql.sql.tree import constant_of, name_parts, operands, span_of, tokens_of
 
 _NOT = re.compile(r"NOT\b", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<![\w$.'\"])\d+(?:\.\d+)?(?![\w.'\"])")

@@ -7,7 +7,7 @@ from typing import Any
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span
-from kartosql.sql.parse import TokenCursor
+from kartosql.sql.cursor import TokenCursor
 from kartosql.sql.statements import Attach, Detach
 
 TYPES = ("parquet", "csv", "odf", "kartothek")  # of sources

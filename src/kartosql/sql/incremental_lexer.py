@@ -9,7 +9,7 @@ from typing import Literal
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
+from kartosql.sql.cursor import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.statement_policy import words
 from kartosql.sql.tree import blank, edited, end_of_comment, tokens_of
 

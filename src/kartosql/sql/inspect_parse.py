@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kartosql.sql.statements import FORMATS, Advise, Explain, Select, ShowCoverage, Verify, VerifyData
 
 if TYPE_CHECKING:
-    from kartosql.sql.parse import TokenCursor
+    from kartosql.sql.cursor import TokenCursor
 
 MAX_COVERAGE_COLUMNS = 2
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
-from kartosql.sql.parse import QUERY_WORDS, TokenCursor
+from kartosql.sql.cursor import QUERY_WORDS, TokenCursor
 from kartosql.sql.statements import Name, Select, Write
 from kartosql.sql.tree import span_of
 

@@ -18,8 +18,8 @@ from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
 from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
 from kartosql.settings import SETTINGS
+from kartosql.sql.cursor import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
-from kartosql.sql.parse import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.statement_policy import words
 from kartosql.tables.names import quote_if_needed
 from kartosql.text.sizes import counted
