@@ -1,4 +1,4 @@
-"""Partition columns in the paths of a folder: ``k=v`` components, typed by their values."""
+"""Folders of files without a document: partition columns in paths, typed by values, and schemas of Parquet files."""
 
 from __future__ import annotations
 

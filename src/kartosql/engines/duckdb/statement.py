@@ -1,4 +1,4 @@
-"""One statement in a locked instance: the views of its scan, and the user's text over them."""
+"""What runs in a DuckDB instance: our own SQL of a session with its files, and one statement over its views."""
 
 from __future__ import annotations
 
