@@ -182,11 +182,10 @@ def _index_of_a_plugin(w: World) -> None:
     specs_of([SimpleNamespace(name="geobox", cols=("a", "b"))])
 
 
-def _old_server(w: World) -> None:
+def _connect_session(w: World) -> None:
     from kartosql.engines.spark.session import isolated
 
-    kind = type("Old", (), {"__module__": "pyspark.sql.connect.session", "cloneSession": lambda self: 1 / 0})
-    isolated(kind())
+    isolated(type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})())
 
 
 def _java_that_fails(w: World) -> None:
@@ -270,7 +269,7 @@ RAISED: dict[str, Callable[[World], object]] = {
     "store-busy": _written_all_the_time,
     "commit-failed": _never_settled,
     "unsupported-index": _index_of_a_plugin,
-    "spark-connect": _old_server,
+    "spark-connect": _connect_session,
     "spark-failed": _java_that_fails,
     "limit-exceeded": _class_alone("LimitError"),
     "error": _class_alone("KartosqlError"),

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kartosql.connection import Connection, connect
-from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import warming
-from kartosql.engines.spark.scan import ScanFrames
+from kartosql.engines.spark.scan import FileShapes, ScanFrames
 from kartosql.engines.spark.session import keeping_active, quiet
 from kartosql.engines.spark.types import quote
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError

@@ -23,7 +23,7 @@ from kartosql.formats.xskipper.domain import as_tests
 from kartosql.formats.xskipper.refreshing import value_type
 from kartosql.formats.xskipper.segment import BLOOM, MINMAX, VALUE_LIST, Index
 from kartosql.indexes.skipping import column_types, in_metadata_terms
-from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample
+from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample, selected
 from kartosql.memo import memoized
 from kartosql.parquet import column_bytes, extremes, group_bytes, may_hold_null
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
@@ -33,7 +33,7 @@ from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql.sargable import rewrites
 from kartosql.sql.statements import Advise
-from kartosql.tables.names import Tables, quote_identifier, quote_if_needed
+from kartosql.tables.names import quote_identifier, quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 from kartosql.text import markup
 from kartosql.text.grid import one_line
@@ -176,23 +176,6 @@ class DatasetAdvisor:
                 indexes = self.table.skipping.indexed()[0]
         return any(i.name == kind and i.path == (column.lower(),) for i in indexes)
 
-    def recommend(
-        self,
-        kind: str,
-        title: str,
-        why: str,
-        statement: str,
-        measured: str,
-        note: str | None = None,
-        *,
-        files: int = 0,
-        size: int = 0,
-        of: int | None = None,
-    ) -> Recommendation:
-        """Return a recommendation that saves ``files`` and ``size`` bytes, ``of`` those of the files or fewer."""
-        total = self.bytes if of is None else of
-        return Recommendation(kind, title, why, statement, len(self.part.files), files, total, size, measured, note)
-
     # -- measuring -------------------------------------------------------------------------------
 
     def sample(self, most: int = MAX_FOOTERS) -> Sample:
@@ -267,11 +250,7 @@ class DatasetAdvisor:
                 name = f"advise_{len(given)}"
                 given[name] = value
                 predicate = predicate.replace(f"${planned}", f"${name}")
-        statement = parse(head + predicate)
-        assert isinstance(statement, Select)
-        session = self.request.session
-        known = Tables(session.tables().snapshot, tables)
-        return SelectQuery(statement, known, session.runtime, session.settings, given or None, pruned=False)
+        return selected(self.request, head + predicate, tables, given or None, pruned=False)
 
 
 def _over_columns(condition: Condition) -> str:
@@ -299,15 +278,17 @@ def indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
         note = "writes to the dataset then keep the index up to date"
         if d.scan.occurrence.source.cube is not None and any(may_hold_null(f, column) for f in found.sample.footers):
             note += f"; {column} holds NULL, which the index leaves out: {ORIGINALS_REFUSE.removesuffix('.')}"
-        yield d.recommend(
+        yield Recommendation(
             "index",
             f"an index on {column} of {d.target}",
             f"{_holds_in(d, condition, found)}and nothing tells in which",
             f"CREATE INDEX ON {d.target} ({quote_if_needed(column)})",
+            len(d.part.files),
+            saved,
+            d.bytes,
+            found.bytes_without,
             found.measured,
             note,
-            files=saved,
-            size=found.bytes_without,
         )
 
 
@@ -339,16 +320,18 @@ def _by_bounds(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     saved = found.scaled(len(missing))
     if not d.pays(saved):
         return None
-    return d.recommend(
+    return Recommendation(
         "skipping index",
         f"a skipping index with the bounds of {column} of {d.target}",
         f"the bounds of {column} rule out {condition.text} in {counted(saved, 'file')}, "
         "but their footers tell that only when they are opened",
         f"CREATE SKIPPING INDEX ON {d.target} (MINMAX({quote_if_needed(column)}))",
+        len(d.part.files),
+        saved,
+        d.bytes,
+        found.scaled(sum(missing)),
         f"by the footers of {counted(len(found.files), 'file')}",
         "smaller and quicker to keep up to date than an index of all values",
-        files=saved,
-        size=found.scaled(sum(missing)),
     )
 
 
@@ -362,33 +345,42 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     if most <= MAX_LIST:
         if d.has(VALUE_LIST, column):
             return None
-        return d.recommend(
+        return Recommendation(
             "skipping index",
             f"a skipping index with the values of {column} of {d.target}",
             f"{_holds_in(d, condition, found)}and a file has {most:,} different values of {column} at most",
             f"CREATE SKIPPING INDEX ON {d.target} (VALUELIST({quoted}))",
+            len(d.part.files),
+            without,
+            d.bytes,
+            found.bytes_without,
             found.measured,
             "quicker to keep up to date than an index of all values",
-            files=without,
-            size=found.bytes_without,
         )
     step = int(10 ** max(0, len(str(most)) - 2))
     ndv = -(-most // step) * step  # two digits and zeros
-    vain = min(1.0, FPP * _looked_for(leaf))
+    asked = float("inf")  # values; of anything else a filter cannot be asked
+    if isinstance(leaf, In) and not leaf.negated:
+        asked = len(leaf.values or ())
+    elif isinstance(leaf, Comparison) and leaf.op == "=":
+        asked = 1
+    vain = min(1.0, FPP * asked)
     size, saved = shape_for(FPP, ndv).bits // 8, int(without * (1 - vain))
     is_wanted = d.pays(saved) and size <= FILTER_SHARE * (d.bytes // len(d.part.files))
     if not is_wanted or value_type(d.table.types[column], BLOOM) is None or d.has(BLOOM, column):
         return None
-    return d.recommend(
+    return Recommendation(
         "skipping index",
         f"a skipping index with a filter of {column} of {d.target}",
         f"{_holds_in(d, condition, found)}and a file has up to {most:,} different values of {column}, "
         "too many for a list",
         f"CREATE SKIPPING INDEX ON {d.target} (BLOOMFILTER({quoted}) WITH (fpp = {FPP}, ndv = {ndv}))",
+        len(d.part.files),
+        saved,
+        d.bytes,
+        found.bytes_without * saved // without,
         f"{found.measured}, less {vain:.0%} that filters read in vain",
         f"the filter of a file takes {human_bytes(size)}; for = and IN only",
-        files=saved,
-        size=found.bytes_without * saved // without,
     )
 
 
@@ -401,13 +393,6 @@ def _leaf(d: DatasetAdvisor, condition: Condition, column: str) -> Leaf | None:
         return None
     zone = str(settings["TimeZone"])
     return leaf if value_type(type_, VALUE_LIST) is not None and as_tests(leaf, known, zone) is not None else None
-
-
-def _looked_for(leaf: Leaf) -> float:
-    """Return how many values a filter is asked for, infinity where it cannot be asked."""
-    if isinstance(leaf, In) and not leaf.negated:
-        return len(leaf.values or ())
-    return 1 if isinstance(leaf, Comparison) and leaf.op == "=" else float("inf")
 
 
 def compares(condition: Condition) -> bool:
@@ -472,7 +457,8 @@ def compaction(d: DatasetAdvisor) -> Iterator[Recommendation]:
     if d.part.overlaid:
         why += f", and {len(d.part.overlaid):,} may hold newer versions of each other's rows"
     measured = "by the sizes of the files and their partitions"
-    yield d.recommend("compact", f"larger files in {d.target}", why, f"COMPACT {d.target}", measured, files=saved)
+    title, statement = f"larger files in {d.target}", f"COMPACT {d.target}"
+    yield Recommendation("compact", title, why, statement, count, saved, d.bytes, 0, measured)
 
 
 def bare_columns(d: DatasetAdvisor) -> Iterator[Recommendation]:
@@ -495,14 +481,16 @@ def bare_columns(d: DatasetAdvisor) -> Iterator[Recommendation]:
         total, saved = (sum(group_bytes(group, columns) for group in some) for some in (groups, skipped))
         if not saved or saved < LEAST_SHARE * total:
             continue
-        yield d.recommend(
+        yield Recommendation(
             "rewrite",
             f"{found.new} instead of {found.old}",
             f"a function stands around {column}, so the extremes of row groups cannot be compared with it",
             text[: found.span[0]] + found.new + text[found.span[1] :],
+            len(d.part.files),
+            0,
+            footers.scaled(total),
+            footers.scaled(saved),
             f"by the extremes of {column} in {len(skipped):,} of {len(groups):,} row groups",
-            size=footers.scaled(saved),
-            of=footers.scaled(total),
         )
 
 
@@ -548,15 +536,17 @@ def order(d: DatasetAdvisor) -> Iterator[Recommendation]:
         keys, indexed = (", ".join(map(quote_if_needed, c)) for c in (d.table.partition_keys, sorted(d.table.indices)))
         by = (f" PARTITION BY ({keys})" if keys else "") + (f" INDEX ({indexed})" if indexed else "")
         share = sum(found.rows) / max(1, sum(f.num_rows for f in footers))
-        yield d.recommend(
+        yield Recommendation(
             "sort",
             f"rows of {d.target} in the order of {column}",
             f"{condition.text} holds for {100 * share:.1f} % of the rows, which stand in all row groups",
             f"CREATE OR REPLACE DATASET {d.target}{by} AS SELECT * FROM {d.target} ORDER BY {quote_if_needed(column)}",
+            len(d.part.files),
+            0,
+            total,
+            saved,
             f"by {groups:,} row groups, of which {needed:,} would be left",
             "only for conditions that compare the column with values; later writes are not sorted",
-            size=saved,
-            of=total,
         )
 
 
@@ -627,7 +617,6 @@ def _worth(recommendation: Recommendation) -> tuple[int, int]:
 
 
 def _facts(report: ScanReport) -> Iterator[str]:
-    """Yield what a query reads, and what keeps it from reading less."""
     total, size = report.files_total, report.bytes_selected
     amount = "" if size is None else f", {human_bytes(size)}"
     yield f"reads {report.files_selected:,} of {counted(total, 'file')}{amount}"

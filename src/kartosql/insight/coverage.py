@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 from kartosql.errors import Span, SqlError
 from kartosql.session import Request
 from kartosql.sql import Select, parse
-from kartosql.tables.names import quote_identifier, quote_if_needed
+from kartosql.tables.names import quote_identifier, similar
 from kartosql.tables.table import Table
 from kartosql.text import markup
 from kartosql.text.escape import width
@@ -265,7 +264,6 @@ class Coverage(Report):
         }
 
     def _rows(self, d: DatasetCoverage) -> Iterator[tuple[list[str | None], int, int]]:
-        """Yield the BY values as text, cells and unknown cells."""
         from kartosql.render.values import texts
 
         columns = [texts(d.found.column(i).combine_chunks()) for i in range(len(self.by))]
@@ -364,13 +362,12 @@ def _columns(source: Table, by: Sequence[tuple[str, Span | None]], sql: str | No
     for column, span in by:
         name = source.find(column)
         if name not in has:
-            close = difflib.get_close_matches(column.lower(), {c.lower(): c for c in has}, 1, cutoff=0.6)
-            hint = next((f"Did you mean {quote_if_needed(c)}?" for c in has if close and c.lower() == close[0]), None)
+            close, listed = similar(column, has), ", ".join(has[:20]) + (", ..." if len(has) > 20 else "")
             of = f"the seed {seed.name!r}" if source.cube is not None else repr(source.name)
             raise SqlError(
                 f"There is no column {column!r} in {of}.",
                 code="unknown-column",
-                hint=hint or f"Columns: {', '.join(has[:20])}{', ...' if len(has) > 20 else ''}.",
+                hint=f"Did you mean {close}?" if close else f"Columns: {listed}.",
                 span=span,
                 sql=sql,
             )

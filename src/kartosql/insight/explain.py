@@ -1,9 +1,9 @@
-"""EXPLAIN COST and EXPLAIN WHY: what a query will read, as footers tell, and why it reads a file or does not."""
+"""The statements that look at a query or a cube instead of answering it; of them EXPLAIN COST and EXPLAIN WHY here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,15 +12,73 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import SqlError, shorten
 from kartosql.parquet import column_bytes, file_metadata
+from kartosql.plan.bind import Parameters
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
+from kartosql.query import SelectQuery
+from kartosql.result import ReportQuery
+from kartosql.session import Request
+from kartosql.sql import Select, parse
+from kartosql.sql.statements import Advise, Explain, Inspect, ShowCoverage, Verify
 from kartosql.store import Files
-from kartosql.tables.table import Part
+from kartosql.tables.names import Tables
+from kartosql.tables.table import Part, Table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
 from kartosql.text.report import Report, table_of
 from kartosql.text.sizes import counted, human_bytes
 
 MAX_FOOTERS = 200
+
+
+def inspect(request: Request, statement: Inspect) -> ReportQuery:
+    """Return the answer of a statement; raises what its query raises."""
+    if statement.query is None:
+        request.refuse_parameters(statement.text)
+    if isinstance(statement, Explain):
+        return _explain(request, statement)
+    if isinstance(statement, ShowCoverage):
+        from kartosql.insight.coverage import coverage
+
+        found = coverage(request, statement.target, statement.columns, statement.text, statement.span)
+        return ReportQuery(found, "coverage", statement.format)
+    if isinstance(statement, Verify):
+        from kartosql.insight.verify import verify
+
+        return ReportQuery(verify(request, statement), "verify", statement.format)
+    assert isinstance(statement, Advise)
+    from kartosql.insight.advise import advise
+
+    return ReportQuery(advise(request, statement), "advise", statement.format)
+
+
+def _explain(request: Request, statement: Explain) -> ReportQuery:
+    before = request.session.mounts.counter.to_dict()
+    query = request.query(statement.query, traced=True)
+    report = query.report
+    content: Report = report
+    if statement.kind == "analyze":
+        for _ in query.reader():
+            pass
+        return ReportQuery(replace(query.report, actual=query.stats), "explain", statement.format, query.stats)
+    if statement.kind == "cost":
+        took = {name: n - before[name] for name, n in request.session.mounts.counter.to_dict().items()}
+        content = cost(request.session.mounts, report, took, request.session.settings["max_bytes"])
+    elif statement.kind == "why":
+        content = why(report, statement.file or "", request.session.mounts.display_name)
+    return ReportQuery(content, "explain", statement.format)
+
+
+def selected(
+    request: Request, sql: str, tables: Mapping[str, Table], parameters: Parameters = None, *, pruned: bool = True
+) -> SelectQuery:
+    """Return a query over given tables besides those of the store."""
+    statement, session = parse(sql), request.session
+    assert isinstance(statement, Select)
+    known = Tables(session.tables().snapshot, tables)
+    return SelectQuery(statement, known, session.runtime, session.settings, parameters, pruned=pruned)
+
+
+# -- what a query will read ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -215,6 +273,11 @@ class Verdict:
     is_read: bool
     because: tuple[str, ...]
 
+    @property
+    def place(self) -> str:
+        """The table, and the dataset of a cube."""
+        return self.table if self.table == self.dataset else f"{self.table}, {self.dataset}"
+
 
 @dataclass(frozen=True, repr=False)
 class Why(Report):
@@ -230,7 +293,7 @@ class Why(Report):
     def __str__(self) -> str:
         lines = []
         for v in self.verdicts:
-            lines.append(f"{one_line(v.file, 200)}: {'read' if v.is_read else 'not read'} by {one_line(_place(v))}")
+            lines.append(f"{one_line(v.file, 200)}: {'read' if v.is_read else 'not read'} by {one_line(v.place)}")
             if v.partition:
                 lines.append(f"  it holds {one_line(v.partition, 200)}")
             lines += [f"  {one_line(text, 300)}" for text in v.because]
@@ -241,13 +304,9 @@ class Why(Report):
         pieces = []
         for v in self.verdicts:
             verdict = "read" if v.is_read else "not read"
-            pieces.append(f"<p>{markup.code(v.file)}: <b>{verdict}</b> by {markup.text(_place(v))}</p>")
+            pieces.append(f"<p>{markup.code(v.file)}: <b>{verdict}</b> by {markup.text(v.place)}</p>")
             pieces.append(markup.listed([f"it holds {v.partition}"] * bool(v.partition) + [*v.because]))
         return markup.fragment(*pieces)
-
-
-def _place(verdict: Verdict) -> str:
-    return verdict.table if verdict.table == verdict.dataset else f"{verdict.table}, {verdict.dataset}"
 
 
 def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why:
@@ -268,7 +327,10 @@ def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why
                         code="ambiguous-name",
                         hint="Write more of the key.",
                     )
-                verdicts.append(_verdict(scan, part, plans.get(part.name), at, shown))
+                plan, table, file = plans.get(part.name), scan.occurrence.source.name, shown(part.table.files[at])
+                is_read = plan is not None and plan.summary is None and at in plan.files
+                because = tuple(_reasons(scan, plan, at))
+                verdicts.append(Verdict(table, part.name, file, _partition(part, at), is_read, because))
     if not verdicts:
         raise SqlError(
             f"The tables of the query have no file {shorten(name)!r}.",
@@ -284,18 +346,6 @@ def _matching(part: Part, name: str) -> Sequence[int]:
     if exact or not name:
         return exact
     return [i for i, key in enumerate(table.files) if key.endswith(name)]
-
-
-def _verdict(scan: OccurrenceScan, part: Part, plan: PartScan | None, at: int, shown: Callable[[str], str]) -> Verdict:
-    is_read = plan is not None and plan.summary is None and at in plan.files
-    return Verdict(
-        scan.occurrence.source.name,
-        part.name,
-        shown(part.table.files[at]),
-        _partition(part, at),
-        is_read,
-        tuple(_reasons(scan, plan, at)),
-    )
 
 
 def _partition(part: Part, at: int) -> str:

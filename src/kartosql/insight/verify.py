@@ -17,14 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError, LimitError, StoreError, reraise
+from kartosql.insight.explain import selected
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
 from kartosql.session import Request
-from kartosql.sql import Select, parse
+from kartosql.sql import Select
 from kartosql.sql.statements import Verify
 from kartosql.sql.undetermined import undetermined
 from kartosql.store import Store
-from kartosql.tables.names import Tables, quote_identifier
+from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
 from kartosql.text.grid import grid, one_line
@@ -77,7 +78,8 @@ def _value(value: Any) -> Any:
 def difference(given: pa.Table, wanted: pa.Table) -> str | None:
     """Return how an answer differs from another one: a text, empty if only by rounding, or None if not at all."""
     if given.column_names != wanted.column_names or given.schema.types != wanted.schema.types:
-        return f"columns {_columns(given)} instead of {_columns(wanted)}"
+        mine, theirs = (", ".join(f"{f.name} {f.type}" for f in table.schema) for table in (given, wanted))
+        return f"columns {mine} instead of {theirs}"
     if given.num_rows != wanted.num_rows:
         return f"{given.num_rows:,} rows instead of {wanted.num_rows:,}; {_examples(given, wanted)}".rstrip("; ")
     if digest(given) == digest(wanted):
@@ -85,10 +87,6 @@ def difference(given: pa.Table, wanted: pa.Table) -> str | None:
     if any(pa.types.is_floating(t) for t in given.schema.types) and _are_close(given, wanted):
         return ""
     return _examples(given, wanted) or "rows differ"
-
-
-def _columns(table: pa.Table) -> str:
-    return ", ".join(f"{f.name} {f.type}" for f in table.schema)
 
 
 def _examples(given: pa.Table, wanted: pa.Table) -> str:
@@ -105,22 +103,17 @@ def _are_close(given: pa.Table, wanted: pa.Table) -> bool:
     floats = [i for i, t in enumerate(given.schema.types) if pa.types.is_floating(t)]
 
     def key(row: Row) -> tuple[str, tuple[tuple[int, float], ...]]:
-        others = repr([v for i, v in enumerate(row) if i not in floats])
-        return others, tuple(_order(row[i]) for i in floats)
+        others, numbers = repr([v for i, v in enumerate(row) if i not in floats]), (row[i] for i in floats)
+        # NULL, NaN, then numbers.
+        return others, tuple((0, 0.0) if v is None else (1, 0.0) if math.isnan(v) else (2, v) for v in numbers)
 
-    for a, b in zip(sorted(rows(given), key=key), sorted(rows(wanted), key=key), strict=True):
-        if key(a)[0] != key(b)[0]:
+    for mine, theirs in zip(sorted(map(key, rows(given))), sorted(map(key, rows(wanted))), strict=True):
+        if mine[0] != theirs[0]:
             return False
-        for i in floats:
-            x, y = a[i], b[i]
-            same = x is y or (x is not None and y is not None and ((math.isnan(x) and math.isnan(y)) or x == y))
-            if not same and (x is None or y is None or not math.isclose(x, y, rel_tol=TOLERANCE, abs_tol=1e-12)):
+        for (kind, x), (other, y) in zip(mine[1], theirs[1], strict=True):
+            if kind != other or not math.isclose(x, y, rel_tol=TOLERANCE, abs_tol=1e-12):
                 return False
     return True
-
-
-def _order(value: float | None) -> tuple[int, float]:
-    return (0, 0.0) if value is None else (1, 0.0) if math.isnan(value) else (2, value)
 
 
 FILE = "__kartosql_file"
@@ -162,10 +155,8 @@ def _query(source: Table, tables: Mapping[str, pa.Table]) -> str:
     shown = ", ".join(map(quote_identifier, source.columns))
     if cube is None:
         return f"SELECT {shown} FROM t0"
-    keys = {}
-    for name, table in tables.items():
-        shared = [*cube.dimension_columns, *cube.partition_columns]
-        keys[name] = ", ".join(quote_identifier(c) for c in shared if c in table.column_names)
+    shared = [*cube.dimension_columns, *cube.partition_columns]
+    keys = {n: ", ".join(quote_identifier(c) for c in shared if c in t.column_names) for n, t in tables.items()}
     last = "QUALIFY rank() OVER (PARTITION BY {} ORDER BY {} DESC) = 1"
     own = [f"(SELECT * EXCLUDE ({FILE}) FROM {n} {last.format(key, FILE)}) AS p{n}" for n, key in keys.items()]
     joined = [f" LEFT JOIN {part} USING ({key})" for part, key in zip(own[1:], list(keys.values())[1:], strict=True)]
@@ -212,7 +203,6 @@ def _document(store: Store, uuid: str) -> dict[str, Any]:
 
 
 def _values(key: str, uuid: str, table: str) -> list[tuple[str, str]]:
-    """Return the partition values in the path of a file."""
     folders = key.removeprefix(f"{uuid}/{table}/").split("/")[:-1]
     pairs = [folder.partition("=") for folder in folders]
     if not all(separator for _, separator, _ in pairs):
@@ -224,21 +214,18 @@ def _file(
     store: Store, key: str, values: Mapping[str, str], schema: pa.Schema, partition_keys: list[str], at: int
 ) -> pa.Table:
     table = pq.read_table(pa.BufferReader(store.read(key)), partitioning=None)
-    columns, names = [], []
+    columns = []
     for field in schema:
         untyped = pa.types.is_null(field.type)
         if field.name in partition_keys:
             type_ = pa.string() if untyped else field.type
-            text = pa.array([values[field.name]])
-            if pa.types.is_boolean(type_):
-                text = pa.array([values[field.name].lower()])
-            column = pa.repeat(text.cast(type_)[0], table.num_rows)
+            text = values[field.name].lower() if pa.types.is_boolean(type_) else values[field.name]
+            column = pa.repeat(pa.array([text]).cast(type_)[0], table.num_rows)
         else:
             column = table.column(field.name)
             column = column if untyped else column.cast(field.type)
         columns.append(column)
-        names.append(field.name)
-    return pa.table([*columns, pa.array([at] * table.num_rows, pa.int64())], names=[*names, FILE])
+    return pa.table([*columns, pa.array([at] * table.num_rows, pa.int64())], names=[*schema.names, FILE])
 
 
 ATTEMPTS = 3
@@ -354,13 +341,16 @@ def _attempt(request: Request, statement: Verify) -> tuple[Certificate, bool]:
     first = _answer("duckdb, pruned", "reference", reference, query, time.perf_counter() - started)
     answers = [first]
 
-    def ask(by: str, make: Callable[[], tuple[pa.Table, SelectQuery | None]]) -> None:
-        answers.append(_compared(by, make, reference))
+    def run(asked: SelectQuery) -> tuple[pa.Table, SelectQuery]:
+        return asked.arrow(), asked
 
-    ask("duckdb, all files", lambda: _run(request.query(select, on="duckdb", pruned=False)))
-    ask("duckdb, files read in another way", lambda: (_independent(request, query), None))
+    others: dict[str, Callable[[], tuple[pa.Table, SelectQuery | None]]] = {
+        "duckdb, all files": lambda: run(request.query(select, on="duckdb", pruned=False)),
+        "duckdb, files read in another way": lambda: (_independent(request, query), None),
+    }
     if statement.engine != "duckdb":
-        ask("spark", lambda: _run(request.query(select, on="spark")))
+        others["spark"] = lambda: run(request.query(select, on="spark"))
+    answers += [_compared(by, make, reference) for by, make in others.items()]
     now = request.query(select, on="duckdb").sources
     changed = any(a is not b for a, b in zip(sources, now, strict=True) if a.data is None)
     verdict, because = _verdict(answers, select, changed)
@@ -377,19 +367,12 @@ def _attempt(request: Request, statement: Verify) -> tuple[Certificate, bool]:
     return made, changed
 
 
-def _run(query: SelectQuery) -> tuple[pa.Table, SelectQuery]:
-    return query.arrow(), query
-
-
 def _independent(request: Request, query: SelectQuery) -> pa.Table:
     """Answer a query over tables that were read without the library's reader."""
 
     def run(sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        statement = parse(sql)
-        assert isinstance(statement, Select)
         registered = {name: arrow_table(name, table) for name, table in tables.items()}
-        known = Tables(request.session.tables().snapshot, registered)
-        return SelectQuery(statement, known, request.session.runtime, request.session.settings).arrow()
+        return selected(request, sql, registered).arrow()
 
     tables: dict[int, pa.Table] = {}
     for source in query.sources:

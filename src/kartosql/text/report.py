@@ -15,7 +15,8 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able dictionary."""
-        return {name: _plain(value) for name, value in _fields(self).items()}
+        found: dict[str, Any] = _plain(self)
+        return found
 
     def table(self) -> pa.Table:
         """Return it as a table with a column per fact."""
@@ -32,14 +33,10 @@ class Report:
         return self.html()
 
 
-def _fields(item: Any) -> dict[str, Any]:
-    return {f.name: getattr(item, f.name) for f in fields(item)}
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
-    return {n: _plain(v) for n, v in _fields(value).items()} if is_dataclass(value) else value
+    return {f.name: _plain(getattr(value, f.name)) for f in fields(value)} if is_dataclass(value) else value
 
 
 def table_of(items: Iterable[Any], kind: type) -> pa.Table:

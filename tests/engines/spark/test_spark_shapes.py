@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import builders
-from kartosql.engines.spark.file_shapes import FileShapes
+from kartosql.engines.spark.scan import FileShapes
 from kartosql.errors import FormatError
 from kartosql.store import Store
 

@@ -25,7 +25,7 @@ from kartosql.formats.xskipper.refreshing import IndexSpec, layout_for
 from kartosql.formats.xskipper.scans import DataFile, collect, parquet_scan
 from kartosql.plan.prune import prune
 from kartosql.store import Store
-from kartosql.write.spark import job
+from kartosql.write.spark import job, task
 from kartosql.write.spark.task import Address
 from kartosql.write.spark.upkeep import SparkSources
 
@@ -307,7 +307,7 @@ def test_a_commit_stands_whose_files_cannot_be_indexed(tmp_path, spark, monkeypa
         run = job.Job.run
 
         def fail(self: Any, frame: Any, work: Any) -> Any:
-            if type(work).__name__ == "CollectMetadata":
+            if work.func is task.collect_metadata:
                 raise KartosqlError("No executors.", code="spark-job-failed")
             return run(self, frame, work)
 

@@ -10,13 +10,14 @@ import sys
 import textwrap
 import venv
 import zlib
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kartosql.write.rows import WriteOptions
 from sameness import leftovers, metadata
 
 import kartosql
@@ -25,7 +26,7 @@ from kartosql.store import Store
 from kartosql.store.remote import arrow_files
 from kartosql.write.layout import Layout
 from kartosql.write.spark import job, ship
-from kartosql.write.spark.task import Address, WriteRows
+from kartosql.write.spark.task import Address, answer, write_files
 from s3_server import BUCKET, serve
 
 CUBE = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
@@ -66,13 +67,15 @@ def test_a_server_in_trouble_is_a_named_error_with_the_code_of_the_store(spark, 
 # -- executors that have nothing of this package ------------------------------------------------------
 
 
-def write(folder: Path) -> WriteRows:
+def write(folder: Path, address: Address | None = None) -> Any:
     """Return work for a task that writes a table of one column."""
     (folder / "d" / ".commit").mkdir(parents=True)
     (folder / "d" / ".commit" / "token").write_bytes(b"")
     layout = Layout("d", "d", ("p",), ("p", "x"), ("x",), ("p", "x"))
     schema = pa.schema([("p", pa.string()), ("x", pa.int64())])
-    return WriteRows(Address(str(folder), {}), "d/.commit/token", "f" * 32, layout, schema, 1000, None)
+    options = WriteOptions(row_group_rows=1000)
+    work = partial(write_files, write_id="f" * 32, layout=layout, schema=schema, options=options)
+    return partial(answer, address or Address(str(folder), {}), "d/.commit/token", work)
 
 
 HIDDEN = ("fsspec", "s3fs", "botocore", "msgpack", "zstandard", "duckdb", "sqlglot", "pandas")
@@ -177,15 +180,15 @@ def test_an_executor_with_nothing_but_pyarrow_writes_to_s3(tmp_path, monkeypatch
         store = Store("s3://a-bucket/some/prefix", options)
         store.put("d/.commit/token", b"")
         monkeypatch.setattr(ship, "_stamp", lambda home: [1, 2, 3])
-        work = replace(write(tmp_path), store=Address(store.url, options))
+        work = write(tmp_path, Address(store.url, options))
         command = [sys.executable, "-I", "-c", textwrap.dedent(BARE), *HIDDEN]
         data = cloudpickle.dumps(ship.shipped(work))
         done = subprocess.run(command, input=data, capture_output=True, timeout=100, check=False)
         assert done.returncode == 0, done.stderr.decode()[-3000:]
-        answer = json.loads(done.stdout)
-        tables = [pq.read_table(pa.BufferReader(store.read(f"d/table/{label}.parquet"))) for label in answer["labels"]]
+        told = json.loads(done.stdout)
+        tables = [pq.read_table(pa.BufferReader(store.read(f"d/table/{label}.parquet"))) for label in told["labels"]]
         assert [table["x"].to_pylist() for table in tables] == [[1, 2], [1]]
-        assert pq.read_table(pa.BufferReader(store.read(answer["pairs"]["x"]))).num_rows == 3
+        assert pq.read_table(pa.BufferReader(store.read(told["pairs"]["x"]))).num_rows == 3
     finally:
         server.stop()
 

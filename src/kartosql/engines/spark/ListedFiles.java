@@ -45,7 +45,7 @@ import scala.collection.immutable.Seq;
  * The files of a scan, with the values of the partition columns that each has.
  *
  * Spark reads them as it reads the files of its own partitioned tables, but nothing is listed, and no value is taken
- * from a path. Compiled in the driver when it is first needed (java.py); executors never see it.
+ * from a path. Compiled in the driver when it is first needed (session.py); executors never see it.
  */
 public final class ListedFiles implements FileIndex {
   private static final Charset UTF_8 = StandardCharsets.UTF_8;

@@ -15,17 +15,9 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
-from kartosql.engines.spark.file_shapes import FileShapes
 from kartosql.engines.spark.listing import moved
-from kartosql.engines.spark.scan import ScanFrames, check_types, stored_columns
-from kartosql.engines.spark.session import (
-    check_session,
-    isolated,
-    keeping_active,
-    quiet,
-    refuse_connect,
-    session,
-)
+from kartosql.engines.spark.scan import FileShapes, ScanFrames, check_types, stored_columns
+from kartosql.engines.spark.session import check_session, isolated, keeping_active, quiet, session
 from kartosql.engines.spark.session import translate as error_of
 from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.translate import Translation, translate
@@ -98,9 +90,11 @@ class SparkStatement:
         with self._errors():
             self._create_views(query, scan)
 
-    def translate(self, query: BoundQuery, scan: Scan) -> None:
+    def translate(self, query: BoundQuery, scan: Scan) -> tuple[Translation, pa.Schema]:
         """Translate the statement to Spark SQL; raises ``not-portable`` and what DuckDB says of the statement."""
-        check_settings(self._settings)
+        collation = self._settings["default_collation"]
+        if collation is not None and str(collation).lower() not in ("binary", "c", "posix"):
+            raise NotPortable(f"Spark does not compare texts by the collation {collation!r} as DuckDB does.")
         check_tables(query)
         logical = Logical(self._statement)
         plan = logical.plan(query, scan)
@@ -119,6 +113,7 @@ class SparkStatement:
             e.hint = e.hint or "Use engine='duckdb' or 'auto', which gives it to DuckDB."
             raise
         self._translation, self._schema = found, plan.schema
+        return found, plan.schema
 
     def check(self, query: BoundQuery, scan: Scan) -> None:
         """Raise what ``prepare`` would refuse, without a session; files are not opened."""
@@ -136,16 +131,13 @@ class SparkStatement:
 
     def frame(self, query: BoundQuery, scan: Scan, spark: Any) -> Any:
         """Return the result as a DataFrame of the session ``spark``, which runs it when it is asked for rows."""
-        self.translate(query, scan)
-        assert self._translation is not None
-        assert self._schema is not None
+        translation, schema = self.translate(query, scan)
         with self._errors():
             self._create_views(query, scan, spark)
-            return moved(self._spark.sql(self._translation.sql).toDF(*self._schema.names), spark)
+            return moved(self._spark.sql(translation.sql).toDF(*schema.names), spark)
 
     def _create_views(self, query: BoundQuery, scan: Scan, outer: Any = None) -> None:
         outer = outer or session()
-        refuse_connect(outer)
         self._open.enter_context(keeping_active(outer))
         self._spark = isolated(outer, {**SETTINGS, "spark.sql.session.timeZone": self._zone})
         store = self._files.store
@@ -175,13 +167,14 @@ class SparkStatement:
                 table = self._spark.sql(text).toArrow()
             finally:
                 self._spark.sparkContext.removeJobTag(self._tag)
-        yield from fitted(table, schema).to_batches(BATCH_ROWS)
+        # In the Arrow types and with the names that DuckDB's result has.
+        columns = [_fitted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
+        yield from pa.Table.from_arrays(columns, schema=schema).to_batches(BATCH_ROWS)
 
     # -- control ---------------------------------------------------------------------------------
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn Spark's errors into ours."""
         try:
             with stopping.interrupts(), quiet():
                 yield
@@ -261,12 +254,6 @@ def _view(occurrence: int) -> str:
     return f"__kartosql_occurrence_{occurrence}"
 
 
-def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return Spark's result in the Arrow types and with the names that DuckDB's has."""
-    columns = [_fitted(column, field.type) for column, field in zip(table.columns, schema, strict=True)]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
 def _fitted(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
     if pa.types.is_null(type_):
         return pa.nulls(len(column), type_)
@@ -274,13 +261,6 @@ def _fitted(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
         return column.cast(type_)
     except pa.ArrowNotImplementedError:  # lists of nothing but NULL, of which no type is known
         return pa.array(column.to_pylist(), type_)
-
-
-def check_settings(settings: Settings) -> None:
-    """Raise ``not-portable`` for settings of the session that Spark does not have."""
-    collation = settings["default_collation"]
-    if collation is not None and str(collation).lower() not in ("binary", "c", "posix"):
-        raise NotPortable(f"Spark does not compare texts by the collation {collation!r} as DuckDB does.")
 
 
 def check_tables(query: BoundQuery) -> None:

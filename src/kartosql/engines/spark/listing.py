@@ -103,18 +103,11 @@ def _encoded(column: FileColumn) -> bytes:
     if t.is_date32(type_):
         return _longs([v.toordinal() - _EPOCH for v in values])
     if t.is_timestamp(type_):
-        return _longs(_microseconds(column))
+        if type_.unit == "ns" and any(v % 1000 for v in values):
+            message = f"Spark has no nanoseconds, and the partition key {column.name!r} does."
+            raise NotPortable(message, hint="Use engine='duckdb'.")
+        return _longs([v // 1000 for v in values] if type_.unit == "ns" else values)
     return _longs(values)
-
-
-def _microseconds(column: FileColumn) -> Sequence[int]:
-    if column.type.unit != "ns":
-        return column.values
-    if any(v % 1000 for v in column.values):
-        raise NotPortable(
-            f"Spark has no nanoseconds, and the partition key {column.name!r} does.", hint="Use engine='duckdb'."
-        )
-    return [v // 1000 for v in column.values]
 
 
 def _texts(values: Sequence[bytes]) -> bytes:

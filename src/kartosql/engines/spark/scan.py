@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +13,13 @@ import pyarrow as pa
 
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.engines.spark.file_shapes import FileShapes, Reading, is_void, reading
 from kartosql.engines.spark.listing import FileColumn, moved, relation
-from kartosql.engines.spark.session import isolated, refuse_connect
+from kartosql.engines.spark.session import isolated
 from kartosql.engines.spark.stores import Places
-from kartosql.engines.spark.types import is_supported, quote, spark_type, stored_type, text_literal
-from kartosql.errors import FormatError, NotPortable
+from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
+from kartosql.errors import FormatError, NotPortable, reraise
 from kartosql.formats.partition_table import Variant
+from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, read_footer
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.store import Files
 from kartosql.tables.table import Changelog, FileTable, Table
@@ -32,48 +35,6 @@ READING = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
 }
-
-
-class ScanFrames:
-    """Makes DataFrames of a session, with the rows and types of table occurrences.
-
-    One has the columns that the occurrence uses, under the names that DuckDB's relations give
-    them (``Table.exposed``), and exactly the rows of that relation. Types are those of
-    ``stored_type``. Spark opens the files of the scan, and no others, when rows are asked for;
-    nothing is listed. ``shapes`` remembers schemas of files over several statements.
-
-    They must be read with conditions that hold for the planned statement, so not for other
-    statements. What a scan tells from metadata alone (``PartScan.summary``, ``Scan.counts``) is
-    not used: the statement runs as it stands.
-
-    With ``leave_out`` columns of types that Spark does not have are left out, and noted in
-    ``left_out``; else they are an error if they are used.
-    """
-
-    def __init__(
-        self, spark: SparkSession, store: Files, shapes: FileShapes | None = None, *, leave_out: bool = False
-    ) -> None:
-        refuse_connect(spark)
-        self._spark = spark
-        self._reading = isolated(spark, READING)
-        self._files = FileQueries(self._reading, store, shapes or FileShapes())
-        self._leave_out = leave_out
-        self.left_out: set[str] = set()
-
-    def registered(self, source: Table) -> DataFrame:
-        """Return registered Arrow data as a DataFrame of the session."""
-        return moved(self._reading.createDataFrame(stored_columns(source)), self._spark)
-
-    def frame(self, scan: OccurrenceScan) -> DataFrame:
-        """Return the rows of one table occurrence as a DataFrame of the session.
-
-        Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch`` for files that cannot be
-        read, ``not-portable`` for types that Spark does not have, ``store-unreachable``.
-        """
-        columns = _columns(scan, self.left_out if self._leave_out else None)
-        source, files = scan.occurrence.source, self._files
-        query = files.empty(source, columns) if scan.is_empty else files.over_files(scan, columns, {})
-        return moved(self._reading.sql(query), self._spark)
 
 
 def check_types(scan: OccurrenceScan) -> None:
@@ -107,17 +68,19 @@ def _columns(scan: OccurrenceScan, left_out: set[str] | None = None) -> list[str
 def stored_columns(source: Table) -> pa.Table:
     """Return registered data as Spark holds them, without columns of types that it does not have."""
     table: pa.Table = source.data
-    known = [c for c in table.column_names if is_supported(table.schema.field(c).type)]
-    return pa.table([_stored(table.column(c), c) for c in known], names=[source.exposed.get(c, c) for c in known])
-
-
-def _stored(values: pa.ChunkedArray, column: str) -> pa.ChunkedArray:
-    try:
-        return values.cast(stored_type(values.type))
-    except pa.ArrowInvalid as e:
-        raise NotPortable(
-            f"{column!r} holds values that Spark does not have: {e}", hint="Use engine='duckdb'."
-        ) from None
+    found = {}
+    for column in table.column_names:
+        values = table.column(column)
+        try:
+            type_ = stored_type(values.type)
+        except (FormatError, NotPortable):
+            continue
+        try:
+            found[source.exposed.get(column, column)] = values.cast(type_)
+        except pa.ArrowInvalid as e:
+            message = f"{column!r} holds values that Spark does not have: {e}"
+            raise NotPortable(message, hint="Use engine='duckdb'.") from None
+    return pa.table(found)
 
 
 Batches = Iterator[Any]
@@ -149,10 +112,7 @@ def decoder(columns: Mapping[str, pa.DataType], constants: Sequence[str]) -> Cal
                 try:
                     content = pa.py_buffer(batch.column("content")[at].as_buffer())
                     table = pq.read_table(
-                        pa.BufferReader(content),
-                        columns=names,
-                        partitioning=None,
-                        coerce_int96_timestamp_unit=coerce,
+                        pa.BufferReader(content), columns=names, partitioning=None, coerce_int96_timestamp_unit=coerce
                     )
                     found = [table.column(n).combine_chunks() for n in names]
                     arrays = [v.cast(t) for v, t in zip(found, types, strict=True)]
@@ -177,18 +137,46 @@ MAX_GROUPS = 8  # differently written files of one table that are read each in t
 _numbers = count()
 
 
-class FileQueries(RelationBuilder[pa.DataType]):
-    """Makes queries over files of tables, for a session in which they are read.
+class ScanFrames(RelationBuilder[pa.DataType]):
+    """Makes DataFrames of a session, with the rows and types of table occurrences.
 
-    ``shapes`` remembers schemas of files over several statements.
+    One has the columns that the occurrence uses, under the names that DuckDB's relations give
+    them (``Table.exposed``), and exactly the rows of that relation. Types are those of
+    ``stored_type``. Spark opens the files of the scan, and no others, when rows are asked for;
+    nothing is listed. ``shapes`` remembers schemas of files over several statements.
+
+    They must be read with conditions that hold for the planned statement, so not for other
+    statements. What a scan tells from metadata alone (``PartScan.summary``, ``Scan.counts``) is
+    not used: the statement runs as it stands.
+
+    With ``leave_out`` columns of types that Spark does not have are left out, and noted in
+    ``left_out``; else they are an error if they are used.
     """
 
-    def __init__(self, session: SparkSession, store: Files, shapes: FileShapes) -> None:
-        self._session = session
-        self._store = store
-        self._shapes = shapes
-        self._access = FileAccess(store)
-        self._places = Places(store)
+    def __init__(
+        self, spark: SparkSession, store: Files, shapes: FileShapes | None = None, *, leave_out: bool = False
+    ) -> None:
+        self._spark = spark
+        self._reading = isolated(spark, READING)
+        self._store, self._shapes = store, shapes or FileShapes()
+        self._access, self._places = FileAccess(store), Places(store)
+        self._leave_out = leave_out
+        self.left_out: set[str] = set()
+
+    def registered(self, source: Table) -> DataFrame:
+        """Return registered Arrow data as a DataFrame of the session."""
+        return moved(self._reading.createDataFrame(stored_columns(source)), self._spark)
+
+    def frame(self, scan: OccurrenceScan) -> DataFrame:
+        """Return the rows of one table occurrence as a DataFrame of the session.
+
+        Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch`` for files that cannot be
+        read, ``not-portable`` for types that Spark does not have, ``store-unreachable``.
+        """
+        columns = _columns(scan, self.left_out if self._leave_out else None)
+        source = scan.occurrence.source
+        query = self.empty(source, columns) if scan.is_empty else self.over_files(scan, columns, {})
+        return moved(self._reading.sql(query), self._spark)
 
     # -- the SQL of Spark ------------------------------------------------------------------------
 
@@ -270,7 +258,7 @@ class FileQueries(RelationBuilder[pa.DataType]):
         places = [self._places.of(k) for k in keys]
         location, paths = places[0][0], [place.path(key) for place, key in places]
         stored = None if readings is None else {c: r.type for c, r in readings.items() if r is not None}
-        frame = relation(self._session, location.root, paths, sizes, stored, shared, location.options)
+        frame = relation(self._reading, location.root, paths, sizes, stored, shared, location.options)
         if readings is None:
             types = [f"c{i} {spark_type(t)}" for i, t in enumerate(declared.values())]
             types += [f"{quote(c.name)} {spark_type(c.type)}" for c in shared]
@@ -413,3 +401,228 @@ def _holds_map(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
         return any(_holds_map(f.type) for f in type_)
     return bool(pa.types.is_list(type_)) and _holds_map(type_.value_type)
+
+
+# -- what files hold -----------------------------------------------------------------------------
+
+SPARE = 1_024  # by so much footers of one table may differ before one is read twice
+
+
+@dataclass(frozen=True)
+class FileColumnType:
+    """The type of a top-level column of a file: physical and logical where it is flat, and what Arrow makes of it."""
+
+    physical: str | None
+    logical: str  # as JSON
+    arrow: pa.DataType
+
+
+Shape = Mapping[str, FileColumnType]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How Spark reads a column of files right: as ``type``, then with ``value``, an expression over it as ``{}``."""
+
+    type: str
+    value: str = "{}"
+
+    def of(self, name: str) -> str:
+        """Return the expression for the column ``name``."""
+        return self.value.replace("{}", quote(name))
+
+
+class FileShapes:
+    """Remembers the schemas of files."""
+
+    def __init__(self) -> None:
+        self._cache = FooterCache()
+        self._shapes: dict[int, Shape] = {}
+        self._tail = TAIL
+
+    def of(self, store: Files, table: object, files: Sequence[tuple[str, int]]) -> list[int]:
+        """Return the number of the shape of each file of a table, given key and size; raises ``corrupt-file``."""
+        with self._cache.lock:
+            schemas = self._cache.facts(table).schemas
+            missing = [f for f in dict.fromkeys(files) if f not in schemas]
+            self._cache.make_room(len(missing))
+            missing = [f for f in dict.fromkeys(files) if f not in schemas]
+            read = partial(self._footer, store)
+            # Local ones one by one, so that one is held at a time.
+            footers: Iterable[bytes] = map(read, missing) if store.is_local else store.map(read, missing)
+            for file, footer in zip(missing, footers, strict=True):
+                schemas[file] = self._number(file[0], footer)
+            return [schemas[f] for f in files]
+
+    def shape(self, number: int) -> Shape:
+        """Return the columns of files of a shape."""
+        return self._shapes[number]
+
+    def _number(self, key: str, footer: bytes) -> int:
+        number = self._cache.recognise(footer)
+        if number not in self._shapes:
+            shape = _shape(key, footer)
+            self._shapes[number] = next((known for known in self._shapes.values() if known == shape), shape)
+        return number
+
+    def _footer(self, store: Files, file: tuple[str, int]) -> bytes:
+        key, size = file
+        try:
+            found = read_footer(store, key, size, self._tail)
+        except OSError:
+            raise corrupt_file(f"{key}: it cannot be read") from None
+        if found is None:
+            raise corrupt_file(f"{key}: it is torn or no Parquet file")
+        self._tail = len(found) + END + SPARE
+        return found
+
+
+def _shape(key: str, footer: bytes) -> dict[str, FileColumnType]:
+    try:
+        schema = arrow_metadata(footer).schema
+        arrow = schema.to_arrow_schema()
+    except (pa.ArrowException, OSError, ValueError) as e:
+        reraise(e, f"Cannot read {key!r}")
+        raise corrupt_file(f"{key}: {str(e).splitlines()[0]}") from None
+    found: dict[str, FileColumnType] = {}
+    for field in arrow:
+        if field.name in found:
+            raise corrupt_file(f"{key}: the column {field.name!r} is there twice")
+        found[field.name] = FileColumnType(None, "", field.type)
+    for at in range(len(schema)):
+        leaf = schema.column(at)
+        if leaf.path in found and leaf.max_repetition_level == 0 and not pa.types.is_nested(found[leaf.path].arrow):
+            found[leaf.path] = FileColumnType(leaf.physical_type, leaf.logical_type.to_json(), found[leaf.path].arrow)
+    return found
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def is_void(column: FileColumnType) -> bool:
+    """Return whether a column holds only NULL, written without a type."""
+    return pa.types.is_null(column.arrow) or column.logical == '{"Type":"Null"}'
+
+
+def reading(column: FileColumnType, declared: pa.DataType) -> Reading | None:
+    """Return how Spark reads a column as ``declared``; None if it cannot, but Arrow can.
+
+    Raises ValueError where values of the column are no values of the type.
+    """
+    if column.physical is None:
+        return Reading(spark_type(declared), _members("{}", declared)) if _same_nested(column.arrow, declared) else None
+    logical: dict[str, Any] = json.loads(column.logical)
+    kind = logical["Type"]
+    t = pa.types
+    if t.is_integer(declared):
+        return _integer(column, kind, logical, declared)
+    if t.is_timestamp(declared):
+        return _timestamp(column, kind, logical, declared)
+    if t.is_decimal(declared):
+        return _decimal(kind, logical, declared)
+    for test, physical, kinds, type_ in _PLAIN:
+        if test(declared):
+            if column.physical in physical and kind in kinds:
+                return Reading(type_, _unfiltered(type_) if t.is_floating(declared) else "{}")
+            if t.is_floating(declared) and kind == "Float16":
+                return None
+            if t.is_floating(declared) and (column.physical, kind) == ("FLOAT", "None"):
+                return Reading("FLOAT", f"CAST({_unfiltered('FLOAT')} AS {spark_type(declared)})")
+            raise ValueError
+    return None
+
+
+def _unfiltered(type_: str) -> str:
+    """Return a float as it is, in a form of which Spark makes no filter over statistics of files.
+
+    These leave NaN out, and tell the two zeros apart.
+    """
+    return f"nanvl({{}}, CAST('NaN' AS {type_}))"
+
+
+def _members(value: str, type_: pa.DataType) -> str:
+    """Return a value as it is, in a form of which Spark makes no filter over floats inside of structs."""
+    if pa.types.is_floating(type_):
+        return _unfiltered(spark_type(type_)).replace("{}", value)
+    if not pa.types.is_struct(type_):
+        return value
+    members = [(quote(f.name), f.name, _members(f"{value}.{quote(f.name)}", f.type)) for f in type_]
+    if all(found == f"{value}.{quoted}" for quoted, _, found in members):
+        return value
+    listed = ", ".join(f"{text_literal(name)}, {found}" for _, name, found in members)
+    return f"IF({value} IS NULL, NULL, named_struct({listed}))"
+
+
+def _integer(column: FileColumnType, kind: str, logical: Mapping[str, Any], declared: pa.DataType) -> Reading | None:
+    bits = {"INT32": 32, "INT64": 64}.get(column.physical or "")
+    if bits is None or kind not in ("None", "Int"):
+        raise ValueError
+    signed, width = True, bits
+    if kind == "Int":
+        signed, width = logical["isSigned"], logical["bitWidth"]
+    if signed != pa.types.is_signed_integer(declared):
+        raise ValueError
+    type_, wanted = spark_type(pa.type_for_alias(f"{'' if signed else 'u'}int{width}")), spark_type(declared)
+    if signed and width < declared.bit_width:
+        return Reading(wanted)  # Spark widens by itself, and keeps filters
+    return _as(wanted, type_) if type_ == wanted or width < declared.bit_width else None
+
+
+def _timestamp(column: FileColumnType, kind: str, logical: Mapping[str, Any], declared: pa.DataType) -> Reading | None:
+    if column.physical == "INT96":
+        return None
+    if column.physical != "INT64" or kind != "Timestamp":
+        raise ValueError
+    # Without a logical type the flag is a guess, and such files hold what their schema says.
+    in_utc, has_zone = bool(logical["isAdjustedToUTC"]), declared.tz is not None
+    if not logical.get("is_from_converted_type") and in_utc != has_zone:
+        raise ValueError
+    wanted = spark_type(declared)
+    if logical["timeUnit"] == "nanoseconds":
+        exact = "IF({} % 1000 = 0, {}, CAST(raise_error('kartosql:nanoseconds') AS BIGINT))"
+        zoned = f"timestamp_micros(({exact}) DIV 1000)"
+        return Reading("BIGINT", zoned if has_zone else f"CAST({zoned} AS TIMESTAMP_NTZ)")
+    return _as(wanted, "TIMESTAMP_LTZ" if in_utc else "TIMESTAMP_NTZ")
+
+
+def _decimal(kind: str, logical: Mapping[str, Any], declared: pa.DataType) -> Reading:
+    if kind != "Decimal":
+        raise ValueError
+    precision, scale = logical["precision"], logical["scale"]
+    if scale > declared.scale or precision - scale > declared.precision - declared.scale:
+        raise ValueError
+    return _as(spark_type(declared), f"DECIMAL({precision},{scale})")
+
+
+def _as(wanted: str, stored: str) -> Reading:
+    return Reading(stored, "{}" if stored == wanted else f"CAST({{}} AS {wanted})")
+
+
+def _same_nested(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Return whether Spark reads a nested type as it is: nothing in it needs another reading."""
+    t = pa.types
+    if t.is_struct(found) and t.is_struct(declared):
+        names = [f.name for f in found]
+        return names == [f.name for f in declared] and all(
+            _same_nested(a.type, b.type) for a, b in zip(found, declared, strict=True)
+        )
+    if t.is_map(found) and t.is_map(declared):
+        return _same_nested(found.key_type, declared.key_type) and _same_nested(found.item_type, declared.item_type)
+    if t.is_list(found) and t.is_list(declared):
+        return _same_nested(found.value_type, declared.value_type)
+    if t.is_nested(found) or t.is_nested(declared):
+        return False
+    safe = (t.is_boolean, t.is_signed_integer, t.is_float32, t.is_float64, t.is_string, t.is_binary, t.is_date32)
+    return found.equals(declared) and any(test(found) for test in safe) and stored_type(found).equals(declared)
+
+
+_BYTES = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_PLAIN = (
+    (pa.types.is_boolean, ("BOOLEAN",), ("None",), "BOOLEAN"),
+    (pa.types.is_float32, ("FLOAT",), ("None",), "FLOAT"),
+    (pa.types.is_float64, ("DOUBLE",), ("None",), "DOUBLE"),
+    (pa.types.is_string, ("BYTE_ARRAY",), ("String", "Enum", "JSON"), "STRING"),
+    (pa.types.is_large_string, ("BYTE_ARRAY",), ("String", "Enum", "JSON"), "STRING"),
+    (pa.types.is_binary, _BYTES, ("None",), "BINARY"),
+    (pa.types.is_date, ("INT32",), ("Date",), "DATE"),
+)

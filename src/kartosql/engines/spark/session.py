@@ -19,7 +19,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from kartosql.engines.base import corrupt_file
-from kartosql.engines.spark.portable.casts import REFUSED
+from kartosql.engines.spark.types import REFUSED
 from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -220,33 +220,18 @@ def isolated(spark: SparkSession, settings: Mapping[str, str] | None = None) -> 
     """Return a session with the semantics that answers depend on; the given one keeps its settings and views.
 
     It shares context and executors with ``spark``, has a copy of its settings, and views of its
-    own. ``settings`` are Spark settings for it. Over Spark Connect raises ``spark-connect`` where
-    the server cannot copy a session.
+    own. ``settings`` are Spark settings for it. Raises ``spark-connect`` over Spark Connect.
     """
+    refuse_connect(spark)
     wanted = {**SEMANTICS, **(settings or {})}
-    if is_connect(spark):
-        try:
-            child: Any = spark.cloneSession()
-        except Exception as e:
-            raise ExecutionError(
-                f"The Spark Connect server cannot copy a session: {_first_line(e)}",
-                code="spark-connect",
-                hint="It takes Spark 4.1 or later; or use a classic session.",
-            ) from e
-        for name, value in wanted.items():
-            if child.conf.get(name) != value:
-                child.conf.set(name, value)
-        return child
     lines = "\n".join(f"{name}\t{value}" for name, value in wanted.items())
     return type(spark)(spark._sc, maker(spark).isolated(spark._jsparkSession, lines))
 
 
 @contextlib.contextmanager
 def keeping_active(spark: SparkSession) -> Iterator[None]:
-    """Keep the session of this thread the active one, whatever other sessions do inside."""
-    if is_connect(spark):
-        yield
-        return
+    """Keep the session of this thread the active one, whatever other sessions do inside; raises ``spark-connect``."""
+    refuse_connect(spark)
     kind: Any = type(spark)
     jvm: Any = kind._get_j_spark_session_class(spark._jvm)
     before, java = kind._activeSession, jvm.getActiveSession()
@@ -340,7 +325,8 @@ def _local_settings(master: str, memory: str | None, folder: str) -> dict[str, s
 def _environment() -> Iterator[None]:
     """Let Python workers be this interpreter, unless the user chose another one, and names of files be UTF-8."""
     wanted = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
-    if sys.platform == "linux" and not _is_utf8():
+    said = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")
+    if sys.platform == "linux" and not said.lower().replace("-", "").endswith("utf8"):
         # In other locales Java does not find files whose names have letters beyond ASCII.
         wanted["LC_ALL"] = "C.UTF-8"
     before = {name: os.environ.get(name) for name in wanted}
@@ -353,12 +339,6 @@ def _environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _is_utf8() -> bool:
-    """Return whether the environment says that text is UTF-8."""
-    said = next((os.environ[n] for n in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(n)), "")
-    return said.lower().replace("-", "").endswith("utf8")
 
 
 def _stop(context: Any, gateway: Any, folder: str) -> None:

@@ -122,18 +122,12 @@ class Places:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._known: dict[int, Location] = {}
-        if isinstance(files, Store):
-            self._of(files)
+        self._known = {id(files): location(files)} if isinstance(files, Store) else {}
 
     def of(self, key: str) -> tuple[Location, str]:
         """Return the place of the store of a key, and the key in it; raises ``store-unreachable``."""
         store, rest = self._files.place(key) if isinstance(self._files, Mounts) else (self._files, key)
         assert isinstance(store, Store)
-        return self._of(store), rest
-
-    def _of(self, store: Store) -> Location:
-        found = self._known.get(id(store))
-        if found is None:
-            found = self._known[id(store)] = location(store)
-        return found
+        if id(store) not in self._known:
+            self._known[id(store)] = location(store)
+        return self._known[id(store)], rest

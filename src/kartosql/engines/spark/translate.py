@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kartosql.engines.spark.portable.aggregates import Aggregates
-from kartosql.engines.spark.portable.casts import cast, raises
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Fold, Node, constants_of
-from kartosql.engines.spark.types import BIGINT, BOOLEAN, SparkExpression, Type, identifier, read_type
+from kartosql.engines.spark.types import BIGINT, BOOLEAN, SparkExpression, Type, cast, identifier, raises, read_type
 from kartosql.errors import NotPortable, Span
 
 View = tuple[str, str]  # schema and name of a table in DuckDB
@@ -182,12 +181,15 @@ def translate(
     ``fold`` evaluates constant expressions in DuckDB, with the clock of the statement. Raises
     ``not-portable`` for all that Spark would answer differently.
     """
-    constants = constants_of(plan, fold, is_volatile)
-    translator = Translator(views, Expressions(constants, zone, span_of))
+    translator = Translator(views, Expressions(constants_of(plan, fold, is_volatile), zone, span_of))
     try:
-        return translator.statement(plan)
+        relation = translator.relation(plan)
     except RecursionError:
         raise NotPortable("The statement is nested too deeply for Spark.") from None
+    text = relation.select([f"CAST({c.sql} AS {c.type.spark()}) AS c{i}" for i, c in enumerate(relation.columns)])
+    if translator.builder.expressions:
+        text = "WITH " + ", ".join(f"{n} AS ({q})" for n, q in translator.builder.expressions) + " " + text
+    return Translation(text, tuple(c.type for c in relation.columns))
 
 
 class Translator:
@@ -196,18 +198,9 @@ class Translator:
     def __init__(self, views: Mapping[View, str], expressions: Expressions) -> None:
         self._views = views
         self._expressions = expressions
-        self._builder = JoinBuilder()
+        self.builder = JoinBuilder()
         self._aggregates = Aggregates(expressions)
         self._shared: dict[int, tuple[str, tuple[SparkExpression, ...]]] = {}
-
-    def statement(self, plan: Node) -> Translation:
-        """Return the whole statement."""
-        relation = self.relation(plan)
-        items = [f"CAST({c.sql} AS {c.type.spark()}) AS c{i}" for i, c in enumerate(relation.columns)]
-        text = relation.select(items)
-        if self._builder.expressions:
-            text = "WITH " + ", ".join(f"{n} AS ({q})" for n, q in self._builder.expressions) + " " + text
-        return Translation(text, tuple(c.type for c in relation.columns))
 
     def relation(self, node: Node) -> SparkRelation:
         """Return the relation of an operator; raises ``not-portable``."""
@@ -244,10 +237,10 @@ class Translator:
                 # The row's number, which count(*) asks for.
                 columns.append(SparkExpression("CAST(NULL AS BIGINT)", BIGINT))
                 continue
-            alias = self._builder.fresh()
+            alias = self.builder.fresh()
             items.append(f"{identifier(node['names'][at])} AS {alias}")
             columns.append(SparkExpression(alias, read_type(node["returned_types"][at])))
-        return self._builder.query(f"SELECT {', '.join(items) or 'true'} FROM {identifier(view)}", columns)
+        return self.builder.query(f"SELECT {', '.join(items) or 'true'} FROM {identifier(view)}", columns)
 
     def _range(self, node: Node, name: str) -> SparkRelation:
         given = node.get("parameters", ())
@@ -258,16 +251,16 @@ class Translator:
             raise NotPortable(f"Spark has no {name} over such values as DuckDB has it.")
         if name == "generate_series":
             last += 1 if step > 0 else -1
-        alias = self._builder.fresh()
+        alias = self.builder.fresh()
         query = f"SELECT id AS {alias} FROM range({first}, {last}, {step}, 1)"
-        return self._builder.query(query, [SparkExpression(alias, BIGINT)])
+        return self.builder.query(query, [SparkExpression(alias, BIGINT)])
 
     def _dummy(self, node: Node) -> SparkRelation:
         return SparkRelation(None, (SparkExpression("CAST(NULL AS INT)", Type("INTEGER")),))
 
     def _empty(self, node: Node) -> SparkRelation:
         columns = [SparkExpression(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
-        return self._builder.project(SparkRelation(None, (), where=("false",)), columns)
+        return self.builder.project(SparkRelation(None, (), where=("false",)), columns)
 
     def _values(self, node: Node) -> SparkRelation:
         types = [read_type(t) for t in node["expr_types"]]
@@ -276,24 +269,24 @@ class Translator:
             values = [self._expressions.render(e, ()) for e in row]
             shown = (cast(v.sql, v.type, t) for v, t in zip(values, types, strict=True))
             rows.append("(" + ", ".join(f"CAST({s} AS {t.spark()})" for s, t in zip(shown, types, strict=True)) + ")")
-        names = [self._builder.fresh() for _ in types]
-        query = f"SELECT * FROM VALUES {', '.join(rows)} AS {self._builder.fresh('t')}({', '.join(names)})"
-        return self._builder.query(query, [SparkExpression(n, t) for n, t in zip(names, types, strict=True)])
+        names = [self.builder.fresh() for _ in types]
+        query = f"SELECT * FROM VALUES {', '.join(rows)} AS {self.builder.fresh('t')}({', '.join(names)})"
+        return self.builder.query(query, [SparkExpression(n, t) for n, t in zip(names, types, strict=True)])
 
     def _unnest(self, node: Node) -> SparkRelation:
         below = node["children"][0]
-        child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self._builder.item(self.relation(below))
+        child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self.builder.item(self.relation(below))
         if len(node["expressions"]) != 1:
             raise NotPortable("Spark does not unnest several lists at once as DuckDB does.")
         columns = child.columns if child is not None else self._dummy(below).columns
         values = self._expressions.render(node["expressions"][0]["child"], columns)
         if values.type.kind != "l":
             raise NotPortable(f"Spark does not unnest {values.type.sql()} as DuckDB does.")
-        alias = self._builder.fresh()
+        alias = self.builder.fresh()
         element = SparkExpression(alias, values.type.element)
         if child is None:
-            return self._builder.query(f"SELECT explode({values.sql}) AS {alias}", [*columns, element])
-        view = f"LATERAL VIEW explode({values.sql}) {self._builder.fresh('t')} AS {alias}"
+            return self.builder.query(f"SELECT explode({values.sql}) AS {alias}", [*columns, element])
+        view = f"LATERAL VIEW explode({values.sql}) {self.builder.fresh('t')} AS {alias}"
         return SparkRelation(f"{child.source} {view}", (*columns, element), simple=False)
 
     # -- rows and columns ----------------------------------------------------------------------------
@@ -313,11 +306,11 @@ class Translator:
                 return replace(child, columns=tuple(child.columns[p] for p in positions[:-1]))
         if isinstance(child, Marked):
             child = self._written(child)
-        return self._builder.project(child, [self._expressions.render(e, child.columns) for e in expressions])
+        return self.builder.project(child, [self._expressions.render(e, child.columns) for e in expressions])
 
     def _filter(self, node: Node) -> SparkRelation:
         below, conditions = self._operator(node["children"][0]), list(node["expressions"])
-        found = self._by_mark(below, conditions) if isinstance(below, Marked) else self._builder.unlimited(below)
+        found = self._by_mark(below, conditions) if isinstance(below, Marked) else self.builder.unlimited(below)
         found = found.filtered([self._expressions.sql(c, found.columns) for c in conditions])
         return found.of(node["projection_map"]) if node.get("projection_map") else found
 
@@ -335,16 +328,16 @@ class Translator:
         return self._written(marked)
 
     def _order(self, node: Node) -> SparkRelation:
-        child = self._builder.unlimited(self._child(node))
+        child = self.builder.unlimited(self._child(node))
         child = replace(child, order=self._aggregates.order_of(node["orders"], child.columns))
         return child.of(node["projection_map"]) if node.get("projection_map") else child
 
     def _limit(self, node: Node) -> SparkRelation:
         child = self._child(node)
         if child.limit:
-            child = self._builder.settled(child)
+            child = self.builder.settled(child)
         if child.source is None:
-            child = self._builder.project(child, child.columns)
+            child = self.builder.project(child, child.columns)
         text = ""
         for key, word in (("limit_val", "LIMIT"), ("offset_val", "OFFSET")):
             value = node.get(key) or {}
@@ -356,7 +349,7 @@ class Translator:
         return replace(child, limit=text)
 
     def _distinct(self, node: Node) -> SparkRelation:
-        child = self._builder.settled(self._child(node))
+        child = self.builder.settled(self._child(node))
         if any(c.type.kind not in _GROUPABLE for c in child.columns):
             raise NotPortable("Spark does not compare such values as DuckDB does.")
         if node.get("distinct_type") != "DISTINCT_ON":
@@ -369,32 +362,31 @@ class Translator:
             raise NotPortable("Spark does not answer DISTINCT ON without ORDER BY as DuckDB does.")
         keys = ", ".join(self._expressions.sql(t, child.columns) for t in node["distinct_targets"])
         number = SparkExpression(f"row_number() OVER (PARTITION BY {keys} ORDER BY {order})", BIGINT)
-        found = self._builder.project(child, [*child.columns, number])
+        found = self.builder.project(child, [*child.columns, number])
         last = found.columns[-1].sql
         return replace(found.filtered([f"{last} = 1"]), columns=found.columns[:-1])
 
     def _once(self, child: SparkRelation) -> SparkRelation:
-        """Return each row once."""
         if all(c.type.kind not in "fd" for c in child.columns):
-            return self._builder.project(child, child.columns, distinct=True)
-        below = self._builder.project(child, child.columns)
+            return self.builder.project(child, child.columns, distinct=True)
+        below = self.builder.project(child, child.columns)
         return self._grouped(below, list(below.columns), [], [list(range(len(below.columns)))], [])
 
     def _window(self, node: Node) -> SparkRelation:
-        child = self._builder.settled(self._child(node))
+        child = self.builder.settled(self._child(node))
         items = [self._aggregates.window(e, child.columns) for e in node["expressions"]]
-        return self._builder.project(child, [*child.columns, *items])
+        return self.builder.project(child, [*child.columns, *items])
 
     # -- groups ----------------------------------------------------------------------------------------
 
     def _aggregate(self, node: Node, *, one_row: bool = False) -> SparkRelation:
-        child = self._builder.settled(self._child(node))
+        child = self.builder.settled(self._child(node))
         groups = [self._expressions.render(g, child.columns) for g in node.get("groups", ())]
         if any(g.type.kind not in _GROUPABLE for g in groups):
             raise NotPortable("Spark does not group by such values as DuckDB does.")
         sets = [list(s) for s in node.get("grouping_sets") or ()] or [list(range(len(groups)))]
         # Keys are columns of their own: constants among them would be places, and Spark clears those of grouping sets.
-        below = self._builder.project(child, [*child.columns, *groups]) if groups else child
+        below = self.builder.project(child, [*child.columns, *groups]) if groups else child
         inputs, keys = below.columns[: len(child.columns)], list(below.columns[len(child.columns) :])
         items = [self._aggregates.render(e, inputs, one_row=one_row) for e in node.get("expressions", ())]
         return self._grouped(below, keys, items, sets, [list(f) for f in node.get("grouping_functions") or ()])
@@ -409,7 +401,7 @@ class Translator:
     ) -> SparkRelation:
         """Return the groups of some sets of keys; ``masks`` are the keys that each GROUPING(...) tells of."""
         types = [*(k.type for k in keys), *(i.type for i in items), *(BIGINT for _ in masks)]
-        names = [self._builder.fresh() for _ in types]
+        names = [self.builder.fresh() for _ in types]
 
         def query(found: list[str], bits: Callable[[int], str], group: str) -> str:
             told = [" + ".join(f"{bits(k)} * {1 << at}L" for at, k in enumerate(reversed(m))) for m in masks]
@@ -433,13 +425,13 @@ class Translator:
             parts += [query(nothing, lambda k: "1", "")] * (len(sets) - len(plain))
         columns = [SparkExpression(n, t) for n, t in zip(names, types, strict=True)]
         union = parts[0] if len(parts) == 1 else " UNION ALL ".join(f"({p})" for p in parts)
-        return self._builder.query(union, columns)
+        return self.builder.query(union, columns)
 
     # -- several relations -------------------------------------------------------------------------------
 
     def _join(self, node: Node) -> SparkRelation | Marked:
         kind = node.get("join_type", "INNER")
-        left, right = self._builder.settled(self._child(node, 0)), self._builder.item(self._child(node, 1))
+        left, right = self.builder.settled(self._child(node, 0)), self.builder.item(self._child(node, 1))
         if kind == "MARK":
             return Marked(left, right, tuple(self._conditions(node, left, right)), _picked(node, "left", left))
         if kind == "SINGLE":
@@ -457,30 +449,30 @@ class Translator:
         return SparkRelation(source, columns, simple=False)
 
     def _cross(self, node: Node) -> SparkRelation:
-        left, right = self._builder.settled(self._child(node, 0)), self._builder.item(self._child(node, 1))
+        left, right = self.builder.settled(self._child(node, 0)), self.builder.item(self._child(node, 1))
         return SparkRelation(f"{left.source} CROSS JOIN {right.source}", (*left.columns, *right.columns), simple=False)
 
     def _set(self, node: Node) -> SparkRelation:
         word = node["type"].removeprefix("LOGICAL_")
         word += " ALL" if node.get("setop_all", True) else ""
-        sides = [self._builder.settled(self._child(node, i)) for i in range(len(node["children"]))]
+        sides = [self.builder.settled(self._child(node, i)) for i in range(len(node["children"]))]
         types = [c.type for c in sides[0].columns]
         if any([c.type for c in s.columns] != types for s in sides):
             raise NotPortable(f"Spark does not find one type for the sides of {word} as DuckDB does.")
         if word != "UNION ALL" and any(t.kind not in _GROUPABLE for t in types):
             raise NotPortable("Spark does not compare such values as DuckDB does.")
-        names = [self._builder.fresh() for _ in types]
+        names = [self.builder.fresh() for _ in types]
         queries = [s.select([f"{c.sql} AS {n}" for c, n in zip(s.columns, names, strict=True)]) for s in sides]
         columns = [SparkExpression(n, t) for n, t in zip(names, types, strict=True)]
         if word == "UNION" and any(t.kind in "fd" for t in types):
-            return self._once(self._builder.query(" UNION ALL ".join(f"({q})" for q in queries), columns))
-        return self._builder.query(f" {word} ".join(f"({q})" for q in queries), columns)
+            return self._once(self.builder.query(" UNION ALL ".join(f"({q})" for q in queries), columns))
+        return self.builder.query(f" {word} ".join(f"({q})" for q in queries), columns)
 
     def _shared_query(self, node: Node) -> SparkRelation | Marked:
         definition = self.relation(node["children"][0])
         if definition.limit == "":
             definition = replace(definition, order="")
-        name = self._builder.shared(definition)
+        name = self.builder.shared(definition)
         self._shared[node.get("table_index", 0)] = (name, definition.columns)
         return self._operator(node["children"][1])
 
@@ -488,12 +480,11 @@ class Translator:
         found = self._shared.get(node.get("cte_index", 0))
         if found is None:
             raise NotPortable("Spark has no recursive queries as DuckDB has them.")
-        return self._builder.reference(*found)
+        return self.builder.reference(*found)
 
     # -- joins -------------------------------------------------------------------------------------------
 
     def _conditions(self, node: Node, left: SparkRelation, right: SparkRelation) -> list[JoinCondition]:
-        """Return the conditions of a join over the columns of both sides."""
         both = (*left.columns, *right.columns)
         if "condition" in node:
             return [JoinCondition(self._expressions.sql(node["condition"], both), "INVALID")]
@@ -527,11 +518,11 @@ class Translator:
         if len(others) > 1 or any(c.comparison != EQUAL for c in others):
             raise NotPortable("Spark does not answer such a comparison with a subquery as DuckDB does.")
         right = [c.right for c in (*same, *others) if c.right is not None]
-        shared = self._builder.shared(self._builder.project(marked.right, right))
-        held = self._builder.reference(shared, right)
+        shared = self.builder.shared(self.builder.project(marked.right, right))
+        held = self.builder.reference(shared, right)
         if others:
             held = held.filtered([f"{held.columns[-1].sql} IS NOT NULL"])
-        held = self._builder.project(held, [*held.columns, SparkExpression("true", BOOLEAN)], distinct=True)
+        held = self.builder.project(held, [*held.columns, SparkExpression("true", BOOLEAN)], distinct=True)
         on = [f"{c.left.sql} <=> {k.sql}" for c, k in zip(same, held.columns, strict=False) if c.left is not None]
         if not others:
             source = f"{marked.left.source} LEFT JOIN {held.source} ON {' AND '.join(on) or 'true'}"
@@ -541,10 +532,10 @@ class Translator:
         assert value is not None
         on.append(f"{value.sql} = {held.columns[len(same)].sql}")
         # Per key how many values the subquery holds, and how many of them are not NULL.
-        all_held = self._builder.reference(shared, right)
+        all_held = self.builder.reference(shared, right)
         *groups, counted = all_held.columns
         numbers = [SparkExpression(sql, BIGINT) for sql in ("count(*)", f"count({counted.sql})")]
-        counts = self._builder.project(all_held, [*groups, *numbers], group=groups)
+        counts = self.builder.project(all_held, [*groups, *numbers], group=groups)
         keys = [f"{c.left.sql} <=> {k.sql}" for c, k in zip(same, counts.columns, strict=False) if c.left is not None]
         rows, known = (c.sql for c in counts.columns[-2:])
         source = (
@@ -568,7 +559,7 @@ class Translator:
         wanted = _picked(node, "right", right)
         firsts = [SparkExpression(f"first({w.sql})", w.type) for w in wanted]
         items = [*keys, *firsts, SparkExpression("count(*)", BIGINT)]
-        found = self._builder.project(right, items, group=keys)
+        found = self.builder.project(right, items, group=keys)
         on = []
         for condition, key in zip(conditions, found.columns, strict=False):
             assert condition.left is not None

@@ -8,20 +8,23 @@ import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kartosql import stopping
 from kartosql.errors import ExecutionError, KartosqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
+from kartosql.write.files import WriteOptions, opened_parquet
+from kartosql.write.indexing import Postings
 from kartosql.write.spark import task
 from kartosql.write.spark.ship import shipped
-from kartosql.write.spark.task import Address, SparkTask
+from kartosql.write.spark.task import Address, Work
 
 _SCHEMA = "task long, answer string"
 _NOISE = re.compile(r"at |\.\.\. |File |Traceback|JVM stacktrace|\^+$")
@@ -40,14 +43,21 @@ class Job:
         self.id = uuid.uuid4().hex
         self.token = f"{uuid_}/{SIDE_FOLDER}/kartosql-spark-{self.id}"
         self.address = address_of(store)
-        self._tags = _tags_of(session)
+        self._tag = f"kartosql-{self.id}"
+        if type(session).__module__.startswith("pyspark.sql.connect"):
+            self._add, self._remove, self._cancel = session.addTag, session.removeTag, session.interruptTag
+        else:
+            # Those of a classic session can only be stopped by the thread of the JVM that runs them.
+            context = session.sparkContext
+            self._add, self._remove = context.addJobTag, context.removeJobTag
+            self._cancel = context.cancelJobsWithTag
 
     def __enter__(self) -> Self:
-        self._tags.add(self._tag)
+        self._add(self._tag)
         try:
             self.store.put(self.token, b"")
         except BaseException:
-            self._tags.remove(self._tag)
+            self._remove(self._tag)
             raise
         return self
 
@@ -56,31 +66,31 @@ class Job:
     ) -> None:
         if error is not None:
             with contextlib.suppress(Exception):
-                self._tags.cancel(self._tag)
+                self._cancel(self._tag)
         with contextlib.suppress(Exception):
-            self._tags.remove(self._tag)
+            self._remove(self._tag)
         with contextlib.suppress(Exception):
             # An error may have kept us from hearing what tasks have written.
             folder = self.token.rpartition("/")[0]
             self.store.delete([k for k in self.store.list_below(folder) if k.startswith(self.token)])
 
-    @property
-    def _tag(self) -> str:
-        return f"kartosql-{self.id}"
-
-    def run(self, frame: Any, work: SparkTask) -> list[Mapping[str, Any]]:
+    def run(self, frame: Any, work: Work) -> list[Mapping[str, Any]]:
         """Do ``work`` on the rows of a DataFrame, and return what tasks answer, in their order.
 
         Raises what tasks met, ``store-unreachable`` and ``spark-job-failed``.
         """
         with spark_errors():
-            found = self.mapped(frame, work, _SCHEMA).collect()
+            found = self.mapped(frame, partial(task.answer, self.address, self.token, work), _SCHEMA).collect()
         answers = [json.loads(row["answer"]) for row in sorted(found, key=lambda row: row["task"])]
         if any(answer.get("skipped") for answer in answers):
             raise task.as_error(json.loads(self.store.read(self.token)))
         return answers
 
-    def mapped(self, frame: Any, work: SparkTask, schema: Any) -> Any:
+    def run_items(self, items: Sequence[Any], work: Work) -> list[Mapping[str, Any]]:
+        """Do ``work`` on items, as ``run``."""
+        return self.run(self.spread(items), work) if items else []
+
+    def mapped(self, frame: Any, work: Callable[[task.Batches], Iterator[pa.RecordBatch]], schema: Any) -> Any:
         """Return the DataFrame of what ``work`` makes of the rows of a DataFrame."""
         with warnings.catch_warnings():
             # It asks for pandas, and warns of versions that it has not seen, also where Arrow alone is used.
@@ -92,23 +102,6 @@ class Job:
         texts = pa.table({"item": pa.array([json.dumps(item) for item in items], pa.string())})
         tasks = min(len(items), int(self.session.conf.get("spark.sql.shuffle.partitions", "200")))
         return self.session.createDataFrame(texts).repartition(max(1, tasks))
-
-
-@dataclass(frozen=True)
-class _Tags:
-    """How jobs of this thread get a tag, and those with a tag are stopped."""
-
-    add: Callable[[str], object]
-    remove: Callable[[str], object]
-    cancel: Callable[[str], object]
-
-
-def _tags_of(session: Any) -> _Tags:
-    if type(session).__module__.startswith("pyspark.sql.connect"):
-        return _Tags(session.addTag, session.removeTag, session.interruptTag)
-    # Those of a classic session can only be stopped by the thread of the JVM that runs them.
-    context = session.sparkContext
-    return _Tags(context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
 
 
 def address_of(store: Store) -> Address:
@@ -157,3 +150,57 @@ def _gist(text: str) -> str:
     """Return the part of a message of Spark that says what happened."""
     lines = [line.strip() for line in text.splitlines()]
     return " ".join(line for line in lines if line and not _NOISE.match(line))[:700] or "it says nothing about why"
+
+
+# -- what tasks have put into the store --------------------------------------------------------------
+
+
+def pieces(store: Store, key: str, size: int) -> Iterator[pa.Table]:
+    """Yield the table that a task has put into the store, in pieces of about ``size`` bytes."""
+    with opened_parquet(store, key) as file:
+        about = file.metadata
+        whole = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+        for batch in file.iter_batches(max(1, size * about.num_rows // max(1, whole))):
+            yield pa.Table.from_batches([batch])
+
+
+def collected(
+    store: Store,
+    answers: Sequence[Mapping[str, Any]],
+    types: Mapping[str, pa.DataType],
+    labels: Sequence[str],
+    options: WriteOptions,
+) -> dict[str, pa.Table]:
+    """Return the pairs of each index that tasks have put into the store; they take no more than its ``memory`` here.
+
+    ``types`` are those of the index columns; ``labels`` are all that ``answers`` tell, in any order.
+    """
+    limit = options.memory // 8 // max(1, len(types))
+    place_of = {label: place for place, label in enumerate(labels)}
+    found = {}
+    for name, type_ in types.items():
+        pairs = Postings(type_, options.sorter, limit)
+        try:
+            here = [answer for answer in answers if name in answer["pairs"]]
+            store.map(partial(_add, store, name, pairs, place_of), here)
+            found[name] = pairs.finish(labels)
+        finally:
+            pairs.close()
+    return found
+
+
+def _add(store: Store, name: str, pairs: Postings, place_of: Mapping[str, int], answer: Mapping[str, Any]) -> None:
+    key, places = answer["pairs"][name], [place_of[label] for label in answer["labels"]]
+    with opened_parquet(store, key) as file:
+        for batch in file.iter_batches(task.PAIRS_PER_ROW_GROUP):
+            for place, values in _by_file(batch.column(0), batch.column(1)):
+                pairs.add(places[place], values)
+
+
+def _by_file(values: pa.Array, places: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    order = pc.array_sort_indices(places)
+    values, places = values.take(order), places.take(order)
+    for place in pc.unique(places).to_pylist():
+        start = pc.index(places, place).as_py()
+        count = pc.sum(pc.equal(places, place)).as_py()
+        yield place, values.slice(start, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +15,8 @@ from kartosql.store import Store
 from kartosql.write.files import WriteOptions, WriteProgress, Written, write_rows
 from kartosql.write.inputs import Rows, invalid_data, open_rows, storage_schema, without_index
 from kartosql.write.layout import Layout, check_columns, duplicate_cells
-from kartosql.write.spark.job import Job, discard, spark_errors
-from kartosql.write.spark.task import ReadCells, WriteRows, spark_name
-from kartosql.write.spark.task_outputs import collected
+from kartosql.write.spark.job import Job, collected, discard, spark_errors
+from kartosql.write.spark.task import read_cells, spark_name, write_files
 
 _TYPES = {
     "StringType": pa.string(),
@@ -129,9 +128,8 @@ def check_cells(job: Job, frame: Any, answers: Sequence[Mapping[str, Any]], sche
         return
     shape = frame.selectExpr("'' AS text", *(spark_name(schema.names.index(c)) for c in columns))
     shape = shape.toDF("text", *map(spark_name, range(len(columns))))
-    work = ReadCells(job.address, job.token, columns)
     with spark_errors():
-        cells = job.mapped(job.spread(items), work, shape.schema)
+        cells = job.mapped(job.spread(items), partial(read_cells, job.address, columns), shape.schema)
         names = cells.columns
         again = cells.groupBy(*names).count().where("count > 1")
         # The first one and how many there are, in one pass.
@@ -147,11 +145,7 @@ def check_cells(job: Job, frame: Any, answers: Sequence[Mapping[str, Any]], sche
 
 
 def write_frames(
-    store: Store,
-    rows: SparkRows,
-    layout: Layout,
-    options: WriteOptions,
-    repartition: bool | str,
+    store: Store, rows: SparkRows, layout: Layout, options: WriteOptions, repartition: bool | str
 ) -> Written:
     """Write the data files of one table on the executors, and return what they are.
 
@@ -160,9 +154,8 @@ def write_frames(
     """
     check_columns(rows.schema, layout)
     with Job(rows.frames[0].sparkSession, store, layout.uuid) as job:
-        work = WriteRows(
-            job.address, job.token, job.id, layout, rows.schema, options.row_group_rows, options.rows_per_file
-        )
+        given = WriteOptions(row_group_rows=options.row_group_rows, rows_per_file=options.rows_per_file)
+        work = partial(write_files, write_id=job.id, layout=layout, schema=rows.schema, options=given)
         try:
             with spark_errors():
                 frame = distributed(_one(rows), rows.schema, layout, repartition)
@@ -191,14 +184,11 @@ def _one(rows: SparkRows) -> Any:
     for frame in rows.frames:
         names = list(frame.columns)
         frame = frame.toDF(*map(spark_name, range(len(names))))
-        frames.append(frame.select(*(_plain(frame, names.index(name), rows, name) for name in rows.schema.names)))
+        columns = [frame[spark_name(names.index(name))] for name in rows.schema.names]
+        # Text with a collation of its own has another order, and other values are equal.
+        texts = map(pa.types.is_string, rows.schema.types)
+        frames.append(frame.select(*(c.cast("string") if text else c for c, text in zip(columns, texts, strict=True))))
     return reduce(lambda a, b: a.union(b), frames).toDF(*map(spark_name, range(len(rows.schema))))
-
-
-def _plain(frame: Any, number: int, rows: SparkRows, name: str) -> Any:
-    found = frame[spark_name(number)]
-    # Text with a collation of its own has another order, and other values are equal.
-    return found.cast("string") if pa.types.is_string(rows.schema.field(name).type) else found
 
 
 def distributed(frame: Any, schema: pa.Schema, layout: Layout, repartition: bool | str) -> Any:
@@ -218,16 +208,16 @@ def distributed(frame: Any, schema: pa.Schema, layout: Layout, repartition: bool
 
 
 def _written(
-    store: Store,
-    answers: Sequence[Mapping[str, Any]],
-    schema: pa.Schema,
-    layout: Layout,
-    options: WriteOptions,
+    store: Store, answers: Sequence[Mapping[str, Any]], schema: pa.Schema, layout: Layout, options: WriteOptions
 ) -> Written:
     labels = [label for answer in answers for label in answer["labels"]]
-    order = _ascending(labels, schema, layout)
-    types = {name: schema.field(name).type for name in layout.index_columns}
+    # Ascending by partition values, as one process writes them.
+    partition_types = [schema.field(name).type for name in layout.partition_on]
+    keys = list(map(layout.file_key, labels))
+    parts = parse_partitions(keys, layout.uuid, layout.table, layout.partition_on, partition_types)
+    order = sorted(range(len(labels)), key=lambda place: parts.tuples[parts.part_of_file[place]])
     labels = [labels[place] for place in order]
+    types = {name: schema.field(name).type for name in layout.index_columns}
     return Written(
         layout,
         schema,
@@ -237,11 +227,3 @@ def _written(
         sum(answer["rows"] for answer in answers),
         sum(answer["bytes"] for answer in answers),
     )
-
-
-def _ascending(labels: Sequence[str], schema: pa.Schema, layout: Layout) -> list[int]:
-    """Return the places of ``labels`` ascending by partition values, as one process writes them."""
-    keys = list(map(layout.file_key, labels))
-    types = [schema.field(name).type for name in layout.partition_on]
-    parts = parse_partitions(keys, layout.uuid, layout.table, layout.partition_on, types)
-    return sorted(range(len(labels)), key=lambda place: parts.tuples[parts.part_of_file[place]])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -17,16 +17,17 @@ from kartosql.errors import ExecutionError, FormatError, KartosqlError, StoreErr
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.text.secrets import redacted
+from kartosql.write import files
 from kartosql.write.files import WriteOptions, copy_file, footer, opened_parquet, values_of_file, write_rows
 from kartosql.write.indexing import Postings
 from kartosql.write.inputs import FILE_BATCH_ROWS, rows_of
 from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.merge import Merge, Run, write_merged
-from kartosql.write.spark.task_outputs import put_pairs, put_tables
 
 if TYPE_CHECKING:
     from kartosql.formats.xskipper.refreshing import Layout as SkippingLayout
 
+PAIRS_PER_ROW_GROUP = 65_536
 # What one task may take for rows; the processes of executors have little memory beside the JVM.
 TASK_MEMORY = 128_000_000
 
@@ -62,6 +63,8 @@ PORTION = 500
 # More than the rows of metadata that come together.
 _METADATA_ROWS = 1 << 20
 Batches = Iterable[pa.RecordBatch]
+# Of a store, the token of a job and the rows of a task, what the driver is told.
+Work = Callable[[Store, str, Batches], dict[str, Any]]
 
 # In front of an error of ours in the text of one of Spark's.
 MARK = "kartosql-error:"
@@ -74,14 +77,14 @@ class StoreFailed(Exception):
     """An error of the store, as text that the driver finds in the message of Spark."""
 
 
-def run(work: SparkTask, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Do ``work`` on the rows of a task and yield what it answers.
+def run(work: Callable[[Batches], Iterator[pa.RecordBatch]], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Do ``work`` on the rows of a task and yield what it makes of them.
 
     Errors of the data are answers, as trying again does not help against them. Those of the
     store are raised, so that Spark tries again.
     """
     try:
-        yield from work.run(batches)
+        yield from work(batches)
     except StoreError as e:
         raise StoreFailed(MARK + json.dumps(as_dict(e))) from None
 
@@ -113,86 +116,93 @@ def items(batches: Batches) -> Iterator[Any]:
             yield json.loads(text)
 
 
+# -- for the driver, which merges pairs of values and files into indices ------------------------------
+
+
+def put_pairs(store: Store, token: str, found: Mapping[str, pa.Table], labels: Sequence[str]) -> dict[str, str]:
+    """Write the pairs of each index for the driver, and return the keys by column."""
+    keys, known = {}, {label: place for place, label in enumerate(labels)}
+    for column, pairs in found.items():
+        if pairs.num_rows:
+            # Labels as their places.
+            chunks = []
+            for chunk in pairs["label"].chunks:
+                numbers = pa.array([known[label] for label in chunk.dictionary.to_pylist()], pa.int32())
+                chunks.append(numbers.take(chunk.indices))
+            table = pa.table({"value": pairs["value"], "file": pa.chunked_array(chunks, pa.int32())})
+            keys[column] = put_tables(store, token, table.schema, [table], PAIRS_PER_ROW_GROUP)
+    return keys
+
+
+def put_tables(store: Store, token: str, schema: pa.Schema, tables: Iterable[pa.Table], row_group_rows: int) -> str:
+    """Write tables that only the driver reads, and only once, and return their key; each begins a row group."""
+    key = f"{token}-{uuid.uuid4().hex}"
+    with store.output(key, sync_folders=False, sync_content=False) as out:
+        files.write_parquet(files.Counted(out), schema, tables, row_group_rows)
+    return key
+
+
+def answer(address: Address, token: str, work: Work, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Yield what ``work`` tells the driver about the rows of a task: one row, a number and a JSON text.
+
+    ``token`` is the key of an object that the driver put into the store at ``address``; beside it go the files that
+    tasks write for the driver.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    found = (batch for batch in batches if batch.num_rows)
+    first = next(found, None)
+    if first is not None:
+        told = json.dumps(_checked(address, token, work, chain([first], found)))
+        yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([told])], names=["task", "answer"])
+
+
+def _checked(address: Address, token: str, work: Work, batches: Batches) -> dict[str, Any]:
+    try:
+        store = address.open()
+    except StoreError as e:
+        # A folder of the driver's machine.
+        raise unreachable(address.url) if e.code == "store-not-found" else e from None
+    try:
+        if store.read(token):
+            return {"skipped": True}  # another task has found an error already
+    except KeyError:
+        raise unreachable(store.url) from None
+    try:
+        return work(store, token, batches)
+    except StoreError:
+        raise
+    except KartosqlError as e:
+        store.put(token, json.dumps(as_dict(e)).encode())
+        return {"skipped": True}
+
+
 # -- work --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SparkTask:
-    """What all tasks of a job have in common.
-
-    ``token`` is the key of an object that the driver put into ``store``; beside it go the files
-    that tasks write for the driver.
-    """
-
-    store: Address
-    token: str
-
-    def run(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the answer to the rows of a task: one row, a number and a JSON text."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        number = context.partitionId() if context is not None else 0
-        found = (batch for batch in batches if batch.num_rows)
-        first = next(found, None)
-        if first is not None:
-            answer = json.dumps(self._checked(chain([first], found)))
-            yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([answer])], names=["task", "answer"])
-
-    def _checked(self, batches: Batches) -> dict[str, Any]:
-        try:
-            store = self.store.open()
-        except StoreError as e:
-            # A folder of the driver's machine.
-            raise unreachable(self.store.url) if e.code == "store-not-found" else e from None
-        try:
-            if store.read(self.token):
-                return {"skipped": True}  # another task has found an error already
-        except KeyError:
-            raise unreachable(store.url) from None
-        try:
-            return self.answer(store, batches)
-        except StoreError:
-            raise
-        except KartosqlError as e:
-            store.put(self.token, json.dumps(as_dict(e)).encode())
-            return {"skipped": True}
-
-    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
-        """Return what the driver is told about the rows of a task."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class WriteRows(SparkTask):
-    """Write rows, which arrive as columns in the order of ``schema``, as files of a dataset."""
-
-    write_id: str
-    layout: Layout
-    schema: pa.Schema
-    row_group_rows: int
-    rows_per_file: int | None
-
-    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
-        """Return what was written of the rows of a task."""
-        # What reading them raises is no error of the data: the task may have been stopped.
-        renamed = (_renamed(batch, self.schema) for batch in batches)
-        written = write_rows(
-            store,
-            rows_of(renamed, self.schema, self.layout.name),
-            self.layout,
-            WriteOptions(
-                task_sorter(), TASK_MEMORY, row_group_rows=self.row_group_rows, rows_per_file=self.rows_per_file
-            ),
-            write_id=self.write_id,
-            presorted=True,
-        )
-        return {
-            "labels": written.labels,
-            "rows": written.rows,
-            "bytes": written.bytes,
-            "pairs": put_pairs(store, self.token, written.pairs, written.labels),
-        }
+def write_files(
+    store: Store,
+    token: str,
+    batches: Batches,
+    *,
+    write_id: str,
+    layout: Layout,
+    schema: pa.Schema,
+    options: WriteOptions,
+) -> dict[str, Any]:
+    """Write rows, which arrive as columns in the order of ``schema``, as files of a dataset; return what these are."""
+    # What reading them raises is no error of the data: the task may have been stopped.
+    rows = rows_of((_renamed(batch, schema) for batch in batches), schema, layout.name)
+    options = replace(options, sorter=task_sorter(), memory=TASK_MEMORY)
+    written = write_rows(store, rows, layout, options, write_id=write_id, presorted=True)
+    return {
+        "labels": written.labels,
+        "rows": written.rows,
+        "bytes": written.bytes,
+        "pairs": put_pairs(store, token, written.pairs, written.labels),
+    }
 
 
 def _renamed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -227,113 +237,82 @@ class _Indexed:
                 pairs.close()
 
 
-@dataclass(frozen=True)
-class ReadValues(SparkTask):
+def read_values(store: Store, token: str, batches: Batches, *, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
     """Read the different values of columns, for their indices, from files that arrive as label and key."""
-
-    types: Mapping[str, pa.DataType]
-
-    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
-        """Return where the values of columns of some files are."""
-        found = _Indexed()
-        for label, key in items(batches):
-            found.labels.append(label)
-            for column, type_ in self.types.items():
-                found.add(column, values_of_file(store, key, column, type_))
-        return found.put(store, self.token)
+    found = _Indexed()
+    for label, key in items(batches):
+        found.labels.append(label)
+        for column, type_ in types.items():
+            found.add(column, values_of_file(store, key, column, type_))
+    return found.put(store, token)
 
 
-@dataclass(frozen=True)
-class MergeFiles(SparkTask):
-    """Merge files that arrive as the number, the folders and the keys of a run.
+def merge_files(
+    store: Store, token: str, batches: Batches, *, prefix: str, how: Merge, options: WriteOptions
+) -> dict[str, Any]:
+    """Merge files that arrive as the number, the folders and the keys of a run, and return what became of the runs.
 
     The ids of what is written begin with ``prefix``.
     """
-
-    prefix: str
-    how: Merge
-    row_group_rows: int
-
-    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
-        """Return what became of some runs of files."""
-        options = WriteOptions(task_sorter(), TASK_MEMORY, row_group_rows=self.row_group_rows)
-        arrange = partial(ordered, sorter=options.sorter, memory=TASK_MEMORY)
-        found, made = _Indexed(), []
-        for number, folders, keys in items(batches):
-            run = Run(folders, keys=keys)
-            # The files of two runs may hold the same cells, so they share no id.
-            write_id = self.prefix + uuid.uuid4().hex[len(self.prefix) :]
-
-            written = write_merged(
-                self.how, run, store, arrange, partial(write_rows, store, options=options, write_id=write_id)
-            )
-            if written is None:
-                made.append([number, None])
-                continue
-            found.labels.append(run.label_of(written))
-            for one in written.values():
-                for column, pairs in one.pairs.items():
-                    found.add(column, pairs["value"].combine_chunks())
-            tables = {table: [w.labels[0], w.keys[0], w.rows, w.bytes] for table, w in written.items()}
-            made.append([number, tables])
-        return {"made": made, **found.put(store, self.token)}
+    options = replace(options, sorter=task_sorter(), memory=TASK_MEMORY)
+    arrange = partial(ordered, sorter=options.sorter, memory=TASK_MEMORY)
+    found, made = _Indexed(), []
+    for number, folders, keys in items(batches):
+        run = Run(folders, keys=keys)
+        # The files of two runs may hold the same cells, so they share no id.
+        write_id = prefix + uuid.uuid4().hex[len(prefix) :]
+        written = write_merged(how, run, store, arrange, partial(write_rows, store, options=options, write_id=write_id))
+        if written is None:
+            made.append([number, None])
+            continue
+        found.labels.append(run.label_of(written))
+        for one in written.values():
+            for column, pairs in one.pairs.items():
+                found.add(column, pairs["value"].combine_chunks())
+        tables = {table: [w.labels[0], w.keys[0], w.rows, w.bytes] for table, w in written.items()}
+        made.append([number, tables])
+    return {"made": made, **found.put(store, token)}
 
 
-@dataclass(frozen=True)
-class CopyFiles(SparkTask):
-    """Copy files that arrive as their number, their key, the folder to copy to and the id to have there."""
+def copy_files(store: Store, token: str, batches: Batches, *, source: Address) -> dict[str, Any]:
+    """Copy files that arrive as their number, their key, the folder to copy to and the id to have there.
 
-    source: Address
-
-    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
-        """Return the keys, rows and bytes of the copies of some files."""
-        source = self.source.open()
-        made = []
-        for number, old, folder, write_id in items(batches):
-            # A name for each attempt: one that was cut off may have left a file behind.
-            new = f"{folder}{naming.file_id(write_id)}.parquet"
-            copy_file(source, store, (old, new))
-            made.append([number, new, *footer(store, new)])
-        store.sync([new for _, new, *_ in made])
-        return {"made": made}
+    Returns the keys, rows and bytes of the copies.
+    """
+    of = source.open()
+    made = []
+    for number, old, folder, write_id in items(batches):
+        # A name for each attempt: one that was cut off may have left a file behind.
+        new = f"{folder}{naming.file_id(write_id)}.parquet"
+        copy_file(of, store, (old, new))
+        made.append([number, new, *footer(store, new)])
+    store.sync([new for _, new, *_ in made])
+    return {"made": made}
 
 
-@dataclass(frozen=True)
-class ReadCells(SparkTask):
-    """Read columns of files, which arrive as their key and a text; yield both."""
-
-    columns: tuple[str, ...]
-
-    def run(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the columns of the files, with the text that came with each."""
-        store = self.store.open()
-        for key, text in items(batches):
-            with opened_parquet(store, key) as file:
-                for batch in file.iter_batches(FILE_BATCH_ROWS, columns=list(self.columns)):
-                    columns = [pa.repeat(pa.scalar(text), batch.num_rows), *map(batch.column, self.columns)]
-                    yield pa.RecordBatch.from_arrays(
-                        columns, names=["text", *map(spark_name, range(len(self.columns)))]
-                    )
+def read_cells(address: Address, columns: Sequence[str], batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Yield columns of files, which arrive as their key and a text, with that text."""
+    store = address.open()
+    names = ["text", *map(spark_name, range(len(columns)))]
+    for key, text in items(batches):
+        with opened_parquet(store, key) as file:
+            for batch in file.iter_batches(FILE_BATCH_ROWS, columns=list(columns)):
+                texts = pa.repeat(pa.scalar(text), batch.num_rows)
+                yield pa.RecordBatch.from_arrays([texts, *map(batch.column, columns)], names=names)
 
 
-@dataclass(frozen=True)
-class CollectMetadata(SparkTask):
+def collect_metadata(store: Store, token: str, batches: Batches, *, layout: SkippingLayout) -> dict[str, Any]:
     """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key."""
+    # Most tasks do without, and a worker may have to compile what it imports.
+    from kartosql.formats.xskipper.refreshing import Sources
+    from kartosql.formats.xskipper.scans import DataFile, parquet_scan
+    from kartosql.parquet import open_footer
 
-    layout: SkippingLayout
+    sources = Sources(parquet_scan(store), partial(open_footer, store))
 
-    def answer(self, store: Store, batches: Batches) -> dict[str, Any]:
-        """Return where the data-skipping metadata of some files are."""
-        # Most tasks do without, and a worker may have to compile what it imports.
-        from kartosql.formats.xskipper.refreshing import Sources
-        from kartosql.formats.xskipper.scans import DataFile, parquet_scan
-        from kartosql.parquet import open_footer
+    def found() -> Iterator[pa.Table]:
+        listed = items(batches)
+        while portion := [DataFile(*item) for item in islice(listed, PORTION)]:
+            yield from sources.rows(portion, layout)
 
-        sources = Sources(parquet_scan(store), partial(open_footer, store))
-
-        def found() -> Iterator[pa.Table]:
-            listed = items(batches)
-            while portion := [DataFile(*item) for item in islice(listed, PORTION)]:
-                yield from sources.rows(portion, self.layout)
-
-        return {"metadata": put_tables(store, self.token, self.layout.arrow_schema, found(), _METADATA_ROWS)}
+    return {"metadata": put_tables(store, token, layout.arrow_schema, found(), _METADATA_ROWS)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,13 +16,12 @@ from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
 from kartosql.formats.xskipper.refreshing import Layout as FileLayout
 from kartosql.formats.xskipper.scans import DataFile, partition_values
 from kartosql.store import Store
-from kartosql.write.files import Written
+from kartosql.write.files import WriteOptions, Written
 from kartosql.write.layout import Layout
 from kartosql.write.merge import Merge, Run
 from kartosql.write.operation import Operation
-from kartosql.write.spark.job import Job, address_of, discard
-from kartosql.write.spark.task import CollectMetadata, CopyFiles, MergeFiles, ReadValues
-from kartosql.write.spark.task_outputs import collected, pieces
+from kartosql.write.spark.job import Job, address_of, collected, discard, pieces
+from kartosql.write.spark.task import collect_metadata, copy_files, merge_files, read_values
 
 # How much of the id of a job stands at the beginning of the ids of what its tasks write.
 _PREFIX = 16
@@ -32,7 +32,7 @@ def pairs_of_columns(operation: Operation, table: DatasetTable, columns: Sequenc
     types = {column: normalise(table.schema.field(column).type) for column in columns}
     with Job(operation.spark, operation.store, table.uuid) as job:
         items = list(zip(table.labels, table.files, strict=True))
-        answers = job.run(job.spread(items), ReadValues(job.address, job.token, types)) if items else []
+        answers = job.run_items(items, partial(read_values, types=types))
         return collected(operation.store, answers, types, table.labels, operation.options)
 
 
@@ -49,12 +49,13 @@ def merge_runs(
     store, uuid_ = operation.store, next(iter(how.tables.values())).uuid
     with Job(operation.spark, store, uuid_) as job:
         prefix = job.id[:_PREFIX]
-        work = MergeFiles(job.address, job.token, prefix, how, operation.options.row_group_rows)
         try:
             items = [[number, run.folders, run.keys] for number, run in enumerate(runs)]
-            answers = job.run(job.spread(items), work)
+            options = WriteOptions(row_group_rows=operation.options.row_group_rows)
+            answers = job.run_items(items, partial(merge_files, prefix=prefix, how=how, options=options))
             labels = [label for answer in answers for label in answer["labels"]]
-            types = _index_types(how)
+            of = ((c, t.schema.field(c).type) for c in how.indexed for t in how.tables.values() if c in t.schema.names)
+            types = {column: normalise(type_) for column, type_ in of if not pa.types.is_null(type_)}
             pairs = collected(store, answers, types, labels, operation.options)
         except BaseException:
             discard(store, [f"{uuid_}/{table}/" for table in how.tables], lambda id_: id_.startswith(prefix))
@@ -62,11 +63,6 @@ def merge_runs(
     found = dict(chain.from_iterable(answer["made"] for answer in answers))
     made = [None if found[n] is None else _written(how, found[n]) for n in range(len(runs))]
     return made, {column: table for column, table in pairs.items() if table.num_rows}
-
-
-def _index_types(how: Merge) -> dict[str, pa.DataType]:
-    found = ((c, t.schema.field(c).type) for c in how.indexed for t in how.tables.values() if c in t.schema.names)
-    return {column: normalise(type_) for column, type_ in found if not pa.types.is_null(type_)}
 
 
 def _written(how: Merge, made: Mapping[str, Any]) -> dict[str, Written]:
@@ -96,7 +92,7 @@ def copy_all(
                 [number, old, folder + slash, id_]
                 for number, ((old, _), (folder, slash, id_)) in enumerate(zip(moves, begins, strict=True))
             ]
-            answers = job.run(job.spread(items), CopyFiles(job.address, job.token, address_of(source))) if items else []
+            answers = job.run_items(items, partial(copy_files, source=address_of(source)))
         except BaseException:
             ids = {id_ for *_, id_ in begins}
             discard(target, [f"{uuid_}/"], ids.__contains__)
@@ -129,7 +125,7 @@ class SparkSources:
             # The driver knows the values of partition columns; JSON has no dates.
             plain = replace(layout, partitions={})
             items = [[file.path, file.modified_ms, file.key] for file in files]
-            answers = job.run(job.spread(items), CollectMetadata(job.address, job.token, plain))
+            answers = job.run_items(items, partial(collect_metadata, layout=plain))
             for answer in answers:
                 for rows in pieces(self.store, answer["metadata"], PIECE_BYTES):
                     indexed = [by_id[i] for i in rows.column(OBJECT_COLUMN).to_pylist()]

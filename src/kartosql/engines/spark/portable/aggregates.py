@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kartosql.engines.spark.portable.casts import refuses
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Node
-from kartosql.engines.spark.types import SparkExpression, read_type, text_literal
+from kartosql.engines.spark.types import SparkExpression, read_type, refuses, text_literal
 from kartosql.errors import NotPortable
 
 _SMALL = ("TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
@@ -130,86 +129,65 @@ class Aggregates:
         order = self.order_of(node.get("orders", ()), columns)
         if not order and node.get("orders"):
             raise NotPortable(f"Spark does not answer {name} over rows that are ordered by a constant as DuckDB does.")
-        type_ = read_type(node.get("return_type"))
-        over = self._over(node, name, order, columns)
+        type_, over = read_type(node.get("return_type")), self._over(node, name, order, columns)
+        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
         if kind == "WINDOW_AGGREGATE":
-            found = self._over_window(node, name, columns, over)
-        elif kind in _RANKS or kind == "WINDOW_NTILE":
-            found = self._rank(node, name, columns, over, ordered=bool(order))
-        elif kind in _VALUES:
-            found = self._value(node, name, columns, over, ordered=bool(order))
+            if node.get("filters"):
+                raise NotPortable(f"Spark has no FILTER of the window function {name}.")
+            found = _by_rule(name, args, f" {over}", "")
+            if found is None:
+                raise NotPortable(f"Spark does not answer {name} over a window as DuckDB does.")
         else:
-            raise NotPortable(f"Spark has no window function {name} as DuckDB has it.")
+            found = f"{_window_call(node, name, args, ordered=bool(order))} {over}"
         return SparkExpression(f"CAST({found} AS {type_.spark()})", type_)
 
-    def _over_window(self, node: Node, name: str, columns: Sequence[SparkExpression], over: str) -> str:
-        """Return an aggregate over a window."""
-        if node.get("filters"):
-            raise NotPortable(f"Spark has no FILTER of the window function {name}.")
-        args = [self._expressions.render(c, columns) for c in node.get("children", ())]
-        found = _by_rule(name, args, "\0", "")  # where OVER belongs
-        if found is None:
-            raise NotPortable(f"Spark does not answer {name} over a window as DuckDB does.")
-        return found.replace("\0", f" {over}")
-
-    def _rank(self, node: Node, name: str, columns: Sequence[SparkExpression], over: str, *, ordered: bool) -> str:
-        if node["type"] == "WINDOW_NTILE":
-            count = self._expressions.render(node["children"][0], columns)
-            if not count.is_constant or not isinstance(count.value, int) or not 0 < count.value < 2**31 or not ordered:
-                raise NotPortable("Spark does not answer ntile as DuckDB does unless its argument is a constant.")
-            return f"ntile({count.value}) {over}"
-        if node.get("children"):
-            raise NotPortable(f"Spark has no {name} with arguments.")
-        if not ordered:
-            # DuckDB numbers rows as they come, which is no order that Spark could know.
-            if node["type"] != "WINDOW_ROW_NUMBER" or node.get("alias") != "limit_rownum":
-                raise NotPortable(f"Spark does not answer {name} without ORDER BY as DuckDB does.")
-            over = over.removesuffix(")") + " ORDER BY 0)"
-        return f"{_RANKS[node['type']]} {over}"
-
-    def _value(self, node: Node, name: str, columns: Sequence[SparkExpression], over: str, *, ordered: bool) -> str:
-        if not ordered:
-            raise NotPortable(f"Spark does not answer {name} without ORDER BY as DuckDB does.")
-        args = [self._expressions.render(c, columns) for c in node["children"]]
-        shown = [args[0].sql]
-        for arg in args[1:2]:
-            shown.append(_number(arg, name, least=1 if name == "nth_value" else -(2**31)))
-        if len(args) == 3 and not (args[2].is_constant and args[2].value is None):
-            shown.append(args[2].sql)
-        nulls = " IGNORE NULLS" if node.get("ignore_nulls") else ""
-        return f"{_VALUES[node['type']]}({', '.join(shown)}){nulls} {over}"
-
     def _over(self, node: Node, name: str, order: str, columns: Sequence[SparkExpression]) -> str:
-        """Return the OVER clause."""
         parts = []
         keys = [self._expressions.render(p, columns) for p in node.get("partitions", ())]
         if any(k.type.kind not in COMPARABLE for k in keys):
             raise NotPortable(f"Spark does not partition the rows of {name} as DuckDB does.")
         if keys:
             parts.append("PARTITION BY " + ", ".join(k.sql for k in keys))
-        if order:
-            parts.append(f"ORDER BY {order}")
+        if order or node["type"] == "WINDOW_ROW_NUMBER":
+            parts.append(f"ORDER BY {order or 0}")
         start, end = node.get("start", _DEFAULT[0]), node.get("end", _DEFAULT[1])
         framed = node["type"] == "WINDOW_AGGREGATE" or node["type"] in _VALUES
-        offset = node["type"] in ("WINDOW_LEAD", "WINDOW_LAG")
-        if framed and not offset and ((start, end) != _DEFAULT or order):
-            if start not in _BOUNDS or end not in _BOUNDS:
-                raise NotPortable(f"Spark has no frame such as that of {name} as DuckDB has it.")
+        if framed and node["type"] not in ("WINDOW_LEAD", "WINDOW_LAG") and ((start, end) != _DEFAULT or order):
             rows = "_ROWS" in start + end
-            if rows and "CURRENT_ROW_RANGE" in (start, end):
+            if {start, end} - {*_BOUNDS} or (rows and "CURRENT_ROW_RANGE" in (start, end)):
                 raise NotPortable(f"Spark has no frame such as that of {name} as DuckDB has it.")
             if not order and rows:
                 raise NotPortable(f"Spark does not answer {name} over rows in no order as DuckDB does.")
-            low, high = (self._bound(node, end_, columns, name) for end_ in ("start", "end"))
-            parts.append(f"{'ROWS' if rows or not order else 'RANGE'} BETWEEN {low} AND {high}")
+            bounds = []
+            for bound, expression in ((start, "start_expr"), (end, "end_expr")):
+                offset = ""
+                if bound.startswith("EXPR_"):
+                    offset = _number(self._expressions.render(node[expression], columns), name, least=0) + " "
+                bounds.append(offset + _BOUNDS[bound])
+            parts.append(f"{'ROWS' if rows or not order else 'RANGE'} BETWEEN {' AND '.join(bounds)}")
         return f"OVER ({' '.join(parts)})"
 
-    def _bound(self, node: Node, end: str, columns: Sequence[SparkExpression], name: str) -> str:
-        kind = node[end]
-        if not kind.startswith("EXPR_"):
-            return _BOUNDS[kind]
-        expression = self._expressions.render(node[f"{end}_expr"], columns)
-        return f"{_number(expression, name, least=0)} {_BOUNDS[kind]}"
+
+def _window_call(node: Node, name: str, args: Sequence[SparkExpression], *, ordered: bool) -> str:
+    kind = node["type"]
+    if kind == "WINDOW_NTILE":
+        count = args[0].value
+        if not ordered or not isinstance(count, int) or not 0 < count < 2**31:
+            raise NotPortable("Spark does not answer ntile as DuckDB does unless its argument is a constant.")
+        return f"ntile({count})"
+    if kind not in _RANKS and kind not in _VALUES:
+        raise NotPortable(f"Spark has no window function {name} as DuckDB has it.")
+    # DuckDB numbers rows as they come, which is no order that Spark could know.
+    if not ordered and (kind != "WINDOW_ROW_NUMBER" or node.get("alias") != "limit_rownum"):
+        raise NotPortable(f"Spark does not answer {name} without ORDER BY as DuckDB does.")
+    if kind in _RANKS:
+        if args:
+            raise NotPortable(f"Spark has no {name} with arguments.")
+        return _RANKS[kind]
+    shown = [args[0].sql] + [_number(a, name, least=1 if name == "nth_value" else -(2**31)) for a in args[1:2]]
+    if len(args) == 3 and not (args[2].is_constant and args[2].value is None):
+        shown.append(args[2].sql)
+    return f"{_VALUES[kind]}({', '.join(shown)})" + (" IGNORE NULLS" if node.get("ignore_nulls") else "")
 
 
 def _by_rule(name: str, args: Sequence[SparkExpression], where: str, distinct: str) -> str | None:
@@ -225,6 +203,6 @@ def _by_rule(name: str, args: Sequence[SparkExpression], where: str, distinct: s
 
 def _number(arg: SparkExpression, name: str, *, least: int) -> str:
     """Return a constant integer; raises ``not-portable``."""
-    if not arg.is_constant or not isinstance(arg.value, int) or not least <= arg.value < 2**31:
+    if not isinstance(arg.value, int) or not least <= arg.value < 2**31:
         raise NotPortable(f"Spark does not answer {name} with such an offset as DuckDB does.")
     return str(arg.value)

@@ -11,9 +11,18 @@ from typing import Any
 
 from kartosql.engines.duckdb.types import literal as duckdb_literal
 from kartosql.engines.duckdb.types import quote
-from kartosql.engines.spark.portable.casts import cast, raises
 from kartosql.engines.spark.portable.functions import render
-from kartosql.engines.spark.types import BOOLEAN, INTEGERS, UNSIGNED, SparkExpression, Type, literal, read_type
+from kartosql.engines.spark.types import (
+    BOOLEAN,
+    INTEGERS,
+    UNSIGNED,
+    SparkExpression,
+    Type,
+    cast,
+    literal,
+    raises,
+    read_type,
+)
 from kartosql.errors import NotPortable, Span
 from kartosql.formats.arrays import decimal_of
 

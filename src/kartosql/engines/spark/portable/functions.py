@@ -11,8 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kartosql.engines.spark.portable.casts import FAR_DAYS, in_range, is_far, raises, refuses
-from kartosql.engines.spark.types import SparkExpression, Type, identifier, text_literal
+from kartosql.engines.spark.types import (
+    FAR_DAYS,
+    SparkExpression,
+    Type,
+    identifier,
+    in_range,
+    is_far,
+    raises,
+    refuses,
+    text_literal,
+)
 from kartosql.errors import NotPortable
 
 _LONG = 4_000  # characters of an argument that is not written twice
@@ -302,36 +311,33 @@ _ALIASES = {
     }.items()
     for alias in aliases.split()
 }  # fmt: skip
-_OF_TIME = ("hour", "minute", "second", "millisecond", "microsecond")
-_UNIT = {"hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000, "millisecond": 1_000, "microsecond": 1}
-# The day on which a unit begins, over a date; and the seconds since a unit of the day began, over a time.
+# Microseconds of a unit of the day, and the seconds since it began, over a time.
+_OF_TIME = {
+    "hour": (3_600_000_000, "minute({0}) * 60 + extract(SECOND FROM {0})"),
+    "minute": (60_000_000, "extract(SECOND FROM {0})"),
+    "second": (1_000_000, "extract(SECOND FROM {0}) % 1"),
+    "millisecond": (1_000, "extract(SECOND FROM {0}) % 0.001"),
+    "microsecond": (1, "0"),
+}
+_YEARS = {"decade": 10, "century": 100, "millennium": 1000}
+# The day on which a unit begins, over a date.
 _FIRST_DAY = {
     "day": "{0}",
     **{unit: f"trunc({{0}}, '{unit}')" for unit in ("week", "month", "quarter", "year")},
-    "decade": "make_date(year({0}) div 10 * 10, 1, 1)",
-    "century": "make_date(year({0}) div 100 * 100, 1, 1)",
-    "millennium": "make_date(year({0}) div 1000 * 1000, 1, 1)",
+    **{unit: f"make_date(year({{0}}) div {years} * {years}, 1, 1)" for unit, years in _YEARS.items()},
 }
-_PASSED = {
-    "hour": "minute({0}) * 60 + extract(SECOND FROM {0})",
-    "minute": "extract(SECOND FROM {0})",
-    "second": "extract(SECOND FROM {0}) % 1",
-    "millisecond": "extract(SECOND FROM {0}) % 0.001",
-    "microsecond": "0",
-}
+# How many boundaries of a unit lie before a date.
 _BOUNDARIES = {
-    "millennium": "(year({x}) div 1000)",
-    "century": "(year({x}) div 100)",
-    "decade": "(year({x}) div 10)",
-    "year": "year({x})",
-    "quarter": "((year({x}) * 12 + month({x}) - 1) div 3)",
-    "month": "(year({x}) * 12 + month({x}))",
+    **{unit: f"(year({{0}}) div {years})" for unit, years in _YEARS.items()},
+    "year": "year({0})",
+    "quarter": "((year({0}) * 12 + month({0}) - 1) div 3)",
+    "month": "(year({0}) * 12 + month({0}))",
+    "day": "unix_date(CAST({0} AS DATE))",
 }
 _MAX_MONTHS = FAR_DAYS // 31
 
 
 def _add_days(call: Call) -> str:
-    """Return a date that is moved by days."""
     day, days = sorted(call.args, key=lambda a: a.type.kind)
     function = "date_add" if call.name == "+" else "date_sub"
     if days.is_constant and abs(days.value or 0) <= FAR_DAYS:
@@ -363,72 +369,54 @@ def _field_of(call: Call, part: str, at: int) -> str:
     return _FIELDS[part].format(arg.sql)
 
 
-def _date_part(call: Call) -> str:
-    return _field_of(call, _part(call.constant(0)), 1)
-
-
-def _field(call: Call) -> str:
-    return _field_of(call, _part(call.name), 0)
-
-
 def _date_trunc(call: Call) -> str:
     _utc(call)
     unit, time = call.constant(0), call.args[1]
     part = _part(unit)
     if part in _FIRST_DAY:
         return _FIRST_DAY[part].format(f"CAST({time.sql} AS DATE)")
-    if part not in _PASSED:
+    if part not in _OF_TIME:
         raise call.refused(f" for {unit}")
     if time.type.kind == "D":
         return time.sql
-    return f"({time.sql} - make_dt_interval(0, 0, 0, {_PASSED[part].format(time.sql)}))"
+    return f"({time.sql} - make_dt_interval(0, 0, 0, {_OF_TIME[part][1].format(time.sql)}))"
 
 
-def _interval(call: Call, at: int, sign: str) -> str:
-    """Return the terms that add or subtract a constant interval: months, then days, then time."""
-    interval = call.constant(at)
+def _shift(call: Call) -> str:
+    """Return a date or time moved by a constant interval: by months, then days, then time."""
+    _utc(call)
+    moved, at = (1, 0) if call.args[0].type.kind == "y" else (0, 1)
+    interval, sql = call.constant(at), call.args[moved].sql
     days = abs(interval.days) + abs(interval.nanoseconds) // (86_400_000_000_000)
     if abs(interval.months) > _MAX_MONTHS or days > FAR_DAYS:
         raise call.refused(" with so long an interval")
-    terms = []
+    if call.args[moved].type.kind == "D":
+        sql = f"CAST({sql} AS TIMESTAMP_NTZ)"
     if interval.months:
-        terms.append(f" {sign} make_ym_interval(0, {interval.months})")
+        sql += f" {call.name} make_ym_interval(0, {interval.months})"
     if interval.days:
-        terms.append(f" {sign} make_dt_interval({interval.days})")
+        sql += f" {call.name} make_dt_interval({interval.days})"
     if interval.nanoseconds:
         micros = interval.nanoseconds // 1000
         whole, rest = divmod(abs(micros), 1_000_000)
         seconds = f"{'-' if micros < 0 else ''}{whole}.{rest:06d}"
-        terms.append(f" {sign} make_dt_interval(0, 0, 0, CAST({seconds} AS DECIMAL(18,6)))")
-    return "".join(terms)
-
-
-def _shift(call: Call) -> str:
-    """Return a date or time moved by a constant interval."""
-    _utc(call)
-    moved, at = (1, 0) if call.args[0].type.kind == "y" else (0, 1)
-    terms, sql = _interval(call, at, call.name), call.args[moved].sql
-    if call.args[moved].type.kind == "D":
-        sql = f"CAST({sql} AS TIMESTAMP_NTZ)"
-    return f"({sql}{terms})"
+        sql += f" {call.name} make_dt_interval(0, 0, 0, CAST({seconds} AS DECIMAL(18,6)))"
+    return f"({sql})"
 
 
 def _date_diff(call: Call) -> str:
-    """Return how many boundaries of a unit lie between two points in time."""
     _utc(call)
     part = _part(call.constant(0))
     a, b = call.args[1].sql, call.args[2].sql
-    if part == "day":
-        return f"datediff(CAST({b} AS DATE), CAST({a} AS DATE))"
     if part == "week":
         # Of the days between, DuckDB drops what is no whole week.
         return f"(datediff(CAST({b} AS DATE), CAST({a} AS DATE)) div 7)"
     if part in _BOUNDARIES:
-        return f"({_BOUNDARIES[part].format(x=b)} - {_BOUNDARIES[part].format(x=a)})"
-    if part in _UNIT:
-        ends = [_micros(call, at) for at in (2, 1)]
-        if part != "microsecond":
-            ends = [f"(({e} - pmod({e}, {_UNIT[part]}L)) div {_UNIT[part]}L)" for e in ends]
+        return f"({_BOUNDARIES[part].format(b)} - {_BOUNDARIES[part].format(a)})"
+    if part in _OF_TIME:
+        ends, unit = [_micros(call, at) for at in (2, 1)], _OF_TIME[part][0]
+        if unit > 1:
+            ends = [f"(({e} - pmod({e}, {unit}L)) div {unit}L)" for e in ends]
         return f"({ends[0]} - {ends[1]})"
     raise call.refused(f" for {part}")
 
@@ -447,25 +435,15 @@ def _epoch(call: Call, at: int = 0) -> str:
 
 
 def _strftime(call: Call) -> str:
-    """Return a time in a constant format."""
     _utc(call)
     at = 1 if call.args[0].type.kind != "s" else 0
     format_, time = call.constant(at), call.args[1 - at]
-    found, plain, characters = [], "", iter(format_)
-    for c in characters:
-        if c != "%":
-            plain += c
-            continue
-        code = next(characters, "")
-        piece = _PIECES.get(code)
-        if piece is None or (code in "HMSfIp" and time.type.kind == "D"):
+    found = []
+    for code, plain in re.findall(r"%(.?)|([^%]+)", format_, re.DOTALL):
+        if not plain and (code not in _PIECES or (code in "HMSfIp" and time.type.kind == "D")):
             raise call.refused(f" with the format {format_!r}")
-        if plain:
-            found.append(text_literal(plain))
-            plain = ""
-        found.append(piece.format(time.sql))
-    if plain or not found:
-        found.append(text_literal(plain))
+        found.append(text_literal(plain) if plain else _PIECES[code].format(time.sql))
+    found = found or [text_literal("")]
     far = f"year({time.sql}) < 1 OR year({time.sql}) > 9999"
     shown = f"CASE WHEN {far} THEN {refuses('a date that far away as text')} ELSE concat({', '.join(found)}) END"
     return f"CASE WHEN {time.sql} IS NULL THEN NULL ELSE {shown} END"
@@ -504,9 +482,9 @@ _PIECES = {
 
 
 _DATE_FIELDS = "year month day dayofmonth quarter week weekofyear dayofweek weekday isodow dayofyear isoyear"
-rule(f"{_DATE_FIELDS} {' '.join(_OF_TIME)}", "[DTZ]", _field, near=True)
-rule("millennium century decade", "[DT]", _field, near=True)
-rule("date_part datepart", "s[DTZ]", _date_part, near=True)
+rule(f"{_DATE_FIELDS} {' '.join(_OF_TIME)}", "[DTZ]", lambda call: _field_of(call, _part(call.name), 0), near=True)
+rule("millennium century decade", "[DT]", lambda call: _field_of(call, _part(call.name), 0), near=True)
+rule("date_part datepart", "s[DTZ]", lambda call: _field_of(call, _part(call.constant(0)), 1), near=True)
 rule("date_trunc datetrunc", "s[DTZ]", _date_trunc, near=True)
 rule("+ -", "Di", _add_days, near=True)
 rule("+", "iD", _add_days, near=True)
