@@ -31,6 +31,8 @@ from kartosql.write.removal import Removal, delete_datasets, same_partitions
 
 Names = str | Iterable[str]
 _RESERVED = ("ktk_cube_", "kartosql_")  # beginnings of keys that mean something to readers
+ORIGINALS_REFUSE = "kartothek and plateau refuse to add rows with NULL in an indexed column to a cube."
+_FOOTERS = 64
 
 
 def create_dataset(
@@ -265,8 +267,7 @@ def _commit(operation: Operation, change: Change, written: Sequence[Written]) ->
     return report(written, operation.commit([change], written)[change.uuid])
 
 
-ORIGINALS_REFUSE = "kartothek and plateau refuse to add rows with NULL in an indexed column to a cube."
-_FOOTERS = 64
+# -- indices and schemas of any dataset ------------------------------------------------------------
 
 
 def create_index(operation: Operation, name: str, columns: str | Iterable[str]) -> dict[str, Any]:

@@ -44,6 +44,10 @@ from kartosql.write.layout import (
 # Small enough that a point query reads little, and a multiple of DuckDB's vectors.
 ROW_GROUP_ROWS = 24_576
 BLOOM_FALSE_POSITIVES = 0.01
+DEFAULT_MEMORY = 512_000_000
+REMOTE_WRITERS = 16
+MIN_FLUSH_BYTES = 8 << 20
+CHUNK_BYTES = 4 << 20
 
 _HAS_BLOOM_FILTERS = "bloom_filter_options" in inspect.signature(pq.ParquetWriter.__init__).parameters
 _OPTIONS: dict[str, Any] = {
@@ -152,11 +156,6 @@ class _FileFormat:
             known = [c for c in rows.column_names if 2 * len(pc.unique(sample[c])) <= sample.num_rows]
             self._repeating[size] = known
         return known
-
-
-DEFAULT_MEMORY = 512_000_000
-REMOTE_WRITERS = 16
-MIN_FLUSH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -536,9 +535,6 @@ def values_of_file(store: Store, key: str, column: str, type_: pa.DataType) -> p
         except pa.ArrowInvalid as e:
             code = "corrupt-file" if "Parquet" in str(e) else "schema-mismatch"
             raise FormatError(f"{key}: the column {column!r} cannot be read as {type_}: {e}", code=code) from None
-
-
-CHUNK_BYTES = 4 << 20
 
 
 def copy_file(source: Store, target: Store, keys: tuple[str, str]) -> None:

@@ -20,6 +20,12 @@ from kartosql.formats.kartothek.metadata import normalise
 
 _DIGITS = 38  # of the widest decimals that every reader has
 _SHOWN = 60
+MAX_COLUMN_NAME = 1024
+PIECE_BYTES = 16 << 20
+FILE_BATCH_ROWS = 65_536
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+# Types of DuckDB whose values are others in Arrow: bytes of their own, less digits, no offset.
+_CHANGING = re.compile(r"(?<!['\"\w])(BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
 
 
 def may_become(given: pa.DataType, stored: pa.DataType) -> bool:
@@ -146,12 +152,6 @@ def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
 def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     type_ = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width]
     return pa.chunked_array([chunk.view(type_) for chunk in column.chunks], type_)
-
-
-MAX_COLUMN_NAME = 1024
-_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-# Types of DuckDB whose values are others in Arrow: bytes of their own, less digits, no offset.
-_CHANGING = re.compile(r"(?<!['\"\w])(BIT|BIGNUM|VARIANT|UHUGEINT|TIME WITH TIME ZONE)(?=$|[],)[])")
 
 
 def invalid_data(name: str, reason: str, hint: str | None = None, code: str = "invalid-data") -> UsageError:
@@ -292,10 +292,6 @@ def _is_list(type_: pa.DataType) -> bool:
     t = pa.types
     plain = t.is_list(type_) or t.is_large_list(type_) or t.is_fixed_size_list(type_)
     return bool(plain or t.is_list_view(type_) or t.is_large_list_view(type_))
-
-
-PIECE_BYTES = 16 << 20
-FILE_BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +443,7 @@ def _is_stream(data: Any) -> bool:
 
 
 def _reader(reader: pa.RecordBatchReader, name: str) -> _Part:
-    return _Part(reader.schema, stream=lambda: _tables(iter(reader), name))
+    return _Part(reader.schema, stream=lambda: _gathered(guarded(iter(reader), name)))
 
 
 def _file(path: str, name: str) -> _Part:
@@ -462,7 +458,7 @@ def _file(path: str, name: str) -> _Part:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             yield from file.iter_batches(FILE_BATCH_ROWS)
 
-    return _Part(schema, stream=lambda: _tables(batches(), name))
+    return _Part(schema, stream=lambda: _gathered(guarded(batches(), name)))
 
 
 def _iterable(data: Iterable[Any], name: str) -> _Part:
@@ -479,10 +475,6 @@ def _iterable(data: Iterable[Any], name: str) -> _Part:
             yield arrow_table(item, name)
 
     return _Part(table.schema, stream=tables)
-
-
-def _tables(batches: Iterator[pa.RecordBatch], name: str) -> Iterator[pa.Table]:
-    return _gathered(guarded(batches, name))
 
 
 def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

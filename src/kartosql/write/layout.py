@@ -24,6 +24,11 @@ from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.store.keys import key_problem
 from kartosql.write.inputs import Rows, invalid_data
 
+MIN_MEMORY = 1 << 20
+MAX_IN_MEMORY = MAX_RUN_BYTES = 1 << 30  # text columns of one Arrow array end at 2 GiB
+BATCH_BYTES = 256 << 10
+_COMPRESSION = "lz4" if pa.Codec.is_available("lz4") else None
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -377,11 +382,6 @@ def check_label(label: str, layout: Layout) -> None:
         )
 
 
-MIN_MEMORY = 1 << 20
-# Text columns of one Arrow array end at 2 GiB.
-MAX_IN_MEMORY = 1 << 30
-
-
 def ordered(rows: Rows, layout: Layout, sorter: SpillingSorter | None, memory: int) -> Generator[pa.Table]:
     """Yield the rows, checked and in the order of ``layout``, in pieces.
 
@@ -485,10 +485,6 @@ def _with_neighbours(
 
 
 # -- sorting of what is larger than memory ---------------------------------------------------------------
-
-BATCH_BYTES = 256 << 10
-MAX_RUN_BYTES = 1 << 30  # text columns of one Arrow array end at 2 GiB
-_COMPRESSION = "lz4" if pa.Codec.is_available("lz4") else None
 
 
 # Returns how many of some sorted rows stand before a place in the order of all rows.
