@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kartosql.write.rows import WriteOptions
 from sameness import leftovers, metadata
 
 import kartosql
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
 from kartosql.store.remote import arrow_files
+from kartosql.write.files import WriteOptions
 from kartosql.write.layout import Layout
 from kartosql.write.spark import job, ship
 from kartosql.write.spark.task import Address, answer, write_files
