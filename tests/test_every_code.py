@@ -169,9 +169,12 @@ def _written_all_the_time(w: World) -> None:
 def _never_settled(w: World) -> None:
     from types import SimpleNamespace
 
-    from kartosql.write.recovery import _given_up
+    from kartosql.write import recovery
 
-    _given_up(SimpleNamespace(uuid="d", unfinished=True, intent=None))
+    head = SimpleNamespace(unfinished=True, intent=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovery, "read_raw", lambda store, uuid: head)
+        recovery.open_head(w.con.store, "d", recovery.RetryPolicy(race=-1))
 
 
 def _index_of_a_plugin(w: World) -> None:
