@@ -171,7 +171,7 @@ def _never_settled(w: World) -> None:
 
     from kartosql.write import recovery
 
-    head = SimpleNamespace(unfinished=True, intent=None)
+    head = SimpleNamespace(uuid="d", unfinished=True, intent=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "read_raw", lambda store, uuid: head)
         recovery.open_head(w.con.store, "d", recovery.RetryPolicy(race=-1))
