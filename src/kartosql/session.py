@@ -84,10 +84,11 @@ class Session:
         """What is attached, to add to it."""
         self.check_open()
         if self.attached is None:
+            from kartosql.sources import SOURCES
             from kartosql.sources.attachments import Access, Attachments
 
             access = Access(self.store, self.storage_options, self.settings)
-            self.attached = Attachments(self.mounts, self.runtime, access)
+            self.attached = Attachments(SOURCES, self.mounts, self.runtime, access)
         return self.attached
 
     def register(self, name: str, data: Any) -> None:

@@ -18,7 +18,7 @@ from kartosql.query import SelectQuery
 from kartosql.result import ReportQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
-from kartosql.sql.statements import Advise, Explain, Inspect, ShowCoverage, Verify
+from kartosql.sql.statements import Explain
 from kartosql.store import Files
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Part, Table
@@ -30,28 +30,8 @@ from kartosql.text.sizes import counted, human_bytes
 MAX_FOOTERS = 200
 
 
-def inspect(request: Request, statement: Inspect) -> ReportQuery:
-    """Return the answer of a statement; raises what its query raises."""
-    if statement.query is None:
-        request.refuse_parameters(statement.text)
-    if isinstance(statement, Explain):
-        return _explain(request, statement)
-    if isinstance(statement, ShowCoverage):
-        from kartosql.insight.coverage import coverage
-
-        found = coverage(request, statement.target, statement.columns, statement.text, statement.span)
-        return ReportQuery(found, "coverage", statement.format)
-    if isinstance(statement, Verify):
-        from kartosql.insight.verify import verify
-
-        return ReportQuery(verify(request, statement), "verify", statement.format)
-    assert isinstance(statement, Advise)
-    from kartosql.insight.advise import advise
-
-    return ReportQuery(advise(request, statement), "advise", statement.format)
-
-
-def _explain(request: Request, statement: Explain) -> ReportQuery:
+def explain(request: Request, statement: Explain) -> ReportQuery:
+    """Return what a statement reads, and why; see Connection.explain."""
     before = request.session.mounts.counter.to_dict()
     query = request.query(statement.query, traced=True)
     report = query.report

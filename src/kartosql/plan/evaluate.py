@@ -88,6 +88,10 @@ def is_exact(type_: pa.DataType) -> bool:
 
 
 MAX_PROBES = 16  # files that may be looked into while planning
+# Seconds that one core takes, per value, and pair of value and file, to hold an index. Roughly, as they depend on types
+# and on the machine.
+HOLD_VALUE, HOLD_PAIR = 5e-8, 2e-8
+VALUE_PAIRS = 4  # a value takes as much memory as this many pairs
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,10 @@ class AttachedEntry:
 
 
 class Attachments:
-    """Attaches and detaches, and tells statements what is there."""
+    """Attaches what there is a source for, by the TYPE of ATTACH, and detaches; tells statements what is there."""
 
-    def __init__(self, mounts: Mounts, runtime: Runtime, access: Access) -> None:
+    def __init__(self, sources: Mapping[str, Source], mounts: Mounts, runtime: Runtime, access: Access) -> None:
+        self._sources = sources
         self._mounts = mounts
         self._runtime = runtime
         self._access = access
@@ -194,12 +195,12 @@ class Attachments:
                 code="name-taken",
                 hint="Choose another name, or DETACH what has it; ATTACH OR REPLACE replaces what is attached.",
             )
-        from kartosql.sources import SOURCES  # which are made of what stands here
-
-        make = SOURCES.get(str(type_).lower())
+        make = self._sources.get(str(type_).lower())
         if make is None:
             raise UsageError(
-                f"There is no type {str(type_)!r} to attach.", code="unknown-type", hint=f"Types: {', '.join(SOURCES)}."
+                f"There is no type {str(type_)!r} to attach.",
+                code="unknown-type",
+                hint=f"Types: {', '.join(self._sources)}.",
             )
         given = AttachOptions(name, str(type_).lower(), options)
         location = AttachLocation(name, url, storage_options, self._mounts, self._runtime, self._access)

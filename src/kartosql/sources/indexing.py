@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -26,12 +26,14 @@ from kartosql.formats.xskipper.refreshing import (
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.folder import FolderTable
 from kartosql.sources.skipping import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
 from kartosql.store.urls import is_local_url
 from kartosql.write.skipping import members, merged, report
+
+if TYPE_CHECKING:
+    from kartosql.sources.folder import FolderTable
 
 # A file that is written twice within one tick of the clock of its store has the same time both times.
 TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001

@@ -11,7 +11,7 @@ from kartosql.sql.statements import Write
 def run(request: Request, statement: Statement) -> Query:
     """Run a statement, and return what it answers or did; what it does not need is not imported."""
     if isinstance(statement, Inspect):
-        from kartosql.insight.explain import inspect
+        from kartosql.insight import inspect
 
         return inspect(request, statement)
     if isinstance(statement, Write):

@@ -20,9 +20,24 @@ from kartosql.schema_log import blocks_of
 from kartosql.session import Request, Session
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select
-from kartosql.statements import write
 from kartosql.statements.catalog import indexes_of_folder
-from kartosql.statements.write import COUNT, TEXT, by_dataset, changes, cube_name, dropped, resolved, table_of
+from kartosql.statements.targets import (
+    COUNT,
+    TEXT,
+    Report,
+    Reports,
+    by_dataset,
+    changes,
+    cube_name,
+    dataset_target,
+    dataset_uuid,
+    dropped,
+    left_behind,
+    need_cube,
+    need_uuid,
+    resolved,
+    table_of,
+)
 from kartosql.store import Store
 from kartosql.text.secrets import redacted
 from kartosql.write import check as checking
@@ -59,11 +74,11 @@ def run_upkeep(
         return changes(_copied(session, snapshot, statement))
     # Names alone decide, as what is broken can be checked and cleaned up, too.
     cube = cube_name(snapshot, statement.target)
-    uuid = None if cube is not None else write.dataset_uuid(snapshot, statement.target, text)
+    uuid = None if cube is not None else dataset_uuid(snapshot, statement.target, text)
     if cube is None and uuid is None and not isinstance(statement, ws.Compact):
-        cube, uuid = write.left_behind(snapshot, statement.target)
+        cube, uuid = left_behind(snapshot, statement.target)
     if cube is None and uuid is None:
-        uuid = write.need_uuid(snapshot, statement.target, text)
+        uuid = need_uuid(snapshot, statement.target, text)
     name = cube or str(uuid)
     if isinstance(statement, ws.Check):
         found = check(session, name, full=statement.full, repair=statement.repair)
@@ -87,13 +102,13 @@ def _fields(found: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names}
 
 
-def _copied(session: Session, snapshot: Snapshot, statement: ws.CopyCube | ws.CopyDataset) -> write.Reports:
+def _copied(session: Session, snapshot: Snapshot, statement: ws.CopyCube | ws.CopyDataset) -> Reports:
     name = statement.new_name.last if statement.new_name is not None else None
     if isinstance(statement, ws.CopyDataset):
-        copied = write.need_uuid(snapshot, statement.dataset, statement.text)
+        copied = need_uuid(snapshot, statement.dataset, statement.text)
         target = session.operation("copy_dataset", target=statement.url)
         return {name or copied: copy_dataset(snapshot, copied, target, name=name)}
-    copied, only = write.need_cube(snapshot, statement.cube, statement.text), None
+    copied, only = need_cube(snapshot, statement.cube, statement.text), None
     if statement.datasets is not None:
         known = snapshot.members[copied]
         only = resolved(statement.datasets, known, f"The cube {copied!r}", statement.text, "dataset")
@@ -192,10 +207,10 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
     elif is_cube and source.cube is not None:
         shown = table = source.cube.uuid_prefix
     else:
-        target = write.dataset_target(tables, statement.target, statement.text)
+        target = dataset_target(tables, statement.target, statement.text)
         shown, table = target.dataset, target.table.uuid
 
-    def reports(made: write.Report) -> dict[str, write.Report]:
+    def reports(made: Report) -> dict[str, Report]:
         return dict(made) if is_cube else {shown: made}
 
     if isinstance(statement, ws.DropSkipping):
@@ -255,25 +270,26 @@ def drop_skipping_index(session: Session, table: str) -> dict[str, Any]:
 def run_schema(
     session: Session,
     statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf,
-    read: Callable[[Select, str], write.QueryRows],
+    read: Callable[[Select, str], Query],
 ) -> pa.Table:
     """Run RECORD or EXPORT, and return what was recorded or written; ``read`` gives the rows of a query."""
     tables, text = session.tables(), statement.text
     if isinstance(statement, ws.ExportOdf):
         rows = read(statement.query, statement.url)
-        key = rows.named(statement.primary_key, text)
+        known = rows.schema.names
+        key = resolved(statement.primary_key, known, "The query", text)
         event = (statement.event_time,) if statement.event_time is not None else ()
-        event_time = next(iter(rows.named(event, text)), None)
+        event_time = next(iter(resolved(event, known, "The query", text)), None)
         return _exported(statement.url, export_odf(session, rows, statement.url, key, event_time))
     if isinstance(statement, ws.RecordSchema):
-        uuid = cube_name(tables.snapshot, statement.target) or write.need_uuid(tables.snapshot, statement.target, text)
+        uuid = cube_name(tables.snapshot, statement.target) or need_uuid(tables.snapshot, statement.target, text)
         return table_of(record_schema(session, uuid), _RECORDED)
     tables.find(statement.target.parts, statement.target.span, text)
     name = ".".join(statement.target.parts)
     return _exported(statement.url, export_history(session, name, statement.url))
 
 
-def _exported(url: str, found: write.Report) -> pa.Table:
+def _exported(url: str, found: Report) -> pa.Table:
     given = {"target": redacted(url), **found}
     return table_of([given], {name: type_ for name, type_ in _EXPORTED.items() if name in given})
 

@@ -21,7 +21,7 @@ from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
 from kartosql.indexes.index import Candidates, Files
-from kartosql.plan.evaluate import MAX_PROBES
+from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, Predicate
 from kartosql.tables.table import FileTable
 from kartosql.text.sizes import counted
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from kartosql.engines.duckdb.sorted_index import Ascending, Portions
 
 
-# Seconds that one core takes, per index, value, and pair of value and file: to hold an index, to read its
-# file, and to look into a held one. Roughly, as they depend on types and on the machine.
-HOLD_SECONDS, HOLD_VALUE, HOLD_PAIR = 0.004, 5e-8, 2e-8
+# Seconds that one core takes, per index, value, and pair of value and file: to hold an index, beside what that takes
+# for its values, to read its file, and to look into a held one.
+HOLD_SECONDS = 0.004
 READ_VALUE, READ_PAIR = 1.5e-8, 3.5e-8
 SCAN_VALUE, SCAN_PAIR = 2e-9, 6e-9
 TOUCH = 0.15  # the share of a row group's time that it takes to find nothing but one value in it
-VALUE_PAIRS = 4  # a value takes as much memory as this many pairs
 MAX_TABLES = 64
 MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
 MAX_TWICE = 20_000_000  # of them that are held in ascending order as well

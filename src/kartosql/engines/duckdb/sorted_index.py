@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kartosql import stopping
-from kartosql.engines.duckdb.lookups import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 from kartosql.formats.arrays import array_of
+from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
 
 LABELS = "partition"
 BATCH_PAIRS = 500_000
