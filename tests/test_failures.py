@@ -214,6 +214,22 @@ def _each_call(
     assert not [found for found in codes if found[0] != found[1]]
 
 
+@pytest.mark.parametrize("table", ["c", "c.e", '"c++seed"', "d"])
+@pytest.mark.parametrize(("number", "code"), CODES.items())
+def test_a_document_that_cannot_be_read_makes_no_table_unknown(folder, number, code, table, monkeypatch):
+    found = os.lstat
+
+    def lstat(path: Any, **keywords: Any) -> Any:
+        if ".by-dataset-metadata." in os.fspath(path):
+            raise OSError(number, os.strerror(number))
+        return found(path, **keywords)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    with kartosql.connect(str(folder)) as con, pytest.raises(KartosqlError) as error:
+        con.sql(f"SELECT * FROM {table}").rows()
+    assert error.value.code == code
+
+
 @pytest.mark.filterwarnings("ignore::kartosql.errors.KartosqlWarning")  # skipping metadata that cannot be read
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_a_read_that_the_system_refuses_damages_nothing(folder, name):

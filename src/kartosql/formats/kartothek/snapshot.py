@@ -594,11 +594,10 @@ class Snapshot:
         return cubes
 
     def is_cube(self, prefix: str) -> bool:
-        """Return whether one of the datasets ``prefix++*`` is marked as seed."""
+        """Return whether one of the datasets ``prefix++*`` is marked as seed; one that cannot be read may be."""
         found = self._documents_of(prefix).values()
         return any(
-            is_seed(d.metadata) if isinstance(d, DatasetDocument) else isinstance(d, (FormatError, StoreError))
-            for d in found
+            is_seed(d.metadata) if isinstance(d, DatasetDocument) else not isinstance(d, KeyError) for d in found
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import ExecutionError, FormatError, KartosqlError, StoreError, UsageError
+from kartosql.errors import ExecutionError, FormatError, KartosqlError, LimitError, StoreError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.text.secrets import redacted
@@ -69,7 +69,7 @@ Work = Callable[[Store, str, Batches], dict[str, Any]]
 # In front of an error of ours in the text of one of Spark's.
 MARK = "kartosql-error:"
 _KINDS: Mapping[str, type[KartosqlError]] = {
-    kind.__name__: kind for kind in (ExecutionError, FormatError, StoreError, UsageError)
+    kind.__name__: kind for kind in (ExecutionError, FormatError, LimitError, StoreError, UsageError)
 }
 
 
