@@ -48,8 +48,8 @@ def write_stream(
 
 
 def _writer(name: str) -> Writer:
-    if name not in WRITERS:
-        raise UsageError(f"There is no output format {name!r}.", hint=f"Formats: {', '.join(WRITERS)}.")
+    if not isinstance(name, str) or name not in WRITERS:
+        raise UsageError(f"There is no output format {quoted(name)}.", hint=f"Formats: {', '.join(WRITERS)}.")
     return WRITERS[name]
 
 
