@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakMethod, WeakValueDictionary
 
 from kartosql.errors import FULL, FormatError, KartosqlError, StoreError, UsageError, quoted, reraise
+from kartosql.memo import memoized
 from kartosql.stopping import checked, shielded
 from kartosql.store.keys import (
     Detail,
@@ -535,7 +535,7 @@ class Store:
 
     # -- how -----------------------------------------------------------------------------
 
-    @cached_property
+    @memoized
     def _writer(self) -> LocalWriter | RemoteWriter:
         """The writing side for the kind of filesystem; the parts of it are imported only then."""
         if self.is_local:
