@@ -98,7 +98,7 @@ def comparisons(data: Data, ideal: Ideal, turns: int) -> list[Comparison]:
 
 def _points(data: Data, ideal: Ideal, column: str, turns: int) -> list[Comparison]:
     table, files = "lineitem_many", data.files["lineitem_many"]
-    values = _values(files, column, turns)
+    values = values_of(files, column, turns)
     held = ideal.holding(files, column, values)
     pairs = []
     for value in values:
@@ -113,7 +113,7 @@ def _points(data: Data, ideal: Ideal, column: str, turns: int) -> list[Compariso
 
 
 def _keys(ideal: Ideal, files: Sequence[str], turns: int) -> list[Comparison]:
-    values = _values(files, "l_partkey", 50 * turns)
+    values = values_of(files, "l_partkey", 50 * turns)
     held = ideal.holding(files, "l_partkey", values)
     pairs = []
     for at in range(0, len(values), 50):
@@ -127,7 +127,7 @@ def _keys(ideal: Ideal, files: Sequence[str], turns: int) -> list[Comparison]:
     ]
 
 
-def _values(files: Sequence[str], column: str, count: int) -> list[int]:
+def values_of(files: Sequence[str], column: str, count: int) -> list[int]:
     """Return values of a column in an order of no meaning, the same in every run."""
     with duckdb.connect(":memory:") as connection:
         sql = f"SELECT DISTINCT {column} FROM read_parquet(?, hive_partitioning = false) ORDER BY 1"

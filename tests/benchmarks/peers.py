@@ -29,7 +29,7 @@ import pyarrow as pa
 import kartosql
 from tests.benchmarks import other_engines
 from tests.benchmarks.__main__ import child_cpu
-from tests.benchmarks.comparisons import JOINED, POINT, Q1, THREE
+from tests.benchmarks.comparisons import JOINED, POINT, Q1, THREE, values_of
 from tests.benchmarks.ideal import Ideal
 from tests.benchmarks.lineitem import MONTH, Data, month_of, prepare
 from tests.benchmarks.ratios import in_turns
@@ -107,7 +107,7 @@ def _keyed(data: Data, ideal: Ideal, turns: int) -> Iterator[Question]:
     for name in ("lineitem_many", "lineitem_few"):
         files = data.files[name]
         size = f"{len(files):,} files"
-        keys = _values(files, "l_orderkey", turns)
+        keys = values_of(files, "l_orderkey", turns)
         held = ideal.holding(files, "l_orderkey", keys)
         texts = [f"{POINT}l_orderkey = {key}" for key in keys]
         exact = [[held[key]] for key in keys]
@@ -115,7 +115,7 @@ def _keyed(data: Data, ideal: Ideal, turns: int) -> Iterator[Question]:
         yield Question(f"point query, repeated, {size}", 1.1, name, texts[:1], exact[:1])
         yield Question(f"point query, fresh keys, {size}", 1.3, name, texts, exact)
     files = data.files["lineitem_many"]
-    keys = _values(files, "l_partkey", 50 * turns)
+    keys = values_of(files, "l_partkey", 50 * turns)
     held = ideal.holding(files, "l_partkey", keys)
     size = f"{len(held[keys[0]])} of {len(files):,} files"
     texts = [f"{POINT}l_partkey = {key}" for key in keys[:turns]]
@@ -149,12 +149,6 @@ def _cube(data: Data) -> Iterator[Question]:
     yield Question("seed alone", 1.05, "lines", [SEED], [members[:1]], peers=False)
     seed = f"{SEED} WHERE {MONTH} = '{month}'"
     yield Question("seed alone, one month", 1.05, "lines", [seed], [of_month[:1]], SEED, peers=False)
-
-
-def _values(files: Sequence[str], column: str, count: int) -> list[int]:
-    with duckdb.connect(":memory:") as connection:
-        sql = f"SELECT DISTINCT {column} FROM read_parquet(?, hive_partitioning = false) ORDER BY hash({column})"
-        return [value for (value,) in connection.execute(sql, [list(files[::7])]).fetchmany(count)]
 
 
 def same(one: pa.Table, other: pa.Table) -> bool:
@@ -241,7 +235,7 @@ def processes(data: Data, ideal: Ideal, runs: int) -> Iterator[Row]:
     """Measure whole processes that ask for one key, beside one that imports duckdb and knows the file."""
     for name in ("lineitem_few", "lineitem_many"):
         files = data.files[name]
-        key = _values(files, "l_orderkey", 1)[0]
+        key = values_of(files, "l_orderkey", 1)[0]
         held = ideal.holding(files, "l_orderkey", [key])[key]
         sql = f"{POINT}l_orderkey = {key}"
         bare = (
