@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
 import signal
 import stat
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,11 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+# What one test keeps must not be what the user has, nor what the next run finds.
+if "KARTOSQL_CACHE" not in os.environ:
+    os.environ["KARTOSQL_CACHE"] = tempfile.mkdtemp(prefix="kartosql-cache-")
+    atexit.register(shutil.rmtree, os.environ["KARTOSQL_CACHE"], ignore_errors=True)
 
 # Thousands of small jobs: compiling them well, and on all cores, takes the JVM longer than running them does.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -171,6 +171,8 @@ GOOD = {
     "attach": {"true"},
     "temp_directory": {"a text", "a path", "nan as text", "infinite as text", "huge as text", "huge with a unit"}
     | {"other digits"},
+    "cache": {"a text", "a path", "nan as text", "infinite as text", "huge as text", "huge with a unit"}
+    | {"other digits"},
 }
 
 

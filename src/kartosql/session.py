@@ -20,6 +20,7 @@ from kartosql.sql.tree import ParsedTexts
 from kartosql.store import Mounts, Store
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
+from kartosql.user_cache import UserCache, cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,7 @@ class Session:
         self.parse = ParsedTexts(parse).parse
         self.metadata = MetadataCache()
         self.plans = PlanCache()
+        self.user_cache = UserCache(cache_folder(self.settings["cache"]))
         self._closed = False
 
     def close(self) -> None:

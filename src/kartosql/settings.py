@@ -12,6 +12,7 @@ from typing import Any
 
 from kartosql.errors import SqlError, UsageError, quoted
 from kartosql.text.escape import is_unicode
+from kartosql.user_cache import OFF
 
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(b?|[kmgt]i?b?)\s*", re.IGNORECASE | re.ASCII)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -103,6 +104,13 @@ def _text(value: Any) -> str:
     return value
 
 
+def _cache(value: Any) -> str:
+    """Return a folder, or ``off``."""
+    if value is False or (isinstance(value, str) and value.lower() in (OFF, "false")):
+        return OFF
+    return os.path.abspath(os.path.expanduser(_text(os.fspath(value) if isinstance(value, os.PathLike) else value)))
+
+
 def _zone(value: Any) -> str:
     if not isinstance(value, str) or _ZONE.fullmatch(value) is None:
         raise _Expected("a time zone such as UTC or Europe/Berlin")
@@ -187,6 +195,7 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         Setting("threads", None, _threads, "threads of the engine", of_duckdb=True, narrows=True, most=_most_threads),
         Setting("temp_directory", None, _text, "folder for spilling", of_duckdb=True, in_sql=False),
+        Setting("cache", None, _cache, "folder of what is kept for later processes, or off", in_sql=False),
         Setting("TimeZone", "UTC", _zone, "time zone of the session", of_duckdb=True, is_doubtful=_is_doubtful_zone),
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
