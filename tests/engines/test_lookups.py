@@ -19,6 +19,7 @@ from kartosql.engines.duckdb.runtime import Instance
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.sorted_values import SortedValues
 from kartosql.indexes.index import Candidates
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
@@ -195,7 +196,7 @@ def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning
 def test_other_predicates_are_no_point_queries(make, monkeypatch, predicate):
     one = make(_scattered())
     one.hold()
-    monkeypatch.setattr(sorted_index.Ascending, "files", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(SortedValues, "files", lambda *_: pytest.fail("asked"))
     assert one.find(predicate).files == one.matching(predicate)
 
 
@@ -208,16 +209,20 @@ def test_indices_are_held_twice_only_where_there_is_room(make, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("values", "ascending"), [([1, 2, 3], True), ([1, 3, 2], False), ([1, 2, 2], False), ([1, 2, None], False)]
+    ("values", "type_", "ascending"),
+    [
+        *((v, pa.int64(), True) for v in ([1, 2, 3], [1, 3, 2], [1, 2, 2], [1, 2, None])),
+        ([1, 2, 2**63], pa.uint64(), False),
+    ],
 )
-def test_values_out_of_order_are_left_to_the_engine(make, local, values, ascending):
-    one = make([[1], [2], [3]])
-    data = {"i": pa.array(values), "partition": pa.array([[label] for label in one.table.labels], LABELS)}
+def test_values_in_any_order_are_found(make, local, values, type_, ascending):
+    one = make([[1], [2], [3]], type_)
+    data = {"i": pa.array(values, type_), "partition": pa.array([[label] for label in one.table.labels], LABELS)}
     local.put("d/i.parquet", builders.parquet(pa.table(data)))
     one.hold()
     assert (one.index.ascending is not None) is ascending
-    assert one.find("(v = 2)").files == {n for n, v in enumerate(values) if v == 2}
-    assert one.find("(v = 3)").files == {n for n, v in enumerate(values) if v == 3}
+    for value in (2, 3, 2**63):
+        assert one.find(f"(v = {value})").files == {n for n, v in enumerate(values) if v == value}
 
 
 @pytest.mark.parametrize("predicate", ["(v < 1999.5)", "(v < '2000')", "(v + 1 < 2000)", "(v < 2000 OR v > 2999)"])

@@ -20,6 +20,7 @@ from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
+from kartosql.formats.sorted_values import SortedValues, sorted_values
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, Predicate
@@ -28,7 +29,7 @@ from kartosql.text.sizes import counted
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
-    from kartosql.engines.duckdb.sorted_index import Ascending, Portions
+    from kartosql.engines.duckdb.sorted_index import Portions
 
 
 # Seconds that one core takes, per index, value, and pair of value and file: to hold an index, beside what that takes
@@ -91,7 +92,7 @@ class IndexTables:
     extremes: str | None = None
     repeats: bool | None = None  # whether a value stands in several rows, once that is known
     plain: bool = False  # read by Arrow, which takes a fraction of the time
-    ascending: Ascending | None = None  # a held index once more, where there is room for it
+    ascending: SortedValues | None = None  # a held index once more, where there is room for it
     coming: Portions | None = None  # what the table that is being made does not have yet
 
     @property
@@ -353,7 +354,7 @@ class PlannerTables:
 
     def _take_over(self, table: FileTable, index: IndexTables, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
-        from kartosql.engines.duckdb.sorted_index import Ascending, Portions  # takes long to import
+        from kartosql.engines.duckdb.sorted_index import Portions  # takes long to import
 
         declared, key = sql_type(index.index.type), index.index.key
         assert key is not None
@@ -385,8 +386,10 @@ class PlannerTables:
             if self._session.rows(disorder):
                 lists = f"SELECT v, flatten(list(files)) AS files FROM {held} GROUP BY v ORDER BY v"
                 self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
-            elif passed is not None and not any(t.column(0).null_count for t in passed):
-                index.ascending = Ascending(passed)
+            if passed is not None:
+                batches = ((b.column(0), b.column(1)) for table in passed for b in table.to_batches())
+                with contextlib.suppress(ValueError):  # numbers beyond 63 bits
+                    index.ascending = sorted_values(batches, index.index.type, None, len(table.files))
         return whole or not index.plain
 
     def _make_room(self, newest: IndexTables) -> None:
@@ -528,7 +531,7 @@ class Lookup:
     def _found(self) -> Candidates:
         index = self._index
         if index.ascending is not None and not self._parts and self._operator == "=":
-            return Candidates(frozenset(index.ascending.files(self._value)))
+            return Candidates(index.ascending.files(index.ascending.equal(self._value)))
         lowest = index.touch_seconds
         if self._parts:
             making = 0.0 if index.held is not None else min(index.hold_seconds, index.read_seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -16,28 +15,6 @@ LABELS = "partition"
 BATCH_PAIRS = 500_000
 _BROKEN = (pa.ArrowException, OSError, ValueError)
 _KINDS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32)
-
-
-class Ascending:
-    """The pairs (v, files) of an index without NULL, each value greater than the one before.
-
-    A value is found in a tenth of the time of a statement of DuckDB.
-    """
-
-    def __init__(self, tables: list[pa.Table]) -> None:
-        batches = [batch for table in tables for batch in table.to_batches() if batch.num_rows]
-        self._columns = [(batch.column(0), batch.column(1)) for batch in batches]
-        self._first = [values[0].as_py() for values, _ in self._columns]
-
-    def files(self, value: int | str) -> list[int]:
-        """Return the files that hold a value."""
-        at = bisect_right(self._first, value) - 1
-        if at < 0:
-            return []
-        values, files = self._columns[at]
-        place = bisect_left(range(len(values)), value, key=lambda i: values[i].as_py())
-        found: list[int] = files[place].as_py() if place < len(values) and values[place].as_py() == value else []
-        return found
 
 
 class Portions:

@@ -1,0 +1,193 @@
+"""Values of indices as sorted buffers: searched as sets are, and refused wherever bytes are damaged."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from kartosql.formats.sorted_values import TEXTS, SortedValues, common, sorted_values, united
+
+STRANGE = ["", "\0", "a", "a\0", "a\0b", "ab", "b", "é", "é", "z", "\x7f", "\ud7ff", "\ue000", "\uffff", "\U00010000"]
+
+
+def build(pairs: list[tuple[object, list[int]]], type_: pa.DataType, count: int = 50) -> SortedValues:
+    """Build an index whose labels are the numbers of files as text."""
+    values = pa.array([v for v, _ in pairs], type_)
+    labels = pa.array([[str(f) for f in files] for _, files in pairs], pa.list_(pa.string()))
+    return sorted_values([(values, labels)], type_, {str(f): f for f in range(count)}, count)
+
+
+def random_index(rng: random.Random, type_: pa.DataType) -> tuple[list[tuple[object, list[int]]], SortedValues]:
+    pool: list[object]
+    if pa.types.is_string(type_):
+        pool = [*STRANGE, *("".join(rng.choices(STRANGE, k=2)) for _ in range(20))]
+    elif pa.types.is_boolean(type_):
+        pool = [False, True]
+    elif pa.types.is_integer(type_):
+        bits = type_.bit_width - pa.types.is_signed_integer(type_)
+        low = -(1 << bits) if pa.types.is_signed_integer(type_) else 0
+        pool = [low, (1 << min(bits, 63)) - 1, *(rng.randrange(max(low, -40), 40) for _ in range(30))]
+    else:
+        pool = [rng.randrange(-(10**4), 10**4) for _ in range(30)]
+    chosen = [rng.choice(pool) for _ in range(rng.randrange(40))] + [None] * rng.randrange(2)
+    rng.shuffle(chosen)
+    pairs = [(v, rng.sample(range(50), rng.randrange(4))) for v in chosen]
+    return pairs, build(pairs, type_)
+
+
+TYPES = [
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.bool_(), pa.string()),
+    *(pa.date32(), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("s", "UTC")),
+]
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_searches_find_the_files_that_a_loop_over_all_values_finds(type_: pa.DataType) -> None:
+    rng = random.Random(str(type_))
+    for _ in range(60):
+        pairs, made = random_index(rng, type_)
+        blob = b"".join(made.to_buffers())
+        assert len(blob) % 8 == 0
+        stored = [(v, files) for v, files in pairs if v is not None]
+        for index in (made, SortedValues.from_buffer(memoryview(blob), 50)):
+            low, high = sorted((rng.choice(stored or [(0, [])])[0], rng.choice(stored or [(0, [])])[0])) or (0, 0)
+            if isinstance(low, str) is not (index.kind == TEXTS):
+                continue  # there is no value to ask for
+            some = [v for v, _ in stored[:3]]
+            without = {"without_low": rng.random() < 0.5, "without_high": rng.random() < 0.5}
+
+            def inside(v, low=low, high=high, without=without):
+                return (low < v or (v == low and not without["without_low"])) and (
+                    v < high or (v == high and not without["without_high"])
+                )
+
+            assert index.files(index.equal(low)) == {f for v, files in stored if v == low for f in files}
+            assert index.files(index.among(some)) == {f for v, files in stored if v in some for f in files}
+            assert index.files(index.between(low, high, **without)) == {
+                f for v, files in stored if inside(v) for f in files
+            }
+            assert index.files(index.between(low)) == {f for v, files in stored if v >= low for f in files}
+            assert index.files(index.between(None, high)) == {f for v, files in stored if v <= high for f in files}
+            assert index.files(index.between()) == {f for _, files in stored for f in files}
+            assert index.pairs_of(index.between()) == index.pairs == sum(len(files) for _, files in stored)
+
+
+def test_texts_ascend_by_their_code_points_as_in_the_engine() -> None:
+    import duckdb
+
+    rows = duckdb.sql("SELECT v FROM (SELECT unnest($1::VARCHAR[]) AS v) ORDER BY v", params=[STRANGE]).fetchall()
+    index = build([(v, [0]) for v in STRANGE], pa.string())
+    assert [index.value(i).decode() for i in range(index.count)] == [v for (v,) in rows]
+
+
+def test_labels_of_no_file_and_lists_that_are_null_name_no_file() -> None:
+    labels = pa.array([["1", "gone"], None, ["2", None]], pa.list_(pa.string()))
+    index = sorted_values([(pa.array([1, 2, 3]), labels)], pa.int64(), {"1": 1, "2": 2}, 3)
+    assert [index.files(index.equal(v)) for v in (1, 2, 3)] == [{1}, frozenset(), {2}]
+
+
+def test_slices_and_dictionaries_of_arrow_are_read_as_what_they_are() -> None:
+    labels = pa.array([["0"], ["1"], ["2"], ["3"]], pa.list_(pa.string()))
+    coded = pa.ListArray.from_arrays(labels.offsets, labels.values.dictionary_encode())
+    for lists in (labels[1:3], coded[1:3]):
+        index = sorted_values([(pa.array([7, 8, 9, 10])[1:3], lists)], pa.int64(), {str(n): n for n in range(4)}, 4)
+        assert [index.files(index.equal(v)) for v in (7, 8, 9, 10)] == [frozenset(), {1}, {2}, frozenset()]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [pa.array([1.5]), pa.array([b"a"]), pa.array([1], pa.decimal128(4)), pa.array([2**63], pa.uint64())],
+    ids=str,
+)
+def test_values_that_only_an_engine_compares_are_refused(values: pa.Array) -> None:
+    with pytest.raises(ValueError, match=r"engines alone|too large"):
+        sorted_values([(values, pa.array([["0"]]))], values.type, {"0": 0}, 1)
+
+
+def test_values_stored_in_another_unit_or_kind_are_refused() -> None:
+    labels = pa.array([["0"]])
+    for stored, declared in (
+        (pa.timestamp("ms"), pa.timestamp("us")),
+        (pa.int64(), pa.date32()),
+        (pa.date32(), pa.int64()),
+    ):
+        with pytest.raises(ValueError, match=", not "):
+            sorted_values([(pa.array([1], stored), labels)], declared, {"0": 0}, 1)
+
+
+def test_a_value_of_another_kind_is_refused() -> None:
+    numbers, texts = build([(1, [0])], pa.int64()), build([("1", [0])], pa.string())
+    for index, value in ((numbers, "1"), (texts, 1)):
+        with pytest.raises(ValueError, match="another kind"):
+            index.equal(value)
+        with pytest.raises(ValueError, match="another kind"):
+            index.between(value)
+    with pytest.raises(ValueError, match="surrogates"):
+        texts.equal("\ud800")
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string()], ids=str)
+def test_torn_bytes_are_refused_whatever_is_missing_or_changed(type_: pa.DataType) -> None:
+    _, index = random_index(random.Random(3), type_)
+    blob = b"".join(index.to_buffers())
+    assert index.pairs
+    with pytest.raises(ValueError, match="other values"):
+        SortedValues.from_buffer(memoryview(blob), 51)
+    for size in range(len(blob)):
+        with pytest.raises(ValueError, match=r"."):
+            SortedValues.from_buffer(memoryview(blob[:size]), 50)
+    for at in range(len(blob)):
+        changed = bytearray(blob)
+        changed[at] ^= 0x41
+        with pytest.raises(ValueError, match=r"."):
+            SortedValues.from_buffer(memoryview(changed), 50)
+
+
+def test_hostile_buffers_end_in_a_refusal_and_never_in_a_file_that_is_not_there() -> None:
+    rng = random.Random(5)
+    for _ in range(3_000):
+        texts = rng.random() < 0.5
+        count = rng.randrange(5)
+
+        def numbers(letter: str, n: int) -> memoryview:
+            return memoryview(b"".join(rng.randrange(7).to_bytes(4, "little") for _ in range(n))).cast(letter)
+
+        values = memoryview(bytes(rng.randrange(256) for _ in range(count if texts else 8 * count)))
+        index = SortedValues(
+            values if texts else values.cast("q"),
+            numbers("I", count + 1) if texts else None,
+            numbers("I", count + 1),
+            numbers("i", rng.randrange(8)),
+            4,
+        )
+        blob = b"".join(index.to_buffers())
+        try:
+            found = SortedValues.from_buffer(memoryview(blob), 4)
+            assert found.files(found.equal("a" if texts else 7)) | found.files(found.between()) <= {0, 1, 2, 3}
+        except ValueError:
+            pass
+
+
+def test_spans_are_joined_as_sets_of_positions_are() -> None:
+    rng = random.Random(7)
+    for _ in range(500):
+        one, other = ([(a, a + rng.randrange(1, 6)) for a in rng.sample(range(30), rng.randrange(5))] for _ in range(2))
+        sets = [{p for a, b in spans for p in range(a, b)} for spans in (one, other)]
+        assert {p for a, b in united([*one, *other]) for p in range(a, b)} == sets[0] | sets[1]
+        both = common(united(one), united(other))
+        assert {p for a, b in both for p in range(a, b)} == sets[0] & sets[1]
+        assert both == united(both)
+
+
+def test_what_is_stored_is_searched_without_arrow_and_without_an_engine() -> None:
+    blob = b"".join(build([("a", [1]), ("b", [2])], pa.string()).to_buffers())
+    code = (
+        "import sys; from kartosql.formats.sorted_values import SortedValues; "
+        f"index = SortedValues.from_buffer(memoryview({blob!r}), 50); print(sorted(index.files(index.equal('b'))), "
+        "[m for m in sys.modules if m.split('.')[0] in ('pyarrow', 'duckdb', '_duckdb', 'sqlglot', 'numpy')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[2] []\n"
