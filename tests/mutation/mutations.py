@@ -214,7 +214,7 @@ MUTATIONS = [
     Mutation("an indexed column that other engines see otherwise", "indexes/skipping.py", "elif known is not None and (texts or known.family", "elif known is not None and (True or known.family", by="tests/sources/test_attach_metadata.py::test_texts_under_a_collation_are_not_compared_with_metadata"),
     Mutation("members of structs of another table", "indexes/skipping.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
     Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
-    Mutation("texts are the same however they are read", "sources/skipping.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
+    Mutation("texts are the same however they are read", "sources/folder_metadata.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
     # -- plans that are kept
     Mutation("a plan is kept for all parameters", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),
     Mutation("1, 1.0 and TRUE are one parameter", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple((n, v) for n, v in sorted(given.items()))", by="tests/plan/test_plan_cache.py"),

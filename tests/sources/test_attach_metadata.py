@@ -22,7 +22,7 @@ import kartosql
 import skipping_data
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.xskipper.naming import folder_name
-from kartosql.sources.skipping import FolderMetadata
+from kartosql.sources.folder_metadata import FolderMetadata
 
 ALL = golden.samples(lambda s: s["data_format"] in ("csv", "parquet"))
 

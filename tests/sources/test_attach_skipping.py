@@ -31,7 +31,7 @@ from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.naming import folder_name
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune
-from kartosql.sources.skipping import FolderMetadata
+from kartosql.sources.folder_metadata import FolderMetadata
 from kartosql.store import syscalls
 
 SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"

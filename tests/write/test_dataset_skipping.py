@@ -167,7 +167,7 @@ def test_files_of_other_writers_are_read_until_a_refresh(connection, monkeypatch
     assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 2}
     assert len(both(connection, monkeypatch, "SELECT * FROM d WHERE a = 1005")) == 1
     connection.refresh_skipping_index("d")
-    monkeypatch.setattr("kartosql.formats.kartothek.skipping.RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr("kartosql.formats.kartothek.dataset_skipping.RECHECK_SECONDS", 0.0)
     assert read(connection, "SELECT * FROM d WHERE a = 5") == {"minmax": 1}
 
 
@@ -353,7 +353,7 @@ def test_the_metadata_are_those_of_version_4(connection):
 @pytest.mark.filterwarnings("ignore:.*another program wrote it")
 @pytest.mark.parametrize("is_new", [True, False], ids=["new connection", "open connection"])
 def test_a_dataset_that_was_written_anew_under_labels_of_its_user_is_read_anew(tmp_path, is_new, monkeypatch):
-    monkeypatch.setattr("kartosql.formats.kartothek.skipping.RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr("kartosql.formats.kartothek.dataset_skipping.RECHECK_SECONDS", 0.0)
 
     def write(numbers: range) -> None:
         """Write as other programs do: whole files under labels that a user chose, then the document."""

@@ -23,7 +23,7 @@ from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.memo import memoized
 from kartosql.parquet import open_footer
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
-from kartosql.sources.skipping import FolderSkipping, metadata_of
+from kartosql.sources.folder_metadata import FolderSkipping, metadata_of
 from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, times_of

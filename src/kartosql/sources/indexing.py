@@ -6,15 +6,15 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder import spark_values
 from kartosql.formats.xskipper.refreshing import (
+    IndexLayout,
     IndexSpec,
-    Layout,
     Secrets,
     Sources,
     drop,
@@ -26,14 +26,12 @@ from kartosql.formats.xskipper.refreshing import (
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.skipping import FolderMetadata, MetadataPlace
+from kartosql.sources.folder_metadata import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
 from kartosql.store.urls import is_local_url
+from kartosql.tables.table import FileTable
 from kartosql.write.skipping import members, merged, report
-
-if TYPE_CHECKING:
-    from kartosql.sources.folder import FolderTable
 
 # A file that is written twice within one tick of the clock of its store has the same time both times.
 TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
@@ -44,7 +42,7 @@ class FolderIndexes:
     """The skipping indexes of a folder as it stands now."""
 
     name: str
-    table: FolderTable
+    table: FileTable
     files: Sequence[ListedFile]
     metadata: FolderMetadata
     sources: Sources
@@ -171,7 +169,7 @@ class FolderIndexes:
 
     def _layout(
         self, identifier: str, existing: MetadataStore | None, specs: Sequence[IndexSpec]
-    ) -> tuple[Layout, dict[str, list[Any]]]:
+    ) -> tuple[IndexLayout, dict[str, list[Any]]]:
         """Return the columns of the metadata, and the values of partition columns in folders as Spark has them."""
         given = self.table.partitions
         kinds = {k: spark_values(t, c) for k, t, c in zip(given.keys, given.types, given.columns, strict=True)}

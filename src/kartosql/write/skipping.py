@@ -19,8 +19,8 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import (
     Collecting,
+    IndexLayout,
     IndexSpec,
-    Layout,
     Refreshed,
     Sources,
     drop,
@@ -241,7 +241,7 @@ def _refresh(
     return refresh(store, place.folder, files, layout, _sources(store, table.uuid, spark), existing)
 
 
-def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> Layout:
+def _layout(table: DatasetTable, name: str, specs: Sequence[IndexSpec]) -> IndexLayout:
     return layout_for(name, specs, _columns(table), {k: type_ for k, (type_, _) in _partitions(table).items()})
 
 

@@ -68,7 +68,7 @@ class DatasetTable:
         place = naming.place_in(self.metadata, self.uuid)
         if place is None or self.store is None:
             return None
-        from kartosql.formats.kartothek.skipping import DatasetSkipping
+        from kartosql.formats.kartothek.dataset_skipping import DatasetSkipping
 
         return DatasetSkipping(self.store, place, f"{self.uuid}/{self.table}/", self.files)
 

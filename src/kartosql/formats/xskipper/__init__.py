@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kartosql.formats.xskipper.refreshing import IndexLayout as IndexLayout
     from kartosql.formats.xskipper.refreshing import IndexSpec as IndexSpec
-    from kartosql.formats.xskipper.refreshing import Layout as Layout
     from kartosql.formats.xskipper.refreshing import Refreshed as Refreshed
     from kartosql.formats.xskipper.refreshing import Secrets as Secrets
     from kartosql.formats.xskipper.refreshing import Sources as Sources
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from kartosql.formats.xskipper.store import Selection as Selection
     from kartosql.formats.xskipper.store import Session as Session
     from kartosql.formats.xskipper.store import Skipped as Skipped
-    from kartosql.formats.xskipper.store import Step as Step
+    from kartosql.formats.xskipper.store import SkippingStep as SkippingStep
 
 # Loaded when they are asked for: most statements meet no such metadata.
 _MODULES = {
-    "refreshing": "IndexSpec Layout Refreshed Secrets Sources drop layout_for refresh specs_of",
+    "refreshing": "IndexSpec IndexLayout Refreshed Secrets Sources drop layout_for refresh specs_of",
     "scans": "DataFile",
     "segment": "Index",
-    "store": "MetadataStore Selection Session Skipped Step",
+    "store": "MetadataStore Selection Session Skipped SkippingStep",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_HOMES)

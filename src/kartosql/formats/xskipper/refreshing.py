@@ -152,7 +152,7 @@ class Secrets:
 
 
 @dataclass(frozen=True)
-class Layout:
+class IndexLayout:
     """The columns of metadata to be: the table, the indexes with the types of their columns, and partition columns.
 
     Types are those of the values as they are written; ``value_type`` tells them. ``reading`` tells how
@@ -220,7 +220,7 @@ def layout_for(
     partitions: Mapping[str, pa.DataType] | None = None,
     secrets: Secrets | None = None,
     existing: Iterable[Index] = (),
-) -> Layout:
+) -> IndexLayout:
     """Return the layout of indexes over columns of known types, by names as ``IndexSpec`` has them.
 
     ``existing`` are the indexes that there are already; among them those of bytes are kept. Raises
@@ -252,7 +252,7 @@ def layout_for(
             )
         typed.append((spec, kept))
     kinds = {name: value_type(type_, MINMAX) for name, type_ in (partitions or {}).items()}
-    return Layout(table, typed, {name: type_ for name, type_ in kinds.items() if type_ is not None}, secrets)
+    return IndexLayout(table, typed, {name: type_ for name, type_ in kinds.items() if type_ is not None}, secrets)
 
 
 def resolved(specs: Iterable[IndexSpec], columns: Iterable[str]) -> list[IndexSpec]:
@@ -312,7 +312,7 @@ def part_name() -> str:
 
 def part_file(
     rows: pa.Table,
-    layout: Layout,
+    layout: IndexLayout,
     *,
     bounds_are_exact: bool,
     reading: str | None = None,
@@ -385,7 +385,7 @@ class Refreshed:
 class Collecting(Protocol):
     """What collects the metadata of files; where that happens is its own affair."""
 
-    def rows(self, files: Sequence[DataFile], layout: Layout) -> Generator[pa.Table]:
+    def rows(self, files: Sequence[DataFile], layout: IndexLayout) -> Generator[pa.Table]:
         """Yield metadata rows of files in the columns of ``layout``, some megabytes at a time.
 
         Bounds are those of all rows of a file. Files that cannot be indexed get no row.
@@ -405,7 +405,7 @@ class Sources:
     read_footer: ReadFooter | None = None
     still: Callable[[Sequence[DataFile]], Sequence[int | None]] | None = None
 
-    def rows(self, files: Sequence[DataFile], layout: Layout) -> Generator[pa.Table]:
+    def rows(self, files: Sequence[DataFile], layout: IndexLayout) -> Generator[pa.Table]:
         """Yield metadata rows of files, see ``Collecting``."""
         current = {f.id: f for f in files}
         for batch in collect(files, layout, self.scan, self.read_footer):
@@ -459,7 +459,7 @@ def refresh(
     store: Store,
     folder: str,
     files: Sequence[DataFile],
-    layout: Layout,
+    layout: IndexLayout,
     sources: Collecting,
     existing: MetadataStore | None = None,
 ) -> Refreshed:
@@ -488,7 +488,7 @@ def refresh(
 
 
 def _written(
-    existing: MetadataStore, files: Sequence[DataFile], layout: Layout, sources: Collecting, writer: _Parts
+    existing: MetadataStore, files: Sequence[DataFile], layout: IndexLayout, sources: Collecting, writer: _Parts
 ) -> tuple[Refreshed, list[str]]:
     """Write new part files, and return what they are with the keys of those whose place they take."""
     current = {f.id: f for f in files}
@@ -543,7 +543,7 @@ def drop(store: Store, folder: str) -> int:
     return len(keys)
 
 
-def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
+def _check_own(existing: MetadataStore, folder: str, layout: IndexLayout) -> None:
     """Raise unless the metadata may be replaced."""
     if existing.newer:
         raise FormatError(
@@ -569,7 +569,7 @@ def _check_own(existing: MetadataStore, folder: str, layout: Layout) -> None:
 class _Parts:
     """Part files that are written when they have some megabytes, one of them while rows of the next are collected."""
 
-    def __init__(self, store: Store, folder: str, layout: Layout, sizes: dict[str, int | None]) -> None:
+    def __init__(self, store: Store, folder: str, layout: IndexLayout, sizes: dict[str, int | None]) -> None:
         self._store, self._folder, self._layout = store, folder, layout
         self.sizes = sizes  # of indexed objects as they were when their entries were made
         self._held: dict[tuple[bool, str | None], list[pa.Table]] = {}
@@ -610,7 +610,7 @@ class _Parts:
 # -- what is there already -----------------------------------------------------------------------
 
 
-def _is_as_wanted(segment: Segment, layout: Layout) -> bool:
+def _is_as_wanted(segment: Segment, layout: IndexLayout) -> bool:
     """Return whether a part file has just the columns that are wanted, in the newest version."""
     schema = segment.schema
     if schema.version != NEWEST or bool(schema.encryption) or schema.reading not in (None, layout.reading):
@@ -630,7 +630,7 @@ def _is_as_wanted(segment: Segment, layout: Layout) -> bool:
 
 
 def _converted(
-    segment: Segment, layout: Layout, current: Mapping[str, DataFile], places: Sequence[int]
+    segment: Segment, layout: IndexLayout, current: Mapping[str, DataFile], places: Sequence[int]
 ) -> pa.Table | None:
     """Return entries of a part file in the columns that are wanted, None if it has not all of them."""
     if not segment.schema.version or segment.schema.is_legacy or not places:
@@ -656,7 +656,7 @@ def _converted(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _matching(segment: Segment, spec: IndexSpec, layout: Layout) -> Index | None:
+def _matching(segment: Segment, spec: IndexSpec, layout: IndexLayout) -> Index | None:
     described = {f["name"]: f["type"] for f in layout.described()["fields"]}
     for index in segment.schema.indexes:
         if index.name == spec.name and index.path == spec.path:

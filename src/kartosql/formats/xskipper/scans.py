@@ -29,7 +29,7 @@ from kartosql.parquet import Footer
 from kartosql.store import Store
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.refreshing import IndexSpec, Layout
+    from kartosql.formats.xskipper.refreshing import IndexLayout, IndexSpec
 
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
 # file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
@@ -139,7 +139,7 @@ class _Extracts(_Values):
         return pc.unique(pa.concat_arrays(found))
 
 
-def _collector(layout: Layout, at: int) -> Any:
+def _collector(layout: IndexLayout, at: int) -> Any:
     spec, type_ = layout.indexes[at]
     if spec.name == BLOOM:
         return _Filter(spec.shape)
@@ -149,7 +149,7 @@ def _collector(layout: Layout, at: int) -> Any:
 
 
 def collect(
-    files: Sequence[DataFile], layout: Layout, scan: Scan, read_footer: ReadFooter | None = None
+    files: Sequence[DataFile], layout: IndexLayout, scan: Scan, read_footer: ReadFooter | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield metadata rows of files, in the columns of ``layout.arrow_schema``.
 
@@ -172,7 +172,7 @@ def collect(
     yield from _rows(joined, files, layout)
 
 
-def _footer_cells(file: DataFile, layout: Layout, read_footer: ReadFooter | None) -> dict[int, Any]:
+def _footer_cells(file: DataFile, layout: IndexLayout, read_footer: ReadFooter | None) -> dict[int, Any]:
     """Return the cells that the footer of a file tells, by the number of their index."""
     if read_footer is None or any(spec.name != MINMAX for spec, _ in layout.indexes):
         return {}  # the files are scanned anyway, and a column more takes less time than a footer
@@ -187,7 +187,7 @@ def _footer_cells(file: DataFile, layout: Layout, read_footer: ReadFooter | None
 
 
 def _scanned(
-    count: int, layout: Layout, wanted: Sequence[int], batches: Iterable[tuple[int, pa.RecordBatch]]
+    count: int, layout: IndexLayout, wanted: Sequence[int], batches: Iterable[tuple[int, pa.RecordBatch]]
 ) -> Iterator[tuple[int, dict[int, Any]]]:
     """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
     seen: set[int] = set()
@@ -200,7 +200,7 @@ def _scanned(
             yield number, {at: c.cell() for at, c in collectors.items()}
 
 
-def _add(batch: pa.RecordBatch, collectors: Mapping[int, Any], layout: Layout) -> bool:
+def _add(batch: pa.RecordBatch, collectors: Mapping[int, Any], layout: IndexLayout) -> bool:
     """Add rows to what is collected, False if a column is not of the type of its index."""
     arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
     names = batch.schema.names
@@ -250,7 +250,7 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
 
 
 def _rows(
-    cells: Iterable[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout
+    cells: Iterable[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: IndexLayout
 ) -> Iterator[pa.RecordBatch]:
     held: list[tuple[int, dict[int, Any]]] = []
     size = 0
@@ -276,7 +276,9 @@ def _size(cell: Any, spec: IndexSpec) -> int:
     return int(cell.nbytes) if isinstance(cell, pa.Array) else 16
 
 
-def _batch(held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: Layout) -> pa.RecordBatch:
+def _batch(
+    held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: IndexLayout
+) -> pa.RecordBatch:
     schema = layout.arrow_schema
     arrays = [array_of([files[n].id for n, _ in held], pa.string())]
     for name in layout.partitions:

@@ -255,7 +255,7 @@ ATTEMPTS = 10  # to open files that are all still there
 
 
 @dataclass(frozen=True)
-class Step:
+class SkippingStep:
     """How many files were left before and after one kind of index was asked."""
 
     by: str
@@ -280,7 +280,7 @@ class Selection:
     """
 
     skipped_by: list[str | None]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[SkippingStep] = field(default_factory=list)
 
     @property
     def kept(self) -> list[int]:
@@ -496,7 +496,7 @@ class MetadataStore:
                     skipped[i] = kind
             after = skipped.count(None)
             if before and kind in asked:
-                steps.append(Step(kind, before, after))
+                steps.append(SkippingStep(kind, before, after))
             before = after
         return Selection(skipped, steps)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.refreshing import Layout as FileLayout
+from kartosql.formats.xskipper.refreshing import IndexLayout
 from kartosql.formats.xskipper.scans import DataFile, partition_values
 from kartosql.store import Store
 from kartosql.write.files import WriteOptions, Written
@@ -113,7 +113,7 @@ class SparkSources:
     store: Store
     uuid: str
 
-    def rows(self, files: Sequence[DataFile], layout: FileLayout) -> Generator[pa.Table]:
+    def rows(self, files: Sequence[DataFile], layout: IndexLayout) -> Generator[pa.Table]:
         """Yield metadata rows of files, see ``Collecting``; nothing is yielded before all files were read.
 
         Raises ``store-unreachable``, ``spark-job-failed``, and what the store raises.
@@ -132,7 +132,7 @@ class SparkSources:
                     yield _with_partitions(rows, indexed, layout)
 
 
-def _with_partitions(rows: pa.Table, files: Sequence[DataFile], layout: FileLayout) -> pa.Table:
+def _with_partitions(rows: pa.Table, files: Sequence[DataFile], layout: IndexLayout) -> pa.Table:
     arrays = []
     for field in layout.arrow_schema:
         if field.name.startswith(VIRTUAL) and (name := field.name.removeprefix(VIRTUAL)) in layout.partitions:
