@@ -20,24 +20,9 @@ from kartosql.schema_log import blocks_of
 from kartosql.session import Request, Session
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select
+from kartosql.statements import targets
 from kartosql.statements.catalog import indexes_of_folder
-from kartosql.statements.targets import (
-    COUNT,
-    TEXT,
-    Report,
-    Reports,
-    by_dataset,
-    changes,
-    cube_name,
-    dataset_target,
-    dataset_uuid,
-    dropped,
-    left_behind,
-    need_cube,
-    need_uuid,
-    resolved,
-    table_of,
-)
+from kartosql.statements.targets import COUNT, TEXT, Report, Reports, by_dataset, changes, dropped, table_of
 from kartosql.store import Store
 from kartosql.text.secrets import redacted
 from kartosql.write import check as checking
@@ -73,12 +58,12 @@ def run_upkeep(
     if isinstance(statement, ws.CopyCube | ws.CopyDataset):
         return changes(_copied(session, snapshot, statement))
     # Names alone decide, as what is broken can be checked and cleaned up, too.
-    cube = cube_name(snapshot, statement.target)
-    uuid = None if cube is not None else dataset_uuid(snapshot, statement.target, text)
+    cube = targets.cube_name(snapshot, statement.target)
+    uuid = None if cube is not None else targets.dataset_uuid(snapshot, statement.target, text)
     if cube is None and uuid is None and not isinstance(statement, ws.Compact):
-        cube, uuid = left_behind(snapshot, statement.target)
+        cube, uuid = targets.left_behind(snapshot, statement.target)
     if cube is None and uuid is None:
-        uuid = need_uuid(snapshot, statement.target, text)
+        uuid = targets.need_uuid(snapshot, statement.target, text)
     name = cube or str(uuid)
     if isinstance(statement, ws.Check):
         found = check(session, name, full=statement.full, repair=statement.repair)
@@ -105,13 +90,13 @@ def _fields(found: object, names: Iterable[str]) -> dict[str, Any]:
 def _copied(session: Session, snapshot: Snapshot, statement: ws.CopyCube | ws.CopyDataset) -> Reports:
     name = statement.new_name.last if statement.new_name is not None else None
     if isinstance(statement, ws.CopyDataset):
-        copied = need_uuid(snapshot, statement.dataset, statement.text)
+        copied = targets.need_uuid(snapshot, statement.dataset, statement.text)
         target = session.operation("copy_dataset", target=statement.url)
         return {name or copied: copy_dataset(snapshot, copied, target, name=name)}
-    copied, only = need_cube(snapshot, statement.cube, statement.text), None
+    copied, only = targets.need_cube(snapshot, statement.cube, statement.text), None
     if statement.datasets is not None:
         known = snapshot.members[copied]
-        only = resolved(statement.datasets, known, f"The cube {copied!r}", statement.text, "dataset")
+        only = targets.resolved(statement.datasets, known, f"The cube {copied!r}", statement.text, "dataset")
     return copy_cube(snapshot, copied, session.operation("copy_cube", target=statement.url), name=name, datasets=only)
 
 
@@ -207,7 +192,7 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
     elif is_cube and source.cube is not None:
         shown = table = source.cube.uuid_prefix
     else:
-        target = dataset_target(tables, statement.target, statement.text)
+        target = targets.dataset_target(tables, statement.target, statement.text)
         shown, table = target.dataset, target.table.uuid
 
     def reports(made: Report) -> dict[str, Report]:
@@ -277,12 +262,13 @@ def run_schema(
     if isinstance(statement, ws.ExportOdf):
         rows = read(statement.query, statement.url)
         known = rows.schema.names
-        key = resolved(statement.primary_key, known, "The query", text)
+        key = targets.resolved(statement.primary_key, known, "The query", text)
         event = (statement.event_time,) if statement.event_time is not None else ()
-        event_time = next(iter(resolved(event, known, "The query", text)), None)
+        event_time = next(iter(targets.resolved(event, known, "The query", text)), None)
         return _exported(statement.url, export_odf(session, rows, statement.url, key, event_time))
     if isinstance(statement, ws.RecordSchema):
-        uuid = cube_name(tables.snapshot, statement.target) or need_uuid(tables.snapshot, statement.target, text)
+        snapshot, target = tables.snapshot, statement.target
+        uuid = targets.cube_name(snapshot, target) or targets.need_uuid(snapshot, target, text)
         return table_of(record_schema(session, uuid), _RECORDED)
     tables.find(statement.target.parts, statement.target.span, text)
     name = ".".join(statement.target.parts)

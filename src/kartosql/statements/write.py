@@ -20,24 +20,8 @@ from kartosql.result import Query
 from kartosql.session import Request, Session
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
-from kartosql.statements.targets import (
-    COMMIT,
-    COUNT,
-    TEXT,
-    Report,
-    WriteTarget,
-    changes,
-    cube_name,
-    dataset_target,
-    dataset_uuid,
-    dropped,
-    left_behind,
-    need_cube,
-    need_uuid,
-    refused,
-    resolved,
-    table_of,
-)
+from kartosql.statements import targets
+from kartosql.statements.targets import COMMIT, COUNT, TEXT, Report, WriteTarget, changes, dropped, refused, table_of
 from kartosql.write import cubes, datasets
 from kartosql.write.inputs import check_origin, converted
 from kartosql.write.operation import Operation
@@ -113,7 +97,7 @@ class _Writing:
             case ws.DropIndex():
                 return self._index(statement, datasets.drop_index)
             case ws.SetMetadata():
-                uuid = need_uuid(self._snapshot, statement.target, statement.text)
+                uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
                 operation = self._session.operation("set_metadata")
                 return changes({uuid: datasets.set_metadata(operation, uuid, dict(statement.metadata))})
         from kartosql.statements import upkeep
@@ -141,7 +125,7 @@ class _Writing:
         return changes(cubes.build_cube(operation, cube, {seed: rows}, overwrite=statement.replace))
 
     def _add_dataset(self, statement: ws.AddDataset) -> pa.Table:
-        name, dataset = need_cube(self._snapshot, statement.cube, statement.text), statement.dataset.last
+        name, dataset = targets.need_cube(self._snapshot, statement.cube, statement.text), statement.dataset.last
         cube = self._snapshot.cube(name).cube
         rows = self._read(statement.query, f"{name}.{dataset}")
         keys = statement.partition_by
@@ -171,13 +155,13 @@ class _Writing:
         return changes({uuid: found})
 
     def _insert(self, statement: ws.Insert) -> pa.Table:
-        target = dataset_target(self._tables, statement.target, statement.text)
+        target = targets.dataset_target(self._tables, statement.target, statement.text)
         constants = self._constants(statement, target)
         stored, shown = target.table.schema, target.source.name
         positions = None
         if statement.columns is not None:
             visible = [c for c in target.source.columns if c not in constants]
-            positions = resolved(statement.columns, stored.names, shown, statement.text) or visible
+            positions = targets.resolved(statement.columns, stored.names, shown, statement.text) or visible
         for column in positions or ():
             if column in constants:
                 raise SqlError(f"{column!r} is given by PARTITION already.", code="syntax-error", sql=statement.text)
@@ -197,7 +181,7 @@ class _Writing:
         if statement.partition is None:
             return {}
         keys, shown = target.table.partition_keys, target.source.name
-        names = resolved(tuple(n for n, _ in statement.partition), keys, "PARTITION", statement.text)
+        names = targets.resolved(tuple(n for n, _ in statement.partition), keys, "PARTITION", statement.text)
         if set(names) != set(keys):
             raise refused(
                 statement.target,
@@ -233,7 +217,7 @@ class _Writing:
         names = None
         if statement.datasets is not None:
             what = f"The cube {source.name!r}"
-            names = resolved(statement.datasets, sorted(keys_of), what, statement.text, "dataset")
+            names = targets.resolved(statement.datasets, sorted(keys_of), what, statement.text, "dataset")
         for name in names or ():
             missing = sorted((removal.columns if removal else set()) - set(keys_of[name]))
             if missing:
@@ -252,7 +236,7 @@ class _Writing:
     def _delete_from_dataset(self, statement: ws.Delete) -> pa.Table:
         if statement.datasets is not None:
             raise refused(statement.target, statement.text, "syntax-error", "DATASETS is for cubes.")
-        target = dataset_target(self._tables, statement.target, statement.text)
+        target = targets.dataset_target(self._tables, statement.target, statement.text)
         types = target.table.types
         schema = pa.schema([(key, types[key]) for key in target.table.partition_keys])
         removal = _removal_where(self._request, statement.query, schema, set(types))
@@ -262,22 +246,22 @@ class _Writing:
         return changes({target.dataset: datasets.delete_from_dataset(operation, target.table.uuid, removal)})
 
     def _drop_cube(self, statement: ws.DropCube) -> pa.Table:
-        if statement.if_exists and cube_name(self._snapshot, statement.cube) is None:
+        if statement.if_exists and targets.cube_name(self._snapshot, statement.cube) is None:
             return self._leave_to_cleanup(statement.cube)
-        cube = need_cube(self._snapshot, statement.cube, statement.text)
+        cube = targets.need_cube(self._snapshot, statement.cube, statement.text)
         return dropped(cubes.delete_cube(self._session.operation("delete_cube"), cube))
 
     def _drop_dataset(self, statement: ws.DropDataset) -> pa.Table:
-        if statement.if_exists and dataset_uuid(self._snapshot, statement.dataset, statement.text) is None:
+        if statement.if_exists and targets.dataset_uuid(self._snapshot, statement.dataset, statement.text) is None:
             return self._leave_to_cleanup(statement.dataset)
-        uuid = need_uuid(self._snapshot, statement.dataset, statement.text)
+        uuid = targets.need_uuid(self._snapshot, statement.dataset, statement.text)
         return dropped({uuid: datasets.delete_dataset(self._session.operation("delete_dataset"), uuid)})
 
     def _leave_to_cleanup(self, named: ws.Named) -> pa.Table:
         """Mark what a write left that did not come to its end; it may still be at work, so nothing is deleted now."""
         from kartosql.statements.upkeep import cleanup_cube, garbage_collect
 
-        cube, uuid = left_behind(self._snapshot, named)
+        cube, uuid = targets.left_behind(self._snapshot, named)
         if cube is not None:
             cleanup_cube(self._session, cube)
         elif uuid is not None and uuid not in self._snapshot.keys:
@@ -287,8 +271,8 @@ class _Writing:
     def _index(
         self, statement: ws.CreateIndex | ws.DropIndex, change: Callable[[Operation, str, list[str]], Report]
     ) -> pa.Table:
-        target = dataset_target(self._tables, statement.target, statement.text)
-        columns = resolved(statement.columns, target.table.schema.names, target.source.name, statement.text)
+        target = targets.dataset_target(self._tables, statement.target, statement.text)
+        columns = targets.resolved(statement.columns, target.table.schema.names, target.source.name, statement.text)
         done = change(self._session.operation(change.__name__), target.table.uuid, columns)
         values = done.get("values") or {}
         rows = [{**done, "dataset": target.dataset, "column": c, "values": values.get(c)} for c in columns]
@@ -329,7 +313,7 @@ class QueryRows(Query):
 
     def named(self, columns: ws.Columns, text: str) -> list[str]:
         """Return the columns of the query that names mean; raises ``unknown-column``."""
-        return resolved(columns, self._given.names, "The query", text)
+        return targets.resolved(columns, self._given.names, "The query", text)
 
     def become(self, stored: pa.Schema, positions: Sequence[str] | None, constants: Mapping[str, Any]) -> None:
         """Let the rows have the columns ``stored`` of a table.
