@@ -185,15 +185,10 @@ def write_shell(values: Mapping[str, Any]) -> str:
             kept.append(line)
     while kept and not kept[-1].strip():
         kept.pop()
-    table = ["[shell]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
+    # Of the values that options have, JSON and TOML have the same texts.
+    table = ["[shell]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())]
     os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
     with open(f"{place}.part", "w", encoding="utf-8") as file:
         file.write("\n".join([*kept, *([""] if kept else []), *table, ""]))
     os.replace(f"{place}.part", place)
     return place
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int) else json.dumps(value)

@@ -275,7 +275,7 @@ def test_options_are_set_refused_and_saved(shell, tmp_path):
 def test_a_megabyte_half_a_quote_and_binary_data_are_calm(shell):
     assert "error[statement-too-long]" in shell(f"select '{'x' * 1_100_000}';")
     shell("select 'half")
-    shell.shell.forget_input()
+    shell.shell.pending = ""
     assert "\\x00\\xFF" in shell("select '\\x00\\xFF'::BLOB as b;")
     assert "… (20,000 characters)" in shell("select repeat('x', 20000) as long;")
 

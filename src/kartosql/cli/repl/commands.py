@@ -675,10 +675,15 @@ def _title(name: str) -> str:
 def _play(shell: Shell, name: str, number: int, count: int) -> None:
     """Run an example in a folder of its own, so that what it writes harms nothing, and it can be played again."""
     script = resources.text(f"{EXAMPLES}/{name}.sql")
+    import pyarrow.parquet as pq
+
     with tempfile.TemporaryDirectory(prefix="kartosql-tour-") as folder, contextlib.chdir(folder):
         place = os.path.join(folder, "kartosql-demo")
         _demo(shell, place)
-        _weather(place)
+        # The folder of files that docs/attach.md attaches, beside the demo cube.
+        with connect(place) as connection:
+            rows = connection.sql("SELECT * FROM flights.weather").arrow()
+        pq.write_to_dataset(rows, "weather", partition_cols=["month"])
         shell.screen.say(f"Example {number} of {count}: {name}", "name")
         shell.screen.say(script.strip())
         shell.screen.line()
@@ -692,15 +697,6 @@ def _play(shell: Shell, name: str, number: int, count: int) -> None:
             before.settings = settings
     if ended_well:
         shell.screen.say(f".tour plays the next one, .tour {number} this one again; .tour list names all.", "note")
-
-
-def _weather(place: str) -> None:
-    """Write the folder of files that docs/attach.md attaches, beside the demo cube."""
-    import pyarrow.parquet as pq
-
-    with connect(place) as connection:
-        rows = connection.sql("SELECT * FROM flights.weather").arrow()
-    pq.write_to_dataset(rows, "weather", partition_cols=["month"])
 
 
 def _demo(shell: Shell, place: str) -> None:

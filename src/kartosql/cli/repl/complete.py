@@ -148,6 +148,8 @@ def _context(text: str, cursor: int) -> _Context:
     before = [p for p in code if p.end <= start]
     groups, chain = _groups(code, start)
     refs = list(_refs(code, groups))
+    has_with = any(p.word == "WITH" for p in pieces)
+    triples = zip(pieces, pieces[1:], pieces[2:], strict=False) if has_with else ()
     return _Context(
         code[0].word if before else "",
         before,
@@ -158,7 +160,7 @@ def _context(text: str, cursor: int) -> _Context:
         inside == "string" and any(p.start == start and p.end > at and not _is_open(p) for p in pieces),
         refs,
         [ref for group in reversed(chain) for ref in refs if ref.group == group],
-        _ctes(pieces),
+        [a.text for a, b, c in triples if a.kind in ("name", "quoted") and b.word == "AS" and c.text == "("],
     )
 
 
@@ -232,14 +234,6 @@ def _ref(pieces: Sequence[Lexeme], i: int, group: int) -> _Ref | None:
     if i < len(pieces) and pieces[i].kind in ("name", "quoted") and pieces[i].word not in _NO_ALIAS:
         alias = pieces[i].text
     return _Ref(name, alias or name, group, at)
-
-
-def _ctes(pieces: Sequence[Lexeme]) -> list[str]:
-    """Return the names of WITH."""
-    if not any(p.word == "WITH" for p in pieces):
-        return []
-    triples = zip(pieces, pieces[1:], pieces[2:], strict=False)
-    return [a.text for a, b, c in triples if a.kind in ("name", "quoted") and b.word == "AS" and c.text == "("]
 
 
 MOST = 100

@@ -251,7 +251,10 @@ class Front:
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
             multiline=True,
-            prompt_continuation=self._continuation,
+            # A line that goes on because the terminal ends is no new line of the statement.
+            prompt_continuation=lambda width, line, wrapped: [
+                ("class:note", " " * width if wrapped else "." * max(0, width - 2) + "> "[:width])
+            ],
             lexer=_SqlLexer(),
             completer=self._menu,
             complete_while_typing=Condition(lambda: bool(options["completion"])),
@@ -331,11 +334,6 @@ class Front:
     def _message(self) -> StyleAndTextTuples:
         name = "" if self._behind.place == NOWHERE else self._behind.place.rstrip("/").rsplit("/", 1)[-1]
         return [("class:command", f"{escaped(name)[:20] or 'kartosql'}> ")]
-
-    def _continuation(self, width: int, line: int, wrapped: int) -> StyleAndTextTuples:
-        # A line that goes on because the terminal ends is no new line of the statement.
-        mark = " " * width if wrapped else "." * max(0, width - 2) + "> "[:width]
-        return [("class:note", mark)]
 
     def _toolbar(self) -> StyleAndTextTuples:
         behind = self._behind

@@ -187,9 +187,8 @@ class ValueList:
                 break
             found.append((value, count))
             at += 1
-        return found or self._holding(text, most)
-
-    def _holding(self, text: str, most: int) -> list[tuple[str, int]]:
+        if found:
+            return found
         import pyarrow.compute as pc
 
         matching = pc.match_substring(self.texts, text, ignore_case=True)

@@ -53,24 +53,20 @@ class Shell:
         self.read_depth = 0  # of files that read files
         self.ask: Callable[[], str] = input
         self.on_change: Callable[[], None] = lambda: None  # called after what may have changed the catalog
-        self._pending = ""
+        self.pending = ""  # lines of a statement that goes on
         connection.watch_progress()
 
     # -- input ---------------------------------------------------------------------------------------
 
     def feed(self, line: str) -> bool:
         """Take one line; return whether a statement goes on in the next one."""
-        self._pending += line.rstrip("\n") + "\n"
-        if not self._pending.strip():
-            self._pending = ""
-        elif registry.is_ready(self._pending):
-            text, self._pending = self._pending, ""
+        self.pending += line.rstrip("\n") + "\n"
+        if not self.pending.strip():
+            self.pending = ""
+        elif registry.is_ready(self.pending):
+            text, self.pending = self.pending, ""
             self.execute(text)
-        return bool(self._pending.strip())
-
-    def forget_input(self) -> None:
-        """Drop the lines of a statement that does not go on."""
-        self._pending = ""
+        return bool(self.pending.strip())
 
     def execute(self, text: str) -> bool:
         """Run the commands and statements of a text; return whether all went well. The first that fails ends it."""

@@ -103,7 +103,7 @@ def _run_lines(behind: Opening) -> None:
             return
         except KeyboardInterrupt:
             behind.screen.line()
-            shell.forget_input()
+            shell.pending = ""
             goes_on = False
             continue
         except UnicodeDecodeError:
