@@ -211,12 +211,12 @@ def test_what_is_no_frame_is_an_error(spark: Any, ktk_store: Path, text: str, co
 
 
 def test_credentials_are_in_no_plan(spark: Any, ktk_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kartosql.engines.spark import stores
-    from kartosql.engines.spark.stores import Location
+    from kartosql.engines.spark import listing
+    from kartosql.engines.spark.listing import Location
 
-    where = stores.location(Store(str(ktk_store)))
+    where = listing.location(Store(str(ktk_store)))
     secret = Location(where.root, {"fs.s3a.bucket.b.secret.key": "HUSH"})
-    monkeypatch.setattr(stores, "location", lambda _: secret)
+    monkeypatch.setattr(listing, "location", lambda _: secret)
     frame = kartosql.spark.sql(spark, ktk_store, "SELECT SALES FROM retail")
     execution = frame._jdf.queryExecution()
     explained = spark._sc._jvm.PythonSQLUtils.explainString(execution, "extended")

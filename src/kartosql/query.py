@@ -545,8 +545,8 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
 
 def _obstacle(report: ScanReport, files: FileAccess) -> str | None:
     """Return why Spark cannot read the files of a report, None if it can."""
+    from kartosql.engines.spark.listing import Places
     from kartosql.engines.spark.session import obstacle
-    from kartosql.engines.spark.stores import Places
 
     try:
         places = Places(files.store)

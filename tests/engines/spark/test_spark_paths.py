@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kartosql.engines.spark.stores import Location, location
+from kartosql.engines.spark.listing import Location, location
 from kartosql.errors import StoreError
 from kartosql.store import Store
 

@@ -15,11 +15,10 @@ import pyarrow as pa
 from kartosql import stopping
 from kartosql.engines.duckdb.logical import Logical
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess
-from kartosql.engines.spark.listing import moved
+from kartosql.engines.spark.listing import Places, moved
 from kartosql.engines.spark.scan import FileShapes, ScanFrames, check_types, stored_columns
 from kartosql.engines.spark.session import check_session, isolated, keeping_active, quiet, session
 from kartosql.engines.spark.session import translate as error_of
-from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.translate import Translation, translate
 from kartosql.errors import ExecutionError, NotPortable, Span
 from kartosql.plan.bind import BoundQuery

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from kartosql.engines.base import FILE, OP, ROW, RelationBuilder, RowRequest, corrupt_file, schema_mismatch
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.engines.spark.listing import FileColumn, moved, relation
+from kartosql.engines.spark.listing import FileColumn, Places, moved, relation
 from kartosql.engines.spark.session import isolated
-from kartosql.engines.spark.stores import Places
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import FormatError, NotPortable, reraise
 from kartosql.formats.partition_table import Variant
