@@ -16,14 +16,7 @@ from kartosql.engines.base import EngineStatement
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, table_names
-from kartosql.errors import (
-    FormatError,
-    KartosqlError,
-    LimitError,
-    SqlError,
-    StoreError,
-    UnknownNameError,
-)
+from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, StoreError, UnknownNameError
 from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
@@ -35,7 +28,7 @@ from kartosql.sql.tree import span_of
 from kartosql.stopping import Work, translated_errors, translates_errors
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
-from kartosql.text import sizes
+from kartosql.text.report import counted, human_bytes
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
@@ -170,7 +163,7 @@ class Execution:
         wish, limit, size = settings["engine"], settings["spark_threshold"], report.bytes_selected
         if limit is None:
             limit = MEMORIES * (settings["memory_limit"] or machine_memory())
-        volume = sizes.counted(report.files_selected, "file") + ("" if size is None else f", {sizes.human_bytes(size)}")
+        volume = counted(report.files_selected, "file") + ("" if size is None else f", {human_bytes(size)}")
         if wish == "spark":
             return "spark", f"{volume}: the setting engine asks for Spark"
         enough = "duckdb", f"{volume}: one machine is enough"
@@ -182,15 +175,15 @@ class Execution:
                 return enough
             files.stat(report.selected)
             size = report.bytes_selected or 0
-            volume += f", {sizes.human_bytes(size)}"
+            volume += f", {human_bytes(size)}"
             if size <= limit:
                 return "duckdb", f"{volume}: one machine is enough"
         if obstacle is not None:
-            return "duckdb", f"{volume}, more than spark_threshold ({sizes.human_bytes(limit)}), but {obstacle}"
+            return "duckdb", f"{volume}, more than spark_threshold ({human_bytes(limit)}), but {obstacle}"
         used = _bytes_used(report, files, limit)
         if used <= limit:
-            return "duckdb", f"{volume}, of which columns used take {sizes.human_bytes(used)}: one machine is enough"
-        reason = f"{volume}, and the columns used take more than spark_threshold ({sizes.human_bytes(limit)})"
+            return "duckdb", f"{volume}, of which columns used take {human_bytes(used)}: one machine is enough"
+        reason = f"{volume}, and the columns used take more than spark_threshold ({human_bytes(limit)})"
         refused = self._untranslatable(report)
         return ("spark", reason) if refused is None else ("duckdb", f"{reason}, but Spark does not run it: {refused}")
 
@@ -219,7 +212,7 @@ class Execution:
         total = sum(report.sizes.get(key) or 0 for key in report.selected)
         if total > limit:
             raise LimitError(
-                f"The scan would read up to {sizes.human_bytes(total)}, the limit is {sizes.human_bytes(limit)}.",
+                f"The scan would read up to {human_bytes(total)}, the limit is {human_bytes(limit)}.",
                 code="byte-budget",
                 hint="Narrow the conditions, see EXPLAIN COST, or raise max_bytes.",
             )

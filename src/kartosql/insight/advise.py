@@ -36,9 +36,7 @@ from kartosql.sql.statements import Advise
 from kartosql.tables.names import quote_identifier, quote_if_needed
 from kartosql.tables.table import FileTable, Table, arrow_table, file_table
 from kartosql.text import markup
-from kartosql.text.grid import one_line
-from kartosql.text.report import Report, table_of
-from kartosql.text.sizes import counted, human_bytes, percent
+from kartosql.text.report import Report, counted, human_bytes, one_line, percent, table_of
 from kartosql.write.compact import TARGET_BYTES
 from kartosql.write.datasets import ORIGINALS_REFUSE
 from kartosql.write.files import ROW_GROUP_ROWS

@@ -16,9 +16,7 @@ from kartosql.tables.names import quote_identifier, similar
 from kartosql.tables.table import Table
 from kartosql.text import markup
 from kartosql.text.escape import width
-from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report
-from kartosql.text.sizes import counted, percent
+from kartosql.text.report import Report, counted, grid, one_line, percent
 
 SHADES = " ░▒▓█"
 UNKNOWN = "!"

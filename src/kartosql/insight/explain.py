@@ -23,9 +23,7 @@ from kartosql.store import Files
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Part, Table
 from kartosql.text import markup
-from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report, table_of
-from kartosql.text.sizes import counted, human_bytes
+from kartosql.text.report import Report, counted, grid, human_bytes, one_line, table_of
 
 MAX_FOOTERS = 200
 

@@ -28,9 +28,7 @@ from kartosql.store import Store
 from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text import markup
-from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report, table_of
-from kartosql.text.sizes import counted, human_bytes, human_seconds
+from kartosql.text.report import Report, counted, grid, human_bytes, human_seconds, one_line, table_of
 from kartosql.text.version import VERSION
 
 TOLERANCE = 1e-9  # relative, of floating point numbers that were summed in another order

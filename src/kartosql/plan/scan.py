@@ -13,9 +13,7 @@ from kartosql.plan.names import Occurrence
 from kartosql.predicate.tree import Condition
 from kartosql.tables.table import Part
 from kartosql.text import markup
-from kartosql.text.grid import grid, one_line
-from kartosql.text.report import Report, table_of
-from kartosql.text.sizes import counted, human_bytes
+from kartosql.text.report import Report, counted, grid, human_bytes, one_line, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ import pyarrow as pa
 from kartosql.plan.scan import ScanReport
 from kartosql.render.values import is_number, texts
 from kartosql.text.escape import escaped, width
-from kartosql.text.sizes import counted, human_bytes
+from kartosql.text.report import counted, human_bytes
 
 
 @dataclass(frozen=True)

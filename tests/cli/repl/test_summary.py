@@ -14,7 +14,7 @@ from kartosql.formats.kartothek.cube import Cube
 from kartosql.render.tables import RunSummary
 from kartosql.store import Store
 from kartosql.store.store import StoreCounter
-from kartosql.text.sizes import human_bytes
+from kartosql.text.report import human_bytes
 from written import build_cube
 
 LINE = re.compile(

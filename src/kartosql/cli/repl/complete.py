@@ -22,7 +22,7 @@ from kartosql.sql.cursor import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
 from kartosql.sql.statement_policy import words
 from kartosql.tables.names import quote_if_needed
-from kartosql.text.sizes import counted
+from kartosql.text.report import counted
 
 if TYPE_CHECKING:
     from kartosql.cli.repl.shell import Shell

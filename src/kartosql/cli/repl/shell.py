@@ -26,7 +26,7 @@ from kartosql.result import Progress, Query
 from kartosql.sql import Describe, Inspect, Reset, Select, Set, Show, parse
 from kartosql.sql.statements import Write
 from kartosql.text.escape import escaped, escaped_lines
-from kartosql.text.sizes import counted, human_bytes
+from kartosql.text.report import counted, human_bytes
 
 
 class Shell:

@@ -25,7 +25,7 @@ from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, Predicate
 from kartosql.tables.table import FileTable
-from kartosql.text.sizes import counted
+from kartosql.text.report import counted
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
