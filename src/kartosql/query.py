@@ -184,18 +184,13 @@ class Execution:
         if used <= limit:
             return "duckdb", f"{volume}, of which columns used take {human_bytes(used)}: one machine is enough"
         reason = f"{volume}, and the columns used take more than spark_threshold ({human_bytes(limit)})"
-        refused = self._untranslatable(report)
-        return ("spark", reason) if refused is None else ("duckdb", f"{reason}, but Spark does not run it: {refused}")
-
-    def _untranslatable(self, report: ScanReport) -> str | None:
-        """Return why Spark would not give DuckDB's answer, None if it does."""
         try:
             self.check_spark(report)
         except KartosqlError as e:
             if e.code not in NOT_SPARK:
                 raise
-            return e.message
-        return None
+            return "duckdb", f"{reason}, but Spark does not run it: {e.message}"
+        return "spark", reason
 
     def check_spark(self, report: ScanReport) -> None:
         """Raise what Spark would refuse; no session is started."""
@@ -279,7 +274,7 @@ class Execution:
             local = any(store.is_on_disk(key) for key in report.selected)
             fetched["bytes_read"] = None if local else store.counter.data_bytes - context.data_bytes
         statement.rest(context.plans.is_kept(report.scan))
-        return lambda: {**stats, **measured.settle(), **fetched}
+        return lambda: {**stats, **measured(), **fetched}
 
     def _keep(self) -> None:
         context, bound, report = self._context, self.attempt.bound, self.report
@@ -356,14 +351,11 @@ class SelectQuery(Query):
         self._work: Work | None = None
         self._schema: pa.Schema | None = None
         if bound.suspects:
-            self._check_suspects()
-
-    def _check_suspects(self) -> None:
-        """Let the engine judge names that nothing explains, and report all of them if it agrees."""
-        try:
-            self._describe()
-        except SqlError as e:
-            raise self._unknown_names() if e.code in _NAME_ERRORS else e from None
+            # The engine judges names that nothing explains; if it agrees, all of them are reported.
+            try:
+                self._describe()
+            except SqlError as e:
+                raise self._unknown_names() if e.code in _NAME_ERRORS else e from None
 
     def _unknown_names(self) -> UnknownNameError:
         """Return the error about the names that nothing explains, with what is known of them as values."""

@@ -79,7 +79,7 @@ class RegisteredViews:
         cubes = self._connection.cubes()
         if self._cubes is None:
             chosen = list(cubes)
-            plain = [u for u in self._connection.datasets() if not _is_member(u, cubes)]
+            plain = [u for u in self._connection.datasets() if (naming.split_member(u) or ("",))[0] not in cubes]
         else:
             chosen = [c for c in self._cubes if c in cubes]
             plain = [c for c in self._cubes if c not in cubes]
@@ -192,8 +192,3 @@ def _tables(snapshot: Snapshot, name: str, *, is_cube: bool) -> dict[str, str]:
         return {name: quoted}  # which is what is wrong with it, once it is read
     parts = {f"{name}__{part}": f"{quoted}.{quote_identifier(part)}" for part in sorted(inner)}
     return {name: quoted, **parts} if is_cube else parts if len(parts) > 1 else {name: quoted}
-
-
-def _is_member(uuid: str, cubes: Mapping[str, Any]) -> bool:
-    split = naming.split_member(uuid)
-    return split is not None and split[0] in cubes

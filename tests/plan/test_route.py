@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from kartosql import query
+from kartosql.errors import NotPortable
 
 
 def never(*_: Any) -> Any:
@@ -19,12 +20,16 @@ def chosen(wish: str, files: int, size: int | None, limit: int | None = 100, **a
     """Return the engine for files with a size, and the reason; ``measured`` is the size that is learnt."""
     report = SimpleNamespace(files_selected=files, bytes_selected=size, selected=[])
     measure = (lambda _: setattr(report, "bytes_selected", asked["measured"])) if "measured" in asked else never
+
+    def refuse(_: Any) -> None:
+        raise NotPortable(asked["refused"])
+
     settings = {"engine": wish, "spark_threshold": limit, "memory_limit": asked.get("memory")}
     execution: Any = SimpleNamespace(
         _context=SimpleNamespace(settings=settings),
         _files=SimpleNamespace(stat=measure),
         attempt=SimpleNamespace(not_spark=None),
-        _untranslatable=lambda _: asked.get("refused"),
+        check_spark=refuse if "refused" in asked else lambda _: None,
     )
     used = asked.get("used", never)
     with (

@@ -171,14 +171,14 @@ def test_a_connection_for_strangers_only_narrows(place):
 def test_options_of_a_store_are_for_nothing_outside_of_it(monkeypatch):
     name = uuid.uuid4().hex
     opened: dict[str, object] = {}
-    from kartosql.sources import folder, kartothek, odf, skipping
+    from kartosql.sources import folder, folder_metadata, kartothek, odf
     from kartosql.store import Store
 
     def record(url, options=None, **more):
         opened[url] = options
         return Store(url, options, **more)
 
-    for module in (folder, odf, skipping, kartothek):
+    for module in (folder, odf, folder_metadata, kartothek):
         monkeypatch.setattr(module, "Store", record)
     with kartosql.connect(f"memory://{name}/store", storage_options={"secret": "x"}) as con:
         for path in ("store/below", "store2/beside", "other"):

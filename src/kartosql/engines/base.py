@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -13,13 +13,6 @@ from kartosql.errors import FormatError
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 from kartosql.tables.table import Changelog, FileTable, Part, Table
-
-
-class RunStats(Protocol):
-    """What a run read, as far as the engine counts it."""
-
-    def settle(self) -> dict[str, int | None]:
-        """Return bytes, files and row groups read; None is not known."""
 
 
 class EngineStatement(Protocol):
@@ -45,8 +38,8 @@ class EngineStatement(Protocol):
     def fraction(self) -> float | None:
         """Return how much of the run is done, from 0 to 1, from any thread; None if nobody knows."""
 
-    def measured(self) -> RunStats:
-        """Return what the run read."""
+    def measured(self) -> Callable[[], dict[str, int | None]]:
+        """Return what tells the bytes, files and row groups that the run read; None is not known."""
 
     def interrupt(self) -> None:
         """Stop the run, from any thread."""

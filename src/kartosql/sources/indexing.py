@@ -31,7 +31,7 @@ from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
-from kartosql.write.skipping import members, merged, report
+from kartosql.write.skipping import members, merged, not_indexed, report
 
 # A file that is written twice within one tick of the clock of its store has the same time both times.
 TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
@@ -59,14 +59,14 @@ class FolderIndexes:
         place, existing = self._existing()
         specs = specs_of(existing.indexes) if existing is not None else []
         if existing is None or not (specs or existing.newer or existing.locked):
-            raise self._not_indexed(place)
+            raise not_indexed(f"{self.name!r} has no skipping indexes in {place.url!r}.")
         return self._refresh(place, existing, specs)
 
     def drop(self) -> dict[str, Any]:
         """Remove the metadata, and return how many files these were; see Connection.drop_skipping_index."""
         place, existing = self._existing()
         if existing is None:
-            raise self._not_indexed(place)
+            raise not_indexed(f"{self.name!r} has no skipping indexes in {place.url!r}.")
         store, folder = self._store(place)
         if not place.is_of_table:
             self._check_own(place, existing)
@@ -121,13 +121,6 @@ class FolderIndexes:
                 hint="Give METADATA a folder outside of it, or one whose name begins with . or _",
             )
 
-    def _not_indexed(self, place: MetadataPlace) -> UsageError:
-        return UsageError(
-            f"{self.name!r} has no skipping indexes in {place.url!r}.",
-            code="not-indexed",
-            hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.",
-        )
-
     def _check_own(self, place: MetadataPlace, existing: MetadataStore) -> None:
         """Refuse to change a folder, named by somebody, that holds anything else than metadata of the table."""
         others = [t for t in existing.table_identifiers if not self.metadata.is_about(t)]
@@ -162,7 +155,13 @@ class FolderIndexes:
         layout, columns = self._layout(own[0] if own else place.identifier, existing, specs)
         self._wait()
         store, folder = self._store(place, create=True)
-        done = refresh(store, folder, self._data_files(existing, columns), layout, self.sources, existing)
+        paths = self.metadata.paths(self.files, existing.objects if existing is not None else ())
+        files = [
+            DataFile(path, file.time, file.name, {k: values[row] for k, values in columns.items()}, file.size)
+            for file, path, row in zip(self.files, paths, self.table.partitions.part_of_file, strict=True)
+            if file.time is not None
+        ]
+        done = refresh(store, folder, files, layout, self.sources, existing)
         # Files of which no time is known cannot be indexed.
         unknown = (f.name for f in self.files if f.time is None)
         return report(replace(done, unindexed=(*done.unindexed, *unknown)), len(specs))
@@ -178,15 +177,6 @@ class FolderIndexes:
         known = existing.indexes if existing is not None else ()
         layout = layout_for(identifier, specs, dict(members(self._types)), partitions, secrets, existing=known)
         return replace(layout, reading=self.metadata.reading), {k: values for k, (_, values) in kinds.items()}
-
-    def _data_files(self, existing: MetadataStore | None, columns: Mapping[str, list[Any]]) -> list[DataFile]:
-        paths = self.metadata.paths(self.files, existing.objects if existing is not None else ())
-        found = []
-        for file, path, row in zip(self.files, paths, self.table.partitions.part_of_file, strict=True):
-            if file.time is not None:
-                partition = {k: values[row] for k, values in columns.items()}
-                found.append(DataFile(path, file.time, file.name, partition, file.size))
-        return found
 
     def _wait(self) -> None:
         """Wait until files that are written from now on have other times than those that were listed."""

@@ -12,17 +12,8 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, SqlError, missing_file
 from kartosql.formats.folder import ParquetSchemas
-from kartosql.formats.odf.chain import (
-    HEAD,
-    Chain,
-    Columns,
-    HashCheck,
-    Slice,
-    check_data,
-    columns_of,
-    read_chain,
-    verify,
-)
+from kartosql.formats.odf import chain as chains
+from kartosql.formats.odf.chain import HEAD, Chain, Columns, HashCheck, Slice, read_chain
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.sources.folder import FolderTable, shapes_of
@@ -73,7 +64,7 @@ class OdfDataset(Attachment):
     def verify(self) -> list[HashCheck]:
         """Check blocks, files and records by their hashes; raises what ``read_chain`` raises."""
         self._blocks.clear()
-        return list(verify(read_chain(self._read, self.store.url), self.store.read, self.store.url))
+        return list(chains.verify(read_chain(self._read, self.store.url), self.store.read, self.store.url))
 
     # -- blocks --------------------------------------------------------------------------------
 
@@ -144,8 +135,15 @@ class OdfDataset(Attachment):
     def _table(self, chain: Chain) -> tuple[FolderTable, Columns]:
         listed = [ListedFile(s.key, s.size, s.system_time // 1_000_000, s.physical_hash) for s in chain.slices]
         self._slices.update((s.key, s) for s in chain.slices)
-        schemas = self._schemas_of(listed)
-        columns = columns_of(chain, schemas, [s.key for s in chain.slices], self.store.url)
+        try:
+            schemas = self._schemas.read(listed)
+        except FormatError as e:
+            # The hash in its block says more about a file than its footer does.
+            for file in listed if e.code == "corrupt-file" else ():
+                if file.name in e.message:
+                    self._check(file.name)
+            raise
+        columns = chains.columns_of(chain, schemas, [s.key for s in chain.slices], self.store.url)
         count = len(listed)
         table = FolderTable(
             uuid=self._location.name,
@@ -158,17 +156,6 @@ class OdfDataset(Attachment):
             keeper=self,
         )
         return table, columns
-
-    def _schemas_of(self, listed: Sequence[ListedFile]) -> list[pa.Schema]:
-        try:
-            return self._schemas.read(listed)
-        except FormatError as e:
-            if e.code == "corrupt-file":
-                # The hash in its block says more about the file than its footer does.
-                for file in listed:
-                    if file.name in e.message:
-                        self._check(file.name)
-            raise
 
     # -- hashes --------------------------------------------------------------------------------
 
@@ -185,7 +172,7 @@ class OdfDataset(Attachment):
         except KeyError:
             hint = "Copy it again from where the dataset comes from."
             raise missing_file(f"{self.store.url}/{key}", hint) from None
-        check_data(data, self._slices[key], self.store.url)
+        chains.check_data(data, self._slices[key], self.store.url)
 
 
 @dataclass(frozen=True)

@@ -14,23 +14,7 @@ if TYPE_CHECKING:
     from kartosql.formats.kartothek.cube import Cube
     from kartosql.formats.kartothek.dataset import InvertedIndex
     from kartosql.formats.odf.chain import Chain
-    from kartosql.formats.xskipper.domain import ColumnType
-    from kartosql.formats.xskipper.segment import Index
-    from kartosql.formats.xskipper.store import Skipped
-    from kartosql.predicate.tree import Path, Predicate
-
-
-class Skipping(Protocol):
-    """Data-skipping metadata of one table, as they stand for a statement."""
-
-    def indexed(self) -> tuple[Sequence[Index], int]:
-        """Return the indexes, and how many files of the table they know."""
-
-    def skipped(self, condition: Predicate, types: Mapping[Path, ColumnType], zone: str) -> Sequence[Skipped]:
-        """Return the files, by position, that hold no row for which a condition is TRUE, by what proves it.
-
-        Whatever is wrong with the metadata rules out nothing.
-        """
+    from kartosql.formats.xskipper.store import MetadataSkipping
 
 
 class FileTable(Protocol):
@@ -85,7 +69,7 @@ class FileTable(Protocol):
         """The inverted indices by column."""
 
     @property
-    def skipping(self) -> Skipping | None:
+    def skipping(self) -> MetadataSkipping | None:
         """The data-skipping metadata of the files, None if there are none."""
 
     @property

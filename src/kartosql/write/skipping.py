@@ -145,7 +145,7 @@ def indexed_datasets(snapshot: Snapshot, name: str) -> dict[str, str]:
     tables = {member.name: member.table for member in cube.members.values()}
     found = {n: t.uuid for n, t in tables.items() if place_in(t.metadata, t.uuid) is not None}
     if not found:
-        raise _not_indexed(f"Cube {name!r}")
+        raise not_indexed(f"Cube {name!r} has no skipping indexes.")
     return found
 
 
@@ -204,16 +204,13 @@ def _only_table(dataset: Dataset) -> DatasetTable:
 def _place(table: DatasetTable) -> Place:
     place = place_in(table.metadata, table.uuid)
     if place is None:
-        raise _not_indexed(f"Dataset {table.uuid!r}")
+        raise not_indexed(f"Dataset {table.uuid!r} has no skipping indexes.")
     return place
 
 
-def _not_indexed(what: str) -> UsageError:
-    return UsageError(
-        f"{what} has no skipping indexes.",
-        code="not-indexed",
-        hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.",
-    )
+def not_indexed(message: str) -> UsageError:
+    """Return the error about what has no skipping indexes."""
+    return UsageError(message, code="not-indexed", hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.")
 
 
 def _refresh(

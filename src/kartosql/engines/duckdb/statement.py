@@ -571,11 +571,11 @@ class DuckStatement(EngineSession):
             return None
         return percent / 100 if 0 <= percent <= 100 else None
 
-    def measured(self) -> Measured:
-        """Return what the run read."""
+    def measured(self) -> Callable[[], dict[str, int | None]]:
+        """Return what tells how much the run read."""
         found = Measured(self._connection)
         self._measured = weakref.ref(found)
-        return found
+        return found.settle
 
     def _settle(self) -> None:
         """Ask what the last run read, if anybody still wants to know, before that is forgotten."""

@@ -6,7 +6,7 @@ import re
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -41,14 +41,6 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.optimizer.nestedPredicatePushdown.supportedFileSources": "",
 }
 _shapes: weakref.WeakKeyDictionary[Files, FileShapes] = weakref.WeakKeyDictionary()
-
-
-class Nothing:
-    """Stands for what a run read where the engine does not count it."""
-
-    def settle(self) -> dict[str, int | None]:
-        """Return what would be told, each of it as None."""
-        return {"bytes_read": None, "files_opened": None, "row_groups_read": None}
 
 
 class SparkStatement:
@@ -186,19 +178,21 @@ class SparkStatement:
         if self._interrupted:
             raise ExecutionError("The statement was interrupted.", code="interrupted")
         seconds = self._settings["timeout"]
-        timer = threading.Timer(seconds, self._time_out) if seconds is not None else None
-        if timer is not None:
-            timer.daemon = True
-            timer.start()
+        if seconds is None:
+            yield
+            return
+
+        def time_out() -> None:
+            self._timed_out = True
+            self._stop()
+
+        timer = threading.Timer(seconds, time_out)
+        timer.daemon = True
+        timer.start()
         try:
             yield
         finally:
-            if timer is not None:
-                timer.cancel()
-
-    def _time_out(self) -> None:
-        self._timed_out = True
-        self._stop()
+            timer.cancel()
 
     def interrupt(self) -> None:
         """Stop the statement, from any thread."""
@@ -226,9 +220,9 @@ class SparkStatement:
         done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
         return done / tasks if tasks else None
 
-    def measured(self) -> Nothing:
-        """Return what the run read; Spark does not tell."""
-        return Nothing()
+    def measured(self) -> Callable[[], dict[str, int | None]]:
+        """Return what tells how much the run read, which Spark does not count."""
+        return lambda: {"bytes_read": None, "files_opened": None, "row_groups_read": None}
 
     def rest(self, kept: bool) -> None:
         """End the statement; nothing of it is used again."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kartosql.engines.spark.portable.aggregates import Aggregates
 from kartosql.engines.spark.portable.expressions import COMPARABLE, Expressions, Fold, Node, constants_of
@@ -203,16 +202,16 @@ class Translator:
         self._shared: dict[int, tuple[str, tuple[SparkExpression, ...]]] = {}
 
     def relation(self, node: Node) -> SparkRelation:
-        """Return the relation of an operator; raises ``not-portable``."""
+        """Return the relation of an operator by the method with the name of its type; raises ``not-portable``."""
         found = self._operator(node)
         return self._written(found) if isinstance(found, Marked) else found
 
     def _operator(self, node: Node) -> SparkRelation | Marked:
-        make = _OPERATORS.get(node["type"])
+        make = getattr(self, f"_{node['type'].lower()}", None)
         if make is None:
             shown = str(node["type"]).removeprefix("LOGICAL_").replace("_", " ")
             raise NotPortable(f"Spark has nothing like {shown} as DuckDB has it.")
-        found: SparkRelation | Marked = make(self, node)
+        found: SparkRelation | Marked = make(node)
         return found
 
     def _child(self, node: Node, at: int = 0) -> SparkRelation:
@@ -220,7 +219,7 @@ class Translator:
 
     # -- sources -----------------------------------------------------------------------------------
 
-    def _get(self, node: Node) -> SparkRelation:
+    def _logical_get(self, node: Node) -> SparkRelation:
         name = node["qname"]["path"][-1]
         if name in ("range", "generate_series") and not node.get("children"):
             return self._range(node, name)
@@ -255,14 +254,14 @@ class Translator:
         query = f"SELECT id AS {alias} FROM range({first}, {last}, {step}, 1)"
         return self.builder.query(query, [SparkExpression(alias, BIGINT)])
 
-    def _dummy(self, node: Node) -> SparkRelation:
+    def _logical_dummy_scan(self, node: Node) -> SparkRelation:
         return SparkRelation(None, (SparkExpression("CAST(NULL AS INT)", Type("INTEGER")),))
 
-    def _empty(self, node: Node) -> SparkRelation:
+    def _logical_empty_result(self, node: Node) -> SparkRelation:
         columns = [SparkExpression(f"CAST(NULL AS {t.spark()})", t) for t in map(read_type, node["return_types"])]
         return self.builder.project(SparkRelation(None, (), where=("false",)), columns)
 
-    def _values(self, node: Node) -> SparkRelation:
+    def _logical_expression_get(self, node: Node) -> SparkRelation:
         types = [read_type(t) for t in node["expr_types"]]
         rows = []
         for row in node["expressions"]:
@@ -273,12 +272,12 @@ class Translator:
         query = f"SELECT * FROM VALUES {', '.join(rows)} AS {self.builder.fresh('t')}({', '.join(names)})"
         return self.builder.query(query, [SparkExpression(n, t) for n, t in zip(names, types, strict=True)])
 
-    def _unnest(self, node: Node) -> SparkRelation:
+    def _logical_unnest(self, node: Node) -> SparkRelation:
         below = node["children"][0]
         child = None if below["type"] == "LOGICAL_DUMMY_SCAN" else self.builder.item(self.relation(below))
         if len(node["expressions"]) != 1:
             raise NotPortable("Spark does not unnest several lists at once as DuckDB does.")
-        columns = child.columns if child is not None else self._dummy(below).columns
+        columns = child.columns if child is not None else self._logical_dummy_scan(below).columns
         values = self._expressions.render(node["expressions"][0]["child"], columns)
         if values.type.kind != "l":
             raise NotPortable(f"Spark does not unnest {values.type.sql()} as DuckDB does.")
@@ -291,11 +290,11 @@ class Translator:
 
     # -- rows and columns ----------------------------------------------------------------------------
 
-    def _projection(self, node: Node) -> SparkRelation | Marked:
+    def _logical_projection(self, node: Node) -> SparkRelation | Marked:
         expressions = node["expressions"]
         below = node["children"][0]
         if below["type"] == "LOGICAL_AGGREGATE_AND_GROUP_BY" and any(map(_allows_one_row, expressions)):
-            child: SparkRelation | Marked = self._aggregate(below, one_row=True)
+            child: SparkRelation | Marked = self._logical_aggregate_and_group_by(below, one_row=True)
         else:
             child = self._operator(below)
         if all(e["expression_class"] == "BOUND_REF" for e in expressions):
@@ -308,7 +307,7 @@ class Translator:
             child = self._written(child)
         return self.builder.project(child, [self._expressions.render(e, child.columns) for e in expressions])
 
-    def _filter(self, node: Node) -> SparkRelation:
+    def _logical_filter(self, node: Node) -> SparkRelation:
         below, conditions = self._operator(node["children"][0]), list(node["expressions"])
         found = self._by_mark(below, conditions) if isinstance(below, Marked) else self.builder.unlimited(below)
         found = found.filtered([self._expressions.sql(c, found.columns) for c in conditions])
@@ -327,12 +326,12 @@ class Translator:
                     return found
         return self._written(marked)
 
-    def _order(self, node: Node) -> SparkRelation:
+    def _logical_order_by(self, node: Node) -> SparkRelation:
         child = self.builder.unlimited(self._child(node))
         child = replace(child, order=self._aggregates.order_of(node["orders"], child.columns))
         return child.of(node["projection_map"]) if node.get("projection_map") else child
 
-    def _limit(self, node: Node) -> SparkRelation:
+    def _logical_limit(self, node: Node) -> SparkRelation:
         child = self._child(node)
         if child.limit:
             child = self.builder.settled(child)
@@ -348,7 +347,7 @@ class Translator:
                 raise NotPortable(f"Spark has no {word} as DuckDB has it unless it is a constant number.")
         return replace(child, limit=text)
 
-    def _distinct(self, node: Node) -> SparkRelation:
+    def _logical_distinct(self, node: Node) -> SparkRelation:
         child = self.builder.settled(self._child(node))
         if any(c.type.kind not in _GROUPABLE for c in child.columns):
             raise NotPortable("Spark does not compare such values as DuckDB does.")
@@ -372,14 +371,14 @@ class Translator:
         below = self.builder.project(child, child.columns)
         return self._grouped(below, list(below.columns), [], [list(range(len(below.columns)))], [])
 
-    def _window(self, node: Node) -> SparkRelation:
+    def _logical_window(self, node: Node) -> SparkRelation:
         child = self.builder.settled(self._child(node))
         items = [self._aggregates.window(e, child.columns) for e in node["expressions"]]
         return self.builder.project(child, [*child.columns, *items])
 
     # -- groups ----------------------------------------------------------------------------------------
 
-    def _aggregate(self, node: Node, *, one_row: bool = False) -> SparkRelation:
+    def _logical_aggregate_and_group_by(self, node: Node, *, one_row: bool = False) -> SparkRelation:
         child = self.builder.settled(self._child(node))
         groups = [self._expressions.render(g, child.columns) for g in node.get("groups", ())]
         if any(g.type.kind not in _GROUPABLE for g in groups):
@@ -429,7 +428,7 @@ class Translator:
 
     # -- several relations -------------------------------------------------------------------------------
 
-    def _join(self, node: Node) -> SparkRelation | Marked:
+    def _logical_comparison_join(self, node: Node) -> SparkRelation | Marked:
         kind = node.get("join_type", "INNER")
         left, right = self.builder.settled(self._child(node, 0)), self.builder.item(self._child(node, 1))
         if kind == "MARK":
@@ -448,11 +447,13 @@ class Translator:
             columns += _picked(node, "right", right)
         return SparkRelation(source, columns, simple=False)
 
-    def _cross(self, node: Node) -> SparkRelation:
+    _logical_any_join = _logical_comparison_join
+
+    def _logical_cross_product(self, node: Node) -> SparkRelation:
         left, right = self.builder.settled(self._child(node, 0)), self.builder.item(self._child(node, 1))
         return SparkRelation(f"{left.source} CROSS JOIN {right.source}", (*left.columns, *right.columns), simple=False)
 
-    def _set(self, node: Node) -> SparkRelation:
+    def _logical_union(self, node: Node) -> SparkRelation:
         word = node["type"].removeprefix("LOGICAL_")
         word += " ALL" if node.get("setop_all", True) else ""
         sides = [self.builder.settled(self._child(node, i)) for i in range(len(node["children"]))]
@@ -468,7 +469,9 @@ class Translator:
             return self._once(self.builder.query(" UNION ALL ".join(f"({q})" for q in queries), columns))
         return self.builder.query(f" {word} ".join(f"({q})" for q in queries), columns)
 
-    def _shared_query(self, node: Node) -> SparkRelation | Marked:
+    _logical_except = _logical_intersect = _logical_union
+
+    def _logical_materialized_cte(self, node: Node) -> SparkRelation | Marked:
         definition = self.relation(node["children"][0])
         if definition.limit == "":
             definition = replace(definition, order="")
@@ -476,7 +479,7 @@ class Translator:
         self._shared[node.get("table_index", 0)] = (name, definition.columns)
         return self._operator(node["children"][1])
 
-    def _reference(self, node: Node) -> SparkRelation:
+    def _logical_cte_ref(self, node: Node) -> SparkRelation:
         found = self._shared.get(node.get("cte_index", 0))
         if found is None:
             raise NotPortable("Spark has no recursive queries as DuckDB has them.")
@@ -588,28 +591,3 @@ def _allows_one_row(expression: Node) -> bool:
     checks = list(expression.get("case_checks") or [])
     then = checks[0]["then_expr"] if len(checks) == 1 else {}
     return then.get("expression_class") == "BOUND_FUNCTION" and then["qname"]["path"][-1] == "error"
-
-
-Make = Callable[[Translator, Node], Any]
-_OPERATORS: Mapping[str, Make] = {
-    "LOGICAL_GET": Translator._get,
-    "LOGICAL_DUMMY_SCAN": Translator._dummy,
-    "LOGICAL_EMPTY_RESULT": Translator._empty,
-    "LOGICAL_EXPRESSION_GET": Translator._values,
-    "LOGICAL_UNNEST": Translator._unnest,
-    "LOGICAL_PROJECTION": Translator._projection,
-    "LOGICAL_FILTER": Translator._filter,
-    "LOGICAL_ORDER_BY": Translator._order,
-    "LOGICAL_LIMIT": Translator._limit,
-    "LOGICAL_DISTINCT": Translator._distinct,
-    "LOGICAL_WINDOW": Translator._window,
-    "LOGICAL_AGGREGATE_AND_GROUP_BY": Translator._aggregate,
-    "LOGICAL_COMPARISON_JOIN": Translator._join,
-    "LOGICAL_ANY_JOIN": Translator._join,
-    "LOGICAL_CROSS_PRODUCT": Translator._cross,
-    "LOGICAL_UNION": Translator._set,
-    "LOGICAL_EXCEPT": Translator._set,
-    "LOGICAL_INTERSECT": Translator._set,
-    "LOGICAL_MATERIALIZED_CTE": Translator._shared_query,
-    "LOGICAL_CTE_REF": Translator._reference,
-}

@@ -64,7 +64,7 @@ class DatasetTable:
 
     @memoized
     def skipping(self) -> Any:
-        """Data-skipping metadata of the files (``tables.table.Skipping``), None if there are none."""
+        """Data-skipping metadata of the files (``MetadataSkipping``), None if there are none."""
         place = naming.place_in(self.metadata, self.uuid)
         if place is None or self.store is None:
             return None

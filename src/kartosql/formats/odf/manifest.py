@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.odf import blocks, hashes, times
 from kartosql.formats.odf.blocks import Block, Event, Field, TableLayout
+from kartosql.text.escape import is_unicode
 
 MAX_TEXT = 4 << 20
 BLOCK = "MetadataBlock"
@@ -106,7 +107,7 @@ def _from_plain(field: Field, value: Any, where: str, depth: int) -> Any:
         return _json(value, where, depth)
     if not isinstance(value, str):
         raise invalid(where, f"text is needed, not {_shown(value)}")
-    if not _is_unicode(value):
+    if not is_unicode(value):
         raise invalid(where, f"{_shown(value)} is no valid Unicode")
     if field.kind == "string":
         return value
@@ -163,26 +164,18 @@ def _json(value: Any, where: str, depth: int) -> Any:
     if depth > blocks.MAX_DEPTH:
         raise invalid(where, f"it is nested more than {blocks.MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
-        if not all(isinstance(k, str) and _is_unicode(k) for k in value):
+        if not all(isinstance(k, str) and is_unicode(k) for k in value):
             raise invalid(where, "a key is no text")
         return {k: _json(v, f"{where}.{k}", depth + 1) for k, v in value.items()}
     if isinstance(value, list):
         return [_json(v, where, depth + 1) for v in value]
     if isinstance(value, str):
-        if not _is_unicode(value):
+        if not is_unicode(value):
             raise invalid(where, f"{_shown(value)} is no valid Unicode")
         return value
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and value - value == 0):
         return value
     raise invalid(where, f"{_shown(value)} is no JSON")
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def invalid(where: str, problem: str) -> FormatError:
@@ -254,11 +247,7 @@ def to_manifest(value: Block | DatasetSnapshot) -> dict[str, Any]:
         return {"kind": BLOCK, "version": content.pop("version"), "content": content}
     events = [event_to_plain(event) for event in value.metadata]
     assert value.kind in blocks.ENUMS["DatasetKind"][1]
-    return {
-        "kind": SNAPSHOT,
-        "version": 1,
-        "content": {"name": value.name, "kind": value.kind, "metadata": events},
-    }
+    return {"kind": SNAPSHOT, "version": 1, "content": {"name": value.name, "kind": value.kind, "metadata": events}}
 
 
 def to_json(value: Block | DatasetSnapshot) -> str:

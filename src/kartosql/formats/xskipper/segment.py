@@ -371,11 +371,7 @@ class Segment:
         if self.rows > MAX_ROWS:
             raise FormatError(f"{key}: {self.rows:,} rows are more than {MAX_ROWS:,}.", code="too-large")
         if self.schema.sizes is not None and len(self.schema.sizes) != self.rows:
-            raise FormatError(
-                f"{key}: its footer has sizes of {len(self.schema.sizes):,} files for {self.rows:,} rows.",
-                code="invalid-metadata",
-                hint="The file is damaged. Nothing is skipped by it.",
-            )
+            raise _odd(key, f"its footer has sizes of {len(self.schema.sizes):,} files for {self.rows:,} rows")
 
     def _open(self, texts: Sequence[str] = ()) -> pq.ParquetFile:
         secrets = _decryption(self._keys)
@@ -445,19 +441,20 @@ class Segment:
 
     def ids(self) -> list[str]:
         """Return the names of the indexed objects; none where they cannot be read."""
-        return (self._once("ids", OBJECT_COLUMN, self._ids) if self.rows else None) or []
+
+        def read() -> list[str]:
+            array = self.column(OBJECT_COLUMN)
+            if not pa.types.is_string(array.type) or array.null_count:
+                raise OddCells("it does not hold the names of objects")
+            found: list[str] = array.to_pylist()
+            return found
+
+        return (self._once("ids", OBJECT_COLUMN, read) if self.rows else None) or []
 
     def sizes(self) -> Sequence[int | None]:
         """Return the bytes of the indexed objects in the order of their names, None for those not known."""
         ids, sizes = self.ids(), self.schema.sizes
         return sizes if ids and sizes is not None else [None] * len(ids)
-
-    def _ids(self) -> list[str]:
-        array = self.column(OBJECT_COLUMN)
-        if not pa.types.is_string(array.type) or array.null_count:
-            raise OddCells("it does not hold the names of objects")
-        found: list[str] = array.to_pylist()
-        return found
 
     def bounds(self, index: Index) -> tuple[Bounds, ColumnType] | None:
         """Return the bounds of a MinMax index with their type, None where they cannot be used."""

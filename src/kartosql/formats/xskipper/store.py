@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -92,18 +93,15 @@ class Clauses:
         if isinstance(condition, Opaque):
             return None
         if not isinstance(condition, Group):
-            return self._leaf(condition, kinds, alive)
+            for kind in kinds:
+                if (kind, condition) not in self._found:
+                    # Answers of filters hold for rows that are alive; from stage to stage there are fewer of them.
+                    self._found[kind, condition] = self._asked(kind, condition, alive)
+            return _joined(pc.and_, [self._found[kind, condition] for kind in kinds])
         parts = [self._may_hold(item, kinds, alive) for item in condition.items]
         if condition.op == "OR":
             return None if any(p is None for p in parts) else _joined(pc.or_, parts)
         return _joined(pc.and_, parts)
-
-    def _leaf(self, leaf: Leaf, kinds: Collection[str], alive: pa.BooleanArray) -> pa.BooleanArray | None:
-        for kind in kinds:
-            if (kind, leaf) not in self._found:
-                # Answers of filters hold for rows that are alive; from stage to stage there are fewer of them.
-                self._found[kind, leaf] = self._asked(kind, leaf, alive)
-        return _joined(pc.and_, [self._found[kind, leaf] for kind in kinds])
 
     def _asked(self, kind: str, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
         if kind == PARTITION:
@@ -375,18 +373,14 @@ class MetadataStore:
         except FormatError as e:
             self._report(e.message)
             kind = self.newer if e.code == "unsupported-version" else self.unreadable
-            (self.locked if self._is_locked(name) else kind).append(name)
+            with contextlib.suppress(KeyError):
+                kind = self.locked if self._store.read(name, start=0, end=4) == b"PARE" else kind
+            kind.append(name)
         else:
             if table is None or segment.schema.table_identifiers == (table,):
                 self.segments.append(segment)
             else:
                 self._report(f"{name}: the file is about another table than {table}, and is not used.")
-
-    def _is_locked(self, name: str) -> bool:
-        try:
-            return self._store.read(name, start=0, end=4) == b"PARE"
-        except KeyError:
-            return False
 
     def _report(self, problem: str) -> None:
         self._problems[problem] = None
@@ -506,8 +500,11 @@ class MetadataStore:
         named = [s for s in self.segments if s.ids()]
         asked: set[str] = set()
 
+        def filters(segment: Segment, index: Index) -> Filters:
+            return self._filters.setdefault((segment.source, index.column), Filters(segment, index, self._budget))
+
         def ask(segment: Segment) -> tuple[list[dict[str, Any]], set[str]]:
-            clauses = Clauses(segment, self._filters_of, session)
+            clauses = Clauses(segment, filters, session)
             return [clauses.stages(c) for c in conditions], clauses.asked
 
         for segment, (stages, kinds) in zip(named, _each(ask, named), strict=True):
@@ -537,10 +534,6 @@ class MetadataStore:
                 sizes += segment.sizes()
             self._sizes, self._rows = sizes, rows
         return self._rows
-
-    def _filters_of(self, segment: Segment, index: Index) -> Filters:
-        made = Filters(segment, index, self._budget)
-        return self._filters.setdefault((segment.source, index.column), made)
 
 
 class Warned:

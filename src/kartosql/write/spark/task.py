@@ -25,7 +25,7 @@ from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.merge import Merge, Run, write_merged
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.refreshing import Layout as SkippingLayout
+    from kartosql.formats.xskipper.refreshing import IndexLayout
 
 PAIRS_PER_ROW_GROUP = 65_536
 # What one task may take for rows; the processes of executors have little memory beside the JVM.
@@ -301,7 +301,7 @@ def read_cells(address: Address, columns: Sequence[str], batches: Batches) -> It
                 yield pa.RecordBatch.from_arrays([texts, *map(batch.column, columns)], names=names)
 
 
-def collect_metadata(store: Store, token: str, batches: Batches, *, layout: SkippingLayout) -> dict[str, Any]:
+def collect_metadata(store: Store, token: str, batches: Batches, *, layout: IndexLayout) -> dict[str, Any]:
     """Collect data-skipping metadata of files, which arrive as their path and time in the metadata and their key."""
     # Most tasks do without, and a worker may have to compile what it imports.
     from kartosql.formats.xskipper.refreshing import Sources

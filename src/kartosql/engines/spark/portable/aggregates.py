@@ -50,27 +50,17 @@ _JOINED = ("string_agg", "group_concat", "listagg")
 
 
 _RANKS = {
-    "WINDOW_ROW_NUMBER": "row_number()",
-    "WINDOW_RANK": "rank()",
+    **{
+        f"WINDOW_{name.upper()}": f"{name}()"
+        for name in ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist")
+    },
     "WINDOW_RANK_DENSE": "dense_rank()",
-    "WINDOW_DENSE_RANK": "dense_rank()",
-    "WINDOW_PERCENT_RANK": "percent_rank()",
-    "WINDOW_CUME_DIST": "cume_dist()",
 }
-_VALUES = {
-    "WINDOW_FIRST_VALUE": "first_value",
-    "WINDOW_LAST_VALUE": "last_value",
-    "WINDOW_NTH_VALUE": "nth_value",
-    "WINDOW_LEAD": "lead",
-    "WINDOW_LAG": "lag",
-}
+_VALUES = {f"WINDOW_{name.upper()}": name for name in ("first_value", "last_value", "nth_value", "lead", "lag")}
 _BOUNDS = {
-    "UNBOUNDED_PRECEDING": "UNBOUNDED PRECEDING",
-    "UNBOUNDED_FOLLOWING": "UNBOUNDED FOLLOWING",
-    "CURRENT_ROW_ROWS": "CURRENT ROW",
-    "CURRENT_ROW_RANGE": "CURRENT ROW",
-    "EXPR_PRECEDING_ROWS": "PRECEDING",
-    "EXPR_FOLLOWING_ROWS": "FOLLOWING",
+    **{f"UNBOUNDED_{word}": f"UNBOUNDED {word}" for word in ("PRECEDING", "FOLLOWING")},
+    **{f"EXPR_{word}_ROWS": word for word in ("PRECEDING", "FOLLOWING")},
+    **dict.fromkeys(("CURRENT_ROW_ROWS", "CURRENT_ROW_RANGE"), "CURRENT ROW"),
 }
 _DEFAULT = ("UNBOUNDED_PRECEDING", "CURRENT_ROW_RANGE")
 
