@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, Union
 from kartosql.engines.duckdb.runtime import check_setting
 from kartosql.errors import UsageError, text_of
 from kartosql.formats.kartothek.cube import Cube
+from kartosql.memo import Late
 from kartosql.plan.bind import Parameters
 from kartosql.plan.scan import ScanReport
 from kartosql.result import Query
@@ -23,12 +24,22 @@ from kartosql.store import Store
 from kartosql.tables.names import Tables
 
 if TYPE_CHECKING:
+    from kartosql import query_cube, schema_log, statements
     from kartosql.conditions import Conjunction
-    from kartosql.insight.coverage import Coverage
+    from kartosql.insight import coverage
     from kartosql.session import Tell
+    from kartosql.statements import upkeep
+    from kartosql.statements import write as write_statements
+    from kartosql.write import compact, copy, cubes, datasets, skipping
     from kartosql.write.check import Finding
     from kartosql.write.operation import Operation
     from kartosql.write.removal import Removal
+else:
+    # A SELECT is answered sooner without them.
+    query_cube, schema_log, coverage = map(Late, ("query_cube", "schema_log", "insight.coverage"))
+    statements, upkeep, write_statements = map(Late, ("statements", "statements.upkeep", "statements.write"))
+    compact, copy, cubes = map(Late, ("write.compact", "write.copy", "write.cubes"))
+    datasets, skipping = map(Late, ("write.datasets", "write.skipping"))
 
 Report = dict[str, dict[str, Any]]
 Names = str | Iterable[str]  # one or several
@@ -143,10 +154,8 @@ class Connection:
         request, statement = self._request(text, parameters, engine)
         if isinstance(statement, Select):
             return request.query(statement)
-        # Imported late, as a SELECT is answered sooner without it.
-        from kartosql.statements import run
 
-        return run(request, statement)
+        return statements.run(request, statement)
 
     def _request(self, text: str, parameters: Parameters, engine: str | None) -> tuple[Request, Statement]:
         self._session.check_open()
@@ -199,10 +208,8 @@ class Connection:
         as given and then by the partition columns. With ``partition_by`` a list of results is returned, one for each
         combination of values, ascending. Raises UsageError for what the original refuses.
         """
-        from kartosql.query_cube import query_cube
-
         columns = (dimension_columns, partition_by, payload_columns)
-        return query_cube(self._session, cube, *columns, conditions=conditions, datasets=datasets)
+        return query_cube.query_cube(self._session, cube, *columns, conditions=conditions, datasets=datasets)
 
     def conditions(self, sql: str, parameters: Parameters = None) -> Conjunction:
         """Return what the WHERE of a SELECT over one cube says as conditions of ``query_cube``.
@@ -210,24 +217,20 @@ class Connection:
         Its ``predicate`` are the tuples that kartothek takes. Functions of the clock have their
         value of now. Raises ``invalid-condition`` for what such conditions cannot say.
         """
-        from kartosql.query_cube import conditions_of
+        return query_cube.conditions_of(self._session, sql, parameters)
 
-        return conditions_of(self._session, sql, parameters)
-
-    def coverage(self, table: Cube | str, by: Names = ()) -> Coverage:
+    def coverage(self, table: Cube | str, by: Names = ()) -> coverage.Coverage:
         """Return which cells of a cube its datasets hold, by one or two columns of the seed.
 
         Without ``by`` the first two partition columns are taken. The key columns of all files
         are read. Raises ``unknown-table``, ``unknown-column`` and ``invalid-argument``.
         """
-        from kartosql.insight.coverage import coverage
-
         self._session.check_open()
         name = table.uuid_prefix if isinstance(table, Cube) else table
         columns = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else (by,)
         if not isinstance(name, str) or len(columns) > 2 or not all(isinstance(c, str) for c in columns):
             raise UsageError("coverage() takes the name of a table, and one or two names of columns.")
-        return coverage(Request(self._session), (name,), [(c, None) for c in columns])
+        return coverage.coverage(Request(self._session), (name,), [(c, None) for c in columns])
 
     # -- catalog -------------------------------------------------------------------------------
 
@@ -291,10 +294,10 @@ class Connection:
         without ``overwrite`` and where a dataset of the cube would stay beside the new ones, ``invalid-data``,
         ``duplicate-cells``, ``null-in-key`` and ``invalid-cube``.
         """
-        from kartosql.write.cubes import build_cube
-
         operation = self._session.operation("build_cube", progress, rows_per_file, repartition)
-        return build_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
+        return cubes.build_cube(
+            operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on
+        )
 
     def extend_cube(
         self,
@@ -313,10 +316,10 @@ class Connection:
         Raises what ``build_cube`` raises, ``unknown-table`` where there is no such cube, and
         ``invalid-cube`` for the seed, which only ``build_cube`` replaces.
         """
-        from kartosql.write.cubes import extend_cube
-
         operation = self._session.operation("extend_cube", progress, rows_per_file, repartition)
-        return extend_cube(operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on)
+        return cubes.extend_cube(
+            operation, cube, data, metadata=metadata, overwrite=overwrite, partition_on=partition_on
+        )
 
     def append_to_cube(
         self,
@@ -334,10 +337,8 @@ class Connection:
         of the metadata of its datasets. Raises ``unknown-table``, ``unknown-dataset``, ``incompatible-schema``,
         ``invalid-data``, ``duplicate-cells`` and ``null-in-key``.
         """
-        from kartosql.write.cubes import update_cube
-
         operation = self._session.operation("append_to_cube", progress, rows_per_file, repartition)
-        return update_cube(operation, cube, data, metadata=metadata)
+        return cubes.update_cube(operation, cube, data, metadata=metadata)
 
     def update_cube(
         self,
@@ -357,11 +358,9 @@ class Connection:
         ``remove_conditions`` are as for ``remove_partitions``, except that None removes nothing.
         Raises what ``append_to_cube`` and ``remove_partitions`` raise.
         """
-        from kartosql.write.cubes import update_cube
-
         operation = self._session.operation("update_cube", progress, rows_per_file, repartition)
         removal = None if remove_conditions is None else self._removal(operation, cube, remove_conditions)
-        return update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
+        return cubes.update_cube(operation, cube, data, removal=removal, datasets=datasets, metadata=metadata)
 
     def remove_partitions(self, cube: Cube | str, conditions: Any, datasets: Names | None = None) -> Report:
         """Remove the partitions of a cube for whose values all conditions hold, and tell how many per dataset.
@@ -371,27 +370,21 @@ class Connection:
         them keeps its rows, unless ``datasets`` names it. Emptied datasets stay part of the cube. Raises
         ``unknown-table``, ``unknown-dataset``, ``unknown-column`` and ``invalid-condition``.
         """
-        from kartosql.write.cubes import remove_partitions
-
         operation = self._session.operation("remove_partitions")
-        return remove_partitions(operation, cube, self._removal(operation, cube, conditions), datasets)
+        return cubes.remove_partitions(operation, cube, self._removal(operation, cube, conditions), datasets)
 
     def delete_cube(self, cube: Cube | str, datasets: Names | None = None) -> Report:
         """Delete datasets of a cube, by default all of them, and tell how many files per dataset.
 
         Raises ``unknown-table`` and ``unknown-dataset``.
         """
-        from kartosql.write.cubes import delete_cube
-
-        return delete_cube(self._session.operation("delete_cube"), cube, datasets)
+        return cubes.delete_cube(self._session.operation("delete_cube"), cube, datasets)
 
     def _removal(self, operation: Operation, cube: Cube | str, conditions: Any) -> Removal:
-        from kartosql.statements.write import removal_of
-        from kartosql.write.cubes import begin, find_cube
 
-        begin(operation, cube)
-        state = find_cube(operation.snapshot, cube)
-        return removal_of(self._session, conditions, state.types, state.cube.partition_columns)
+        cubes.begin(operation, cube)
+        state = cubes.find_cube(operation.snapshot, cube)
+        return write_statements.removal_of(self._session, conditions, state.types, state.cube.partition_columns)
 
     def create_dataset(
         self,
@@ -414,9 +407,7 @@ class Connection:
         and may repeat. ``format`` is that of the metadata document of a dataset that is new, ``json`` or ``msgpack``.
         Raises ``dataset-exists`` without ``overwrite``, ``invalid-argument``, ``invalid-data`` and ``null-in-key``.
         """
-        from kartosql.write.datasets import create_dataset
-
-        return create_dataset(
+        return datasets.create_dataset(
             self._session.operation("create_dataset", progress, rows_per_file, repartition),
             uuid,
             data,
@@ -443,10 +434,8 @@ class Connection:
         ``uuid`` may be ``cube.dataset`` as well; rows of a cube are checked as such. Raises
         ``unknown-table``, ``incompatible-schema``, ``invalid-data`` and ``null-in-key``.
         """
-        from kartosql.write.datasets import append_to_dataset
-
         operation = self._session.operation("append_to_dataset", progress, rows_per_file, repartition)
-        return append_to_dataset(operation, uuid, data, metadata=metadata)
+        return datasets.append_to_dataset(operation, uuid, data, metadata=metadata)
 
     def replace_partitions(
         self,
@@ -463,10 +452,8 @@ class Connection:
         A dataset without partition columns is one partition. ``uuid`` may be ``cube.dataset``.
         Raises what ``append_to_dataset`` raises; data without rows are ``invalid-data``.
         """
-        from kartosql.write.datasets import append_to_dataset
-
         operation = self._session.operation("replace_partitions", progress, rows_per_file, repartition)
-        return append_to_dataset(operation, uuid, data, metadata=metadata, replace_partitions=True)
+        return datasets.append_to_dataset(operation, uuid, data, metadata=metadata, replace_partitions=True)
 
     def delete_from_dataset(self, uuid: str, conditions: Any) -> dict[str, Any]:
         """Remove the partitions of a dataset for whose values all conditions hold.
@@ -474,13 +461,10 @@ class Connection:
         ``conditions`` are as for ``query_cube``, over the partition columns of the dataset; without any everything is
         removed. Raises ``unknown-table``, ``unknown-column`` and ``invalid-condition``.
         """
-        from kartosql.statements.write import removal_of
-        from kartosql.write.datasets import delete_from_dataset, find_dataset
-
         operation = self._session.operation("delete_from_dataset")
-        table = next(iter(find_dataset(operation, uuid).tables.values()))
-        removal = removal_of(self._session, conditions, table.types, table.partition_keys)
-        return delete_from_dataset(operation, uuid, removal)
+        table = next(iter(datasets.find_dataset(operation, uuid).tables.values()))
+        removal = write_statements.removal_of(self._session, conditions, table.types, table.partition_keys)
+        return datasets.delete_from_dataset(operation, uuid, removal)
 
     def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Set metadata of a dataset, keys to values that JSON can hold; None removes a key, all others stay.
@@ -488,15 +472,11 @@ class Connection:
         ``uuid`` is that of a plain dataset or of one of a cube, which is ``cube.dataset`` as well. Raises
         ``unknown-table``, and ``invalid-argument`` for keys by which Kartothek and kartosql know a dataset.
         """
-        from kartosql.write.datasets import set_metadata
-
-        return set_metadata(self._session.operation("set_metadata"), uuid, metadata)
+        return datasets.set_metadata(self._session.operation("set_metadata"), uuid, metadata)
 
     def delete_dataset(self, uuid: str) -> dict[str, Any]:
         """Delete a dataset; ``uuid`` may be ``cube.dataset``. Raises ``unknown-table``."""
-        from kartosql.write.datasets import delete_dataset
-
-        return delete_dataset(self._session.operation("delete_dataset"), uuid)
+        return datasets.delete_dataset(self._session.operation("delete_dataset"), uuid)
 
     def create_index(self, table: str, columns: Names, *, spark: Any = None) -> dict[str, Any]:
         """Build inverted indices of columns of a dataset, ``cube.dataset`` or the uuid of one.
@@ -505,18 +485,14 @@ class Connection:
         session of Spark its executors read the files; True takes the one that is active, or starts one. Raises
         ``unknown-table``, ``unknown-column`` and ``invalid-data`` for columns that cannot be indexed.
         """
-        from kartosql.write.datasets import create_index
-
-        return create_index(self._session.operation("create_index", spark=spark), table, columns)
+        return datasets.create_index(self._session.operation("create_index", spark=spark), table, columns)
 
     def drop_index(self, table: str, columns: Names) -> dict[str, Any]:
         """Drop inverted indices of a dataset; raises ``unknown-table``, ``not-indexed`` and ``invalid-cube``.
 
         The indices of the seed's dimension columns belong to a cube and stay.
         """
-        from kartosql.write.datasets import drop_index
-
-        return drop_index(self._session.operation("drop_index"), table, columns)
+        return datasets.drop_index(self._session.operation("drop_index"), table, columns)
 
     def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
         """Remove files below the datasets of a cube that belong to nothing, and tell which per dataset.
@@ -526,14 +502,10 @@ class Connection:
         several datasets left is carried out or taken back. A ``dry_run`` changes nothing. Raises ``unknown-table``, and
         what is wrong with a dataset whose metadata cannot be read, after the other datasets are done.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.cleanup_cube(self._session, cube, dry_run=dry_run)
 
     def garbage_collect(self, uuid: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Remove files below one dataset that belong to nothing, as ``cleanup_cube`` does for a cube."""
-        from kartosql.statements import upkeep
-
         return upkeep.garbage_collect(self._session, uuid, dry_run=dry_run)
 
     def compact(
@@ -555,10 +527,8 @@ class Connection:
         Raises ``unknown-table``, ``unknown-dataset``, ``concurrent-commit`` where merged files were removed meanwhile,
         ``missing-file`` and ``corrupt-file``.
         """
-        from kartosql.write.compact import compact
-
         operation = self._session.operation("compact", progress, spark=spark)
-        return compact(operation, cube, datasets, target_bytes=target_bytes, min_files=min_files)
+        return compact.compact(operation, cube, datasets, target_bytes=target_bytes, min_files=min_files)
 
     def copy_cube(
         self,
@@ -581,10 +551,10 @@ class Connection:
         differ, ``invalid-data`` for columns that the cube of the target has, and ``invalid-argument`` for a copy onto
         itself.
         """
-        from kartosql.write.copy import copy_cube
-
         operation = self._session.operation("copy_cube", target=_where(target), spark=spark)
-        return copy_cube(self._session.snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite)
+        return copy.copy_cube(
+            self._session.snapshot(), cube, operation, name=name, datasets=datasets, overwrite=overwrite
+        )
 
     def copy_dataset(
         self, dataset: str, target: CopyTarget, *, name: str | None = None, overwrite: bool = False, spark: Any = None
@@ -594,10 +564,8 @@ class Connection:
         ``dataset`` is a uuid or ``cube.dataset``, ``name`` the new uuid. A dataset of a cube joins the cube that the
         target has, as by ``copy_cube``; where there is none it stands alone. Raises what ``copy_cube`` raises.
         """
-        from kartosql.write.copy import copy_dataset
-
         operation = self._session.operation("copy_dataset", target=_where(target), spark=spark)
-        return copy_dataset(self._session.snapshot(), dataset, operation, name=name, overwrite=overwrite)
+        return copy.copy_dataset(self._session.snapshot(), dataset, operation, name=name, overwrite=overwrite)
 
     def collect_stats(self, cube: Cube | str, datasets: Names | None = None) -> dict[str, dict[str, int]]:
         """Return ``blobsize`` in bytes, ``files``, ``partitions`` and physical ``rows`` of a cube's datasets.
@@ -605,8 +573,6 @@ class Connection:
         Rows that were overwritten are counted, as they still stand in the files. Raises
         ``unknown-table``, ``unknown-dataset``, ``missing-file`` and ``corrupt-file``.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.stats(self._session, cube, datasets)
 
     def metadata(self, table: Cube | str) -> dict[str, Any]:
@@ -614,8 +580,6 @@ class Connection:
 
         Raises ``unknown-table``.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.metadata(self._session, table)
 
     def create_skipping_index(
@@ -640,11 +604,8 @@ class Connection:
         ``unknown-column``, ``unsupported-type`` and ``unsupported-index``; for folders also ``no-metadata-folder``,
         ``encrypted-metadata``, and what is wrong with the metadata.
         """
-        from kartosql.statements import upkeep
-        from kartosql.write.skipping import specs
-
         self._session.check_writable()
-        indexes = specs(minmax, valuelist, bloomfilter, regexvaluelist)
+        indexes = skipping.specs(minmax, valuelist, bloomfilter, regexvaluelist)
         return upkeep.create_skipping_index(self._session, table, indexes, spark)
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
@@ -653,8 +614,6 @@ class Connection:
         ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.refresh_skipping_index(self._session, table, spark)
 
     def drop_skipping_index(self, table: str) -> dict[str, Any]:
@@ -662,8 +621,6 @@ class Connection:
 
         Raises ``unknown-table`` and ``not-indexed``.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.drop_skipping_index(self._session, table)
 
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
@@ -675,8 +632,6 @@ class Connection:
         ``repair`` what is ``repairable`` is mended, and ``repaired`` then. Raises ``unknown-table``, and what commits
         raise for a repair.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.check(self._session, table, full=full, repair=repair)
 
     def schema_history(self, table: str) -> Query:
@@ -684,10 +639,10 @@ class Connection:
 
         Raises ``unknown-table`` and ``broken-schema-history``.
         """
-        from kartosql.schema_log import history_table
-
         tables = self._session.tables()
-        return Query(history_table(tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot))
+        return Query(
+            schema_log.history_table(tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot)
+        )
 
     def record_schema(self, table: str) -> list[dict[str, Any]]:
         """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet.
@@ -695,8 +650,6 @@ class Connection:
         Returns for each table its ``dataset``, ``table``, ``version``, ``block``, and whether it was ``recorded``. A
         broken history is put aside and a new one begun. Raises ``unknown-table``, and what commits raise.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.record_schema(self._session, table)
 
     def export_schema_history(self, table: str, target: Target) -> dict[str, Any]:
@@ -706,8 +659,6 @@ class Connection:
         ``head``, the hash of the last block, and the number of ``blocks``. Raises ``unknown-table``,
         ``no-schema-history``, ``broken-schema-history`` and ``dataset-exists``.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.export_history(self._session, table, target)
 
     def export_odf(
@@ -720,8 +671,6 @@ class Connection:
         is the time of writing. Raises ``dataset-exists``, ``unknown-column``, ``invalid-argument``,
         ``invalid-data``, ``null-in-key`` and ``odf-invalid-schema``.
         """
-        from kartosql.statements import upkeep
-
         return upkeep.export_odf(self._session, data, target, primary_key, event_time)
 
 

@@ -1,4 +1,4 @@
-"""Properties that are computed once for each object, without a lock.
+"""Properties that are computed once for each object, without a lock; modules that are imported when they are used.
 
 The ones of the standard library have a lock until Python 3.12: a fork while a thread computes one of them leaves it
 locked in the child, for all objects of the class.
@@ -6,7 +6,8 @@ locked in the child, for all objects of the class.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from functools import cached_property as memoized
@@ -30,4 +31,14 @@ else:
             return instance.__dict__.setdefault(self._name, self._compute(instance))
 
 
-__all__ = ["memoized"]
+class Late:
+    """A module of the package that is imported when something of it is first asked for; checkers are told by import."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(f"kartosql.{self._name}"), name)
+
+
+__all__ = ["Late", "memoized"]
