@@ -376,14 +376,14 @@ def metadata(source: Table, store: Files) -> pa.Table:
 def files(source: Table, store: Files) -> pa.Table:
     """Return the files of a table in the order of the metadata document, with their sizes."""
 
-    def size(key: str) -> int | None:
+    def size_of(key: str) -> int | None:
         with contextlib.suppress(KeyError):
             return store.size(key)
         return None
 
     rows = []
     for part in source.parts:
-        sizes = store.map(size, part.table.files)
+        sizes = store.map(size_of, part.table.files)
         for at, (label, size) in enumerate(zip(part.table.labels, sizes, strict=True)):
             rows.append((part.name, label, part.table.display_name(at), size))
     return _table(rows, dataset=_TEXT, label=_TEXT, key=_TEXT, bytes=_COUNT)
