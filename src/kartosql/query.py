@@ -295,7 +295,7 @@ class Execution:
         ``former`` is one of DuckDB that was begun before the engine was known, and holds the clock.
         """
         runtime, settings, files = self._context.runtime, self._context.settings, self._files
-        every = [p.table for o in self.attempt.bound.occurrences for p in o.source.parts]
+        every = [t for o in self.attempt.bound.occurrences for p in o.source.parts for t in p.tables]
         if engine == "spark":
             from kartosql.engines.spark.engine import SparkStatement
 
@@ -308,7 +308,7 @@ class Execution:
             return SparkStatement(bound, files, settings)
         if report is None:
             return runtime.statement(settings, files, every)
-        tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
+        tables = [t for o in report.scan.occurrences for p in o.parts for t in p.part.tables]
         return runtime.statement(settings, files, tables, report.selected, report.scan)
 
     def _close(self, statement: EngineStatement | None) -> None:
@@ -392,7 +392,7 @@ class SelectQuery(Query):
             self._report = self._with_fallbacks(self._plan_to_explain)[1]
         report, runtime = self._report, self._context.runtime
         # Sizes of files that are not selected; only a report shows them, no run needs them.
-        tables = [p.table for o in report.scan.occurrences for p in o.occurrence.source.parts]
+        tables = [t for o in report.scan.occurrences for p in o.occurrence.source.parts for t in p.tables]
         if runtime.store.is_local and sum(len(t.files) for t in tables) <= STAT_LIMIT:
             report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
         return report
@@ -422,7 +422,7 @@ class SelectQuery(Query):
         """
         runtime, report = self._context.runtime, self._report
         if report is not None and not runtime.store.is_local:
-            tables = [p.part.table for o in report.scan.occurrences for p in o.parts]
+            tables = [t for o in report.scan.occurrences for p in o.parts for t in p.part.tables]
             report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
 
     def interrupt(self) -> None:

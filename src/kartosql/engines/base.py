@@ -10,9 +10,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from kartosql.errors import FormatError
+from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
-from kartosql.tables.table import Changelog, FileTable, Part, Table
+from kartosql.tables.table import Changelog, Deletes, FileTable, KeyDeletes, Part, Table
+from kartosql.text.sizes import counted
 
 
 class EngineStatement(Protocol):
@@ -68,6 +70,7 @@ Codes = Mapping[str, Sequence[int]]  # a number for each file of a table, by the
 # Columns that tell where a row stands, and what a record does.
 FILE, ROW = "__kartosql_file", "__kartosql_row"
 OFFSET, OP = "__kartosql_offset", "__kartosql_op"
+_SEQUENCE, _SCOPE, _KEY = "__kartosql_sequence", "__kartosql_scope", "__kartosql_key_"
 _RANK = "__kartosql_rank"
 _Type = TypeVar("_Type")  # what files tell of the type of a column
 
@@ -77,13 +80,14 @@ class RowRequest:
     """What is asked of the rows of files: columns, by their names in the table, with the names that they get.
 
     ``types`` are the engine's of columns for which the table has none, ``codes`` are numbers of files that become
-    columns. With ``ordered`` the columns FILE and ROW tell where a row stands.
+    columns. With ``ordered`` the columns FILE and ROW tell where a row stands, with ``numbered`` ROW alone.
     """
 
     names: Mapping[str, str]
     types: Mapping[str, Any] = field(default_factory=dict)
     codes: Codes = field(default_factory=dict)
     ordered: bool = False
+    numbered: bool = False
 
 
 class RelationBuilder(ABC, Generic[_Type]):
@@ -104,6 +108,14 @@ class RelationBuilder(ABC, Generic[_Type]):
     @abstractmethod
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterable[str]:
         """Return queries that together give the rows of files."""
+
+    @abstractmethod
+    def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
+        """Return how many rows files have; raises what is wrong with their footers."""
+
+    @abstractmethod
+    def given(self, data: pa.Table) -> str:
+        """Return the name of a relation that has the rows of Arrow data."""
 
     @abstractmethod
     def raised(self, message: str, value: str) -> str:
@@ -174,6 +186,8 @@ class RelationBuilder(ABC, Generic[_Type]):
         types = self.types_in_files(table, scan.files, untyped) if untyped else {}
         typed |= {(part.name, c): type_ for c, type_ in types.items()}
         names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
+        if isinstance(part.rows, Deletes):
+            return " UNION ALL ".join(self._undeleted(scan, part.rows, RowRequest(names, types, codes)))
         plain = [f for f in scan.files if f not in scan.overlaid]
         overlaid = [f for f in scan.files if f in scan.overlaid]
         queries = [*self.rows(table, plain, RowRequest(names, types, codes))] if plain else []
@@ -182,6 +196,39 @@ class RelationBuilder(ABC, Generic[_Type]):
             inner = " UNION ALL ".join(self.rows(table, overlaid, RowRequest(names, types, codes, ordered=True)))
             queries.append(self._last(inner, [*names.values(), *codes], cell, f"{FILE} DESC, {ROW} DESC"))
         return " UNION ALL ".join(queries)
+
+    def _undeleted(self, scan: PartScan, deletes: Deletes, wanted: RowRequest) -> Iterator[str]:
+        """Yield the queries for the rows of one dataset that are not deleted."""
+        table, quoted = scan.part.table, self.quoted
+        touched = deletes.touched(scan.files)
+        untouched = sorted(set(scan.files).difference(touched))
+        if untouched:
+            yield from self.rows(table, untouched, wanted)
+        if not touched:
+            return
+        keys = [(k, files) for k in deletes.keys if (files := deletes.reaching(k, touched))]
+        names = dict(wanted.names)
+        for column in dict.fromkeys(c for k, _ in keys for c in _checked_key(table, k)):
+            names.setdefault(column, f"{_KEY}{len(names)}")
+        given = {FILE: range(len(table.files)), _SEQUENCE: deletes.sequence, _SCOPE: deletes.scope}
+        codes = {**wanted.codes, **{name: numbers for name, numbers in given.items() if numbers}}
+        placed = RowRequest(names, wanted.types, codes, numbered=True)
+        query = f"({' UNION ALL '.join(self.rows(table, touched, placed))}) r"
+        positions = _positions(table, deletes, [f for f in touched if f in deletes.positions], self.row_counts)
+        if positions.num_rows:
+            query += f" ANTI JOIN {self.given(positions)} d ON d.{FILE} = r.{FILE} AND d.{ROW} = r.{ROW}"
+        for number, (key, files) in enumerate(keys):
+            own = {_SEQUENCE: key.sequence, **({_SCOPE: key.scope} if key.scope else {})}
+            gone = self.rows(key.table, files, RowRequest({c: names[c] for c in key.key}, codes=own))
+            sides = [[f"{side}.{quoted(names[c])}" for c in key.key] for side in ("r", f"k{number}")]
+            types = [table.types[c] for c in key.key]
+            mine, theirs = ([self.as_group(n, t) for n, t in zip(side, types, strict=True)] for side in sides)
+            on = [f"{a} IS NOT DISTINCT FROM {b}" for a, b in zip(mine, theirs, strict=True)]
+            on += [f"r.{_SCOPE} = k{number}.{_SCOPE}"] if key.scope else []
+            on.append(f"r.{_SEQUENCE} < k{number}.{_SEQUENCE}")
+            query += f" ANTI JOIN ({' UNION ALL '.join(gone)}) k{number} ON {' AND '.join(on)}"
+        shown = ", ".join(map(quoted, [*wanted.names.values(), *wanted.codes])) or "NULL AS nothing"
+        yield f"SELECT {shown} FROM {query}"
 
     def _last(self, query: str, shown: Iterable[str], key: Sequence[str], order: str, condition: str = "true") -> str:
         """Return the query for the first row, by an order, of those of another one that share a key."""
@@ -213,6 +260,48 @@ class RelationBuilder(ABC, Generic[_Type]):
         listed = ", ".join([*given, f"sum({count}) AS {OP}"])
         sums = f"SELECT {listed} FROM ({records}) GROUP BY {', '.join(groups)}"
         return self.repeated(sums, list(own.values()))
+
+
+def _checked_key(table: FileTable, keys: KeyDeletes) -> tuple[str, ...]:
+    """Return the columns of a key by which rows are deleted; raises ``schema-mismatch``."""
+    for column in keys.key:
+        mine, theirs = (t.types.get(column, pa.null()) for t in (table, keys.table))
+        if pa.types.is_null(mine) or not mine.equals(theirs):
+            found = " and ".join("missing" if pa.types.is_null(t) else str(t) for t in (mine, theirs))
+            raise schema_mismatch(f"{keys.table.display_name(0)}: rows are deleted by {column!r}, which is {found}")
+    if not keys.key:
+        raise schema_mismatch(f"{keys.table.display_name(0)}: rows are deleted by no column")
+    return keys.key
+
+
+def _positions(
+    table: FileTable, deletes: Deletes, files: Sequence[int], row_counts: Callable[..., Sequence[int]]
+) -> pa.Table:
+    """Return the deleted rows of files as columns FILE and ROW; raises ``invalid-metadata`` for what is none."""
+    import pyarrow.compute as pc
+
+    numbers, found = [], []
+    for file, count in zip(files, row_counts(table, files) if files else (), strict=True):
+        rows = deletes.positions[file]
+        if not pa.types.is_integer(rows.type) or rows.null_count:
+            raise _odd_positions(table, file, f"are {rows.type}, with {rows.null_count} of them NULL")
+        for odd in (pc.min(rows).as_py(), pc.max(rows).as_py()) if len(rows) else ():
+            if not 0 <= odd < count:
+                raise _odd_positions(table, file, f"have the number {odd}, of {counted(count, 'row')}")
+        if len(rows) > 1 and not pc.all(pc.less(rows.slice(0, len(rows) - 1), rows.slice(1))).as_py():
+            raise _odd_positions(table, file, "do not ascend")
+        found.append(rows.cast(pa.int64()))
+        numbers.append(pa.repeat(constant(file, pa.int64()), len(rows)))
+    arrays = [pa.chunked_array(a, pa.int64()) for a in (numbers, found)]
+    return pa.table(arrays, names=[FILE, ROW])
+
+
+def _odd_positions(table: FileTable, file: int, problem: str) -> FormatError:
+    return FormatError(
+        f"{table.display_name(file)}: the rows deleted of it {problem}.",
+        code="invalid-metadata",
+        hint="The list of deleted rows is damaged, or that of another file.",
+    )
 
 
 @dataclass(frozen=True)

@@ -484,7 +484,8 @@ def push_down_limits(
         part = _only_part(scans.get(source.id))
         if part is None:
             continue
-        summary = _summary(scope.select, source, reader, part.part.table.partition_keys)
+        keys = part.part.table.partition_keys
+        summary = _summary(scope.select, source, reader, keys) if part.rows_are_files_rows else None
         less = _summarised(part, summary[0], evaluator) if summary is not None else None
         if less is not None and summary is not None:
             counts += summary[1]
@@ -555,7 +556,7 @@ _SUMMARISED = (
 
 
 def _only_part(scan: OccurrenceScan | None) -> PartScan | None:
-    """Return the dataset of a scan whose rows are the rows of its files."""
+    """Return the dataset of a scan of which no row depends on rows of another file; some may be deleted."""
     if scan is None or len(scan.parts) != 1 or scan.parts[0].overlaid:
         return None
     if isinstance(scan.parts[0].part.rows, Changelog):
@@ -658,9 +659,9 @@ def _first(
 
 
 def _sure_files(part: PartScan, of: int, condition: Condition | None, query: BoundQuery, evaluator: Evaluator) -> Files:
-    """Return the files of whose rows all satisfy a condition."""
+    """Return the files of whose rows all satisfy a condition, and none is deleted."""
     if condition is None:
-        return frozenset(part.files)
+        return part.whole_files
     table = part.part.table
     keys = {name: f"k{i}" for i, name in enumerate(table.partition_keys)}
     if not is_evaluable(condition) or not condition.columns:
@@ -669,7 +670,7 @@ def _sure_files(part: PartScan, of: int, condition: Condition | None, query: Bou
         return frozenset()
     predicate = f"({condition.render(lambda ref: keys[ref[1]])}) IS NOT TRUE"
     doubtful = evaluator.partitions(table, predicate, parameters_for(condition, query.parameters))
-    return frozenset(part.files) - doubtful
+    return part.whole_files - doubtful
 
 
 def prune(

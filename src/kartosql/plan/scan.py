@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kartosql.errors import Span
 from kartosql.plan.names import Occurrence
 from kartosql.predicate.tree import Condition
-from kartosql.tables.table import Part
+from kartosql.tables.table import Changelog, Deletes, Part
 from kartosql.text import markup
 from kartosql.text.report import Report, counted, grid, human_bytes, one_line, table_of
 
@@ -75,6 +75,31 @@ class PartScan:
     summary: FileSummary | None = None
     # Files without a row that matches, which may hold newer versions of rows that do.
     hiding: frozenset[int] = frozenset()
+
+    @property
+    def opened(self) -> list[str]:
+        """The keys of the files to read, and of those that delete rows of them."""
+        table, rows = self.part.table, self.part.rows
+        found = [table.files[i] for i in self.files]
+        if isinstance(rows, Deletes):
+            found += [k.table.files[i] for k in rows.keys for i in rows.reaching(k, self.files)]
+        return found
+
+    @property
+    def whole_files(self) -> frozenset[int]:
+        """The files each of whose rows is a row of the table: what is known of the rows of a file holds for these."""
+        rows, files = self.part.rows, frozenset(self.files)
+        if isinstance(rows, Deletes):
+            return files.difference(rows.touched(files))
+        return frozenset() if isinstance(rows, Changelog) else files - self.overlaid
+
+    @property
+    def rows_are_files_rows(self) -> bool:
+        """Whether the rows are those of the files: counts and extremes of files are those of the table then."""
+        rows = self.part.rows
+        if isinstance(rows, Deletes):
+            return not rows.touched(self.files)
+        return not self.overlaid and not isinstance(rows, Changelog)
 
 
 @dataclass(frozen=True)
@@ -196,8 +221,8 @@ class ScanReport(Report):
 
     @property
     def selected(self) -> list[str]:
-        """Keys of the files that will be opened; a file that two table occurrences read stands twice."""
-        return [p.part.table.files[i] for p in self._opened() for i in p.files]
+        """Keys of the files that will be opened, those of deletes too; what two occurrences read stands twice."""
+        return [key for part in self._opened() for key in part.opened]
 
     @property
     def bytes_selected(self) -> int | None:
@@ -253,6 +278,8 @@ class ScanReport(Report):
             notes.append("answered from row counts and extremes without opening them")
         if part.overlaid:
             notes.append(f"{len(part.overlaid):,} may overlay each other")
+        if isinstance(part.part.rows, Deletes) and (touched := len(part.part.rows.touched(part.files))):
+            notes.append(f"rows of {touched:,} may be deleted")
         line = partial(ReportLine, name, part.part.name)
         sizes = self._bytes(files), self._bytes(files[i] for i in part.files)
         yield line(part.join, 0, None, None, len(files), len(part.files), *sizes, "; ".join(notes) or None)

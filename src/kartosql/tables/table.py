@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from kartosql.formats.partition_table import PartitionTable, Variant
+from kartosql.memo import memoized
 
 if TYPE_CHECKING:
     from kartosql.formats.kartothek.cube import Cube
@@ -127,7 +128,61 @@ class Changelog:
         return frozenset(self.key or self.compared)
 
 
-RowRule = Plain | Overlay | Changelog
+@dataclass(frozen=True, eq=False)
+class KeyDeletes:
+    """The rows of some files that delete those that are equal to them in ``key``, where NULL equals NULL.
+
+    Each file deletes rows of files with a lower number in ``sequence``; given a ``scope``, only of those with the same.
+    """
+
+    table: FileTable
+    key: tuple[str, ...]
+    sequence: Sequence[int]
+    scope: Sequence[int] = ()
+
+    @memoized
+    def latest(self) -> dict[int, int]:
+        """The highest number in ``sequence`` by scope, 0 where there is none."""
+        scope = self.scope or [0] * len(self.sequence)
+        found: dict[int, int] = {}
+        for number, of in zip(self.sequence, scope, strict=True):
+            found[of] = max(number, found.get(of, number))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Deletes:
+    """Each row of the files is a row of the table, unless it is deleted by its position or by a key.
+
+    ``positions`` has the numbers of deleted rows, ascending from 0, of each file that has some. ``keys`` tell the
+    ``sequence`` and the ``scope`` of each data file which rows they delete of it.
+    """
+
+    positions: Mapping[int, pa.Array]
+    keys: tuple[KeyDeletes, ...] = ()
+    sequence: Sequence[int] = ()
+    scope: Sequence[int] = ()
+
+    def reaching(self, keys: KeyDeletes, files: Iterable[int]) -> list[int]:
+        """Return the files of ``keys`` that may delete rows of some data files."""
+        oldest: dict[int, int] = {}
+        for file in files:
+            scope = self.scope[file] if keys.scope else 0
+            oldest[scope] = min(self.sequence[file], oldest.get(scope, self.sequence[file]))
+        scopes = keys.scope or [0] * len(keys.sequence)
+        numbered = enumerate(zip(keys.sequence, scopes, strict=True))
+        return [at for at, (number, scope) in numbered if number > oldest.get(scope, number)]
+
+    def touched(self, files: Iterable[int]) -> list[int]:
+        """Return those of some files of which rows may be deleted."""
+        return [f for f in files if f in self.positions or any(self._is_before(f, k) for k in self.keys)]
+
+    def _is_before(self, file: int, keys: KeyDeletes) -> bool:
+        number = self.sequence[file]
+        return keys.latest.get(self.scope[file] if keys.scope else 0, number) > number
+
+
+RowRule = Plain | Overlay | Changelog | Deletes
 
 
 @dataclass(frozen=True)
@@ -143,6 +198,13 @@ class Part:
     def join_key(self) -> tuple[str, ...]:
         """The columns by which the part joins the others; they tell the cell of a row."""
         return self.rows.key if isinstance(self.rows, Overlay) else ()
+
+    @property
+    def tables(self) -> Iterator[FileTable]:
+        """The tables whose files may be read: its own, and those that delete rows of it."""
+        yield self.table
+        if isinstance(self.rows, Deletes):
+            yield from (keys.table for keys in self.rows.keys)
 
 
 @dataclass(frozen=True, eq=False)

@@ -202,6 +202,15 @@ def test_registered_data_become_a_frame(spark: Any, local: Store) -> None:
     assert found.to_pylist()[0]["u"] == 2**64 - 1
 
 
+def test_registered_data_with_empty_batches_keep_all_rows(spark: Any, local: Store) -> None:
+    none, some = pa.array([], pa.int64()), pa.array([1, 2])
+    with kartosql.connect(local.root) as con:
+        for chunks in ([none, some], [some, none, some], [none, none], []):
+            con.register("t", pa.table({"x": pa.chunked_array(chunks, pa.int64())}))
+            rows = con.sql("SELECT count(*) FROM t", engine="spark").rows()
+            assert rows == [(sum(map(len, chunks)),)], chunks
+
+
 def test_frames_leave_no_view_in_the_session_and_outlive_what_made_them(spark: Any, local: Store) -> None:
     put(local, "t", {"x": pa.int64()}, {"": {"x": [1]}})
     con = kartosql.connect(local.root)

@@ -252,6 +252,20 @@ class Relations(RelationBuilder[str]):
 
     # -- files -----------------------------------------------------------------------------------
 
+    def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
+        """Return how many rows files have; raises what is wrong with their footers."""
+        footers, session = self._session.footers, self._session
+        footers.load(session, table, [table.files[f] for f in files])
+        known = footers.known_rows(table)
+        return [known[f] or 0 for f in files]
+
+    def given(self, data: pa.Table) -> str:
+        """Return the name of a relation that has the rows of Arrow data."""
+        name = f"kartosql_given_{self._count}"
+        self._count += 1
+        self._register(name, data)
+        return name
+
     def types_in_files(self, table: FileTable, files: Sequence[int], columns: Sequence[str]) -> dict[str, str]:
         """Return DuckDB's types that files give to columns; raises ``schema-mismatch`` where files disagree."""
         keys = [table.files[f] for f in files]
@@ -317,10 +331,11 @@ class Relations(RelationBuilder[str]):
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         items += [f"{found[name]} AS {quote(name)}" for name in wanted.codes]
-        self.by_position |= wanted.ordered or "r.file_index" in "".join([*found.values(), joined])
-        if wanted.ordered:
-            # Positions ascend in document order, and so does DuckDB's file index.
-            items += [f"r.file_index AS {FILE}", f"r.file_row_number AS {ROW}"]
+        placed = wanted.ordered or wanted.numbered
+        self.by_position |= placed or "r.file_index" in "".join([*found.values(), joined])
+        # Positions ascend in document order, and so does DuckDB's file index.
+        items += [f"r.file_index AS {FILE}"] if wanted.ordered else []
+        items += [f"r.file_row_number AS {ROW}"] if placed else []
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
 
     def _partition_values(

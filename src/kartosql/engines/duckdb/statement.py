@@ -460,7 +460,7 @@ class DuckStatement(EngineSession):
         if scan.occurrences is self._prepared:
             return
         with self.errors(query.select.text, query.edits):
-            self._lock([p.part.table.files[i] for o in scan.occurrences for p in o.parts for i in p.files])
+            self._lock([key for o in scan.occurrences for p in o.parts for key in p.opened])
             for occurrence in query.occurrences:
                 if occurrence.source.data is not None:
                     self.relations.create_registered(occurrence)

@@ -18,7 +18,7 @@ from kartosql.engines.spark.session import isolated
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import FormatError, NotPortable, reraise
 from kartosql.formats.partition_table import Variant
-from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, read_footer
+from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, file_metadata, read_footer
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.store import Files
 from kartosql.tables.table import Changelog, FileTable, Table
@@ -80,6 +80,11 @@ def stored_columns(source: Table) -> pa.Table:
             message = f"{column!r} holds values that Spark does not have: {e}"
             raise NotPortable(message, hint="Use engine='duckdb'.") from None
     return pa.table(found)
+
+
+def _without_gaps(data: pa.Table) -> pa.Table:
+    """Return the same rows without empty batches: Spark takes the first of them for the end."""
+    return pa.Table.from_batches([b for b in data.to_batches() if b.num_rows], data.schema)
 
 
 Batches = Iterator[Any]
@@ -164,7 +169,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
 
     def registered(self, source: Table) -> DataFrame:
         """Return registered Arrow data as a DataFrame of the session."""
-        return moved(self._reading.createDataFrame(stored_columns(source)), self._spark)
+        return moved(self._reading.createDataFrame(_without_gaps(stored_columns(source))), self._spark)
 
     def frame(self, scan: OccurrenceScan) -> DataFrame:
         """Return the rows of one table occurrence as a DataFrame of the session.
@@ -216,7 +221,8 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         declared = {c: wanted.types.get(c, own[c]) for c in stored_in if c not in missing}
         for group, readings in self._groups(table, variant.files, declared):
             shared, nullable = with_validity(self._file_columns(table, group, wanted))
-            view = self._view(table, group, declared, readings, shared, ordered=wanted.ordered)
+            placed = wanted.ordered or wanted.numbered
+            view = self._view(table, group, declared, readings, shared, placed=placed)
             if readings is None:
                 values = {c: f"c{i}" for i, c in enumerate(declared)}
             else:
@@ -227,7 +233,8 @@ class ScanFrames(RelationBuilder[pa.DataType]):
             values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
             items = [f"{values[c]} AS {quote(name)}" for c, name in wanted.names.items()]
             items += [quote(name) for name in wanted.codes]
-            items += [FILE, ROW] if wanted.ordered else []
+            items += [FILE] if wanted.ordered else []
+            items += [ROW] if placed else []
             yield f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {view}"
 
     def _file_columns(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> list[FileColumn]:
@@ -249,7 +256,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         readings: Mapping[str, Reading | None] | None,
         shared: Sequence[FileColumn],
         *,
-        ordered: bool,
+        placed: bool,
     ) -> str:
         """Return a view over files: Spark's own reader reads them, or workers decode them with Arrow."""
         keys = [table.files[f] for f in files]
@@ -263,10 +270,20 @@ class ScanFrames(RelationBuilder[pa.DataType]):
             types += [f"{quote(c.name)} {spark_type(c.type)}" for c in shared]
             function = decoder(declared, [c.name for c in shared])
             frame = frame.mapInArrow(function, ", ".join([*types, f"{ROW} BIGINT"]))
-        elif ordered:
+        elif placed:
             frame = frame.selectExpr("*", f"_metadata.row_index AS {ROW}")
         name = f"kartosql_rows_{next(_numbers)}"
         frame.createOrReplaceTempView(name)
+        return name
+
+    def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
+        """Return how many rows files have; raises what is wrong with their footers."""
+        return list(self._store.map(lambda f: file_metadata(self._store, table.files[f])[0].num_rows, files))
+
+    def given(self, data: pa.Table) -> str:
+        """Return the name of a relation that has the rows of Arrow data."""
+        name = f"kartosql_rows_{next(_numbers)}"
+        self._reading.createDataFrame(_without_gaps(data)).createOrReplaceTempView(name)
         return name
 
     def _shapes_of(self, table: FileTable, files: Sequence[int]) -> list[int]:
