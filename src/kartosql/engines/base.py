@@ -14,7 +14,7 @@ from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
 from kartosql.tables.table import Changelog, Deletes, FileTable, KeyDeletes, Part, Table
-from kartosql.text.sizes import counted
+from kartosql.text.report import counted
 
 
 class EngineStatement(Protocol):
