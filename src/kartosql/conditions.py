@@ -209,17 +209,14 @@ def _from_text(text: str, types: Mapping[str, pa.DataType]) -> Condition:
         raise _fail(f"The condition {text.strip()!r} has no value.")
     if column not in types:
         raise _unknown([column])
-    return _checked(Condition(column, op, _parse_value(column, value, types[column])))
-
-
-def _parse_value(column: str, text: str, type_: pa.DataType) -> Any:
-    read = _kind_of(type_)[1]
+    read = _kind_of(types[column])[1]
     if read is None:
-        raise _fail(f"Column {column!r} of type {type_} cannot be used in text conditions.")
+        raise _fail(f"Column {column!r} of type {types[column]} cannot be used in text conditions.")
     try:
-        return read(text)
+        found = read(value)
     except (ValueError, KeyError):
-        raise _fail(f"{text!r} is no {type_}, the type of column {column!r}.") from None
+        raise _fail(f"{value!r} is no {types[column]}, the type of column {column!r}.") from None
+    return _checked(Condition(column, op, found))
 
 
 def _unknown(columns: list[str]) -> UsageError:
@@ -261,10 +258,6 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _is_time(value: Any, type_: pa.DataType) -> bool:
-    return isinstance(value, dt.datetime) and (value.tzinfo is None) == (type_.tz is None)
-
-
 def _is_date(value: Any, _: pa.DataType) -> bool:
     if not isinstance(value, str):
         return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
@@ -280,7 +273,10 @@ _KINDS: tuple[tuple[Callable[..., bool], Callable[[str], Any] | None, Callable[[
     (pa.types.is_integer, int, lambda v, _: isinstance(v, int) and not isinstance(v, bool)),
     (pa.types.is_floating, float, lambda v, _: isinstance(v, float)),
     (pa.types.is_boolean, lambda text: _TRUTH[text.lower()], lambda v, _: isinstance(v, bool)),
-    (pa.types.is_timestamp, lambda text: dt.datetime.fromisoformat(text.strip("\"'")), _is_time),
+    (
+        *(pa.types.is_timestamp, lambda text: dt.datetime.fromisoformat(text.strip("\"'"))),
+        lambda v, type_: isinstance(v, dt.datetime) and (v.tzinfo is None) == (type_.tz is None),
+    ),
     (pa.types.is_string, _unquoted, lambda v, _: isinstance(v, str)),
     (pa.types.is_binary, None, lambda v, _: isinstance(v, bytes)),
     (pa.types.is_date, None, _is_date),

@@ -209,6 +209,12 @@ def shorten(value: object, width: int = 160) -> str:
     return text if len(text) <= width else f"{text[:half]}...{text[-half:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says; some go on for pages."""
+    text = error.message if isinstance(error, KartosqlError) else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
 def excerpt(sql: str, span: Span) -> str:
     """Return the line of ``sql`` that holds ``span`` with a caret line below it."""
     start = max(0, min(span[0], len(sql)))

@@ -117,14 +117,6 @@ def _zone(value: Any) -> str:
     return value
 
 
-def _most_memory() -> float:
-    return machine_memory() * 0.8
-
-
-def _most_threads() -> int:
-    return os.cpu_count() or 1
-
-
 def _is_doubtful_zone(value: str) -> bool:
     """Return whether only the engine can tell if a zone is known: it takes any case, and names of its own."""
     import zoneinfo  # not at the top: hardly anybody sets a zone
@@ -191,9 +183,17 @@ SETTINGS: Mapping[str, Setting] = {
             "memory of the engine, e.g. 4GB",
             of_duckdb=True,
             narrows=True,
-            most=_most_memory,
+            most=lambda: machine_memory() * 0.8,
         ),
-        Setting("threads", None, _threads, "threads of the engine", of_duckdb=True, narrows=True, most=_most_threads),
+        Setting(
+            "threads",
+            None,
+            _threads,
+            "threads of the engine",
+            of_duckdb=True,
+            narrows=True,
+            most=lambda: os.cpu_count() or 1,
+        ),
         Setting("temp_directory", None, _text, "folder for spilling", of_duckdb=True, in_sql=False),
         Setting("cache", None, _cache, "folder of what is kept for later processes, or off", in_sql=False),
         Setting("TimeZone", "UTC", _zone, "time zone of the session", of_duckdb=True, is_doubtful=_is_doubtful_zone),

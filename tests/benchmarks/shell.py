@@ -70,7 +70,7 @@ def completing(folder: str) -> Callable[[str], Callable[[], float]]:
 
     def prepare(text: str) -> Callable[[], float]:
         candidates(text, len(text), shell, known)
-        while shell.values.is_reading:
+        while shell.values.coming:
             time.sleep(0.01)
 
         def measure() -> float:

@@ -166,17 +166,14 @@ def svg(full: HeatMap) -> str:
     for number, (summary, places) in enumerate(zip(full.summaries(), shown.compared(), strict=True)):
         pieces.append(f'<g transform="translate(0 {30 + height_each * number})">')
         pieces.append(f'<text x="8" y="14">{markup.text(summary)}</text>')
-        pieces += [*_svg_labels(shown), *_svg_places(shown, places, is_seed=number == 0), "</g>"]
+        for at, value in enumerate(shown.axes[0]):
+            label = markup.text(one_line(value, LABEL))
+            pieces.append(f'<text x="{LEFT - 6}" y="{TOP + CELL * at + 13}" text-anchor="end">{label}</text>')
+        for at, value in enumerate(shown.axes[1]):
+            x, label = LEFT + CELL * at + 12, markup.text(one_line(value, 12))
+            pieces.append(f'<text transform="translate({x} {TOP - 6}) rotate(-60)">{label}</text>')
+        pieces += [*_svg_places(shown, places, is_seed=number == 0), "</g>"]
     return "\n".join([*pieces, "</svg>"])
-
-
-def _svg_labels(shown: HeatMap) -> Iterator[str]:
-    for at, value in enumerate(shown.axes[0]):
-        label = markup.text(one_line(value, LABEL))
-        yield f'<text x="{LEFT - 6}" y="{TOP + CELL * at + 13}" text-anchor="end">{label}</text>'
-    for at, value in enumerate(shown.axes[1]):
-        x, label = LEFT + CELL * at + 12, markup.text(one_line(value, 12))
-        yield f'<text transform="translate({x} {TOP - 6}) rotate(-60)">{label}</text>'
 
 
 def _svg_places(shown: HeatMap, places: list[list[tuple[int, int, int]]], *, is_seed: bool) -> Iterator[str]:

@@ -43,7 +43,9 @@ def rewrites(tree: exp.Expression | None, text: str) -> Iterator[Rewrite]:
     nodes: Iterator[Any] = tree.find_all(exp.EQ, exp.Between) if tree is not None else iter(())
     for node in nodes:
         span = span_of(node)
-        for side, value in _sides(node):
+        pairs = [(node.this, node.args.get("low") or node.expression)]
+        pairs += [(node.expression, node.this)] if isinstance(node, exp.EQ) else []
+        for side, value in pairs:
             # Of an expression that is more than its only column.
             columns = [] if isinstance(side, exp.Column) else list(side.find_all(exp.Column))
             place = span_of(columns[0]) if len(columns) == 1 else None
@@ -57,13 +59,6 @@ def rewrites(tree: exp.Expression | None, text: str) -> Iterator[Rewrite]:
                 new = days if isinstance(low, dt.date) else f"{name} = {low}"
                 yield Rewrite(span, text[span[0] : span[1]], new, types, low, high)
                 break
-
-
-def _sides(node: exp.Expression) -> list[tuple[exp.Expression, exp.Expression]]:
-    """Return the expression and the value of a comparison, either way round."""
-    if isinstance(node, exp.Between):
-        return [(node.this, node.args["low"])]
-    return [(node.this, node.expression), (node.expression, node.this)]
 
 
 def _range(side: exp.Expression, value: exp.Expression, node: exp.Expression) -> Found:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from kartosql.errors import StoreError
+from kartosql.errors import StoreError, first_line
 from kartosql.text.secrets import harmless
 
 _LOCAL = ("file", "local")
@@ -130,11 +130,11 @@ def not_opened(url: str, error: Exception) -> StoreError:
         return StoreError(
             f"Cannot open the store {url!r}: the driver of {protocol}:// is not installed.",
             code="missing-extra",
-            hint=f"pip install 'kartosql[{extra}]'" if extra else _first_line(error),
+            hint=f"pip install 'kartosql[{extra}]'" if extra else first_line(error),
         )
     if isinstance(error, ValueError) and "rotocol not known" in str(error):
         return StoreError(f"Cannot open the store {url!r}: there is no driver of {protocol}://.", hint=_known(protocol))
-    return StoreError(f"Cannot open the store {url!r}: {_first_line(error)}")
+    return StoreError(f"Cannot open the store {url!r}: {first_line(error)}")
 
 
 def no_answer(url: str, action: str, error: BaseException, told: BaseException) -> StoreError:
@@ -153,11 +153,6 @@ def no_answer(url: str, action: str, error: BaseException, told: BaseException) 
 
 def _protocol_of(url: str) -> str:
     return url.partition("://")[0].partition("::")[0].lower()
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of what a driver says; some go on for pages."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _known(protocol: str) -> str:

@@ -28,7 +28,7 @@ def at(shell):
         cursor = text.index("|")
         text = text.replace("|", "", 1)
         candidates(text, cursor, shell.shell, known)
-        while shell.shell.values.is_reading:
+        while shell.shell.values.coming:
             time.sleep(0.001)
         return candidates(text, cursor, shell.shell, known)
 

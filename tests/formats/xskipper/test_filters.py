@@ -37,7 +37,7 @@ def test_answers_do_not_depend_on_what_stays_in_memory(tmp_path, monkeypatch, bu
     monkeypatch.setattr(refreshing, "_GROUP_BYTES", 30_000)
     layout = layout_for("/t", [IndexSpec("bloomfilter", "s", 0.02, ndv)], {"s": pa.string()})
     refresh(Store(tmp_path), "m", FILES, layout, Sources(_scan))
-    monkeypatch.setattr(bloom, "_default_budget", lambda: budget)
+    monkeypatch.setattr(bloom, "_MOST_HELD", budget)
     asked = ["3-0", "4-4", "7-299", "x", "y", "39-0"]
     expected = {}
     for value in asked:

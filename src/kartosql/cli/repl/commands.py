@@ -656,20 +656,16 @@ def _tour(shell: Shell, text: str) -> None:
         raise UsageError("The examples are not installed.", hint="They stand in sql_examples of the source.")
     if found == ["list"]:
         for number, name in enumerate(names, 1):
-            shell.screen.say(f"{number:>3}  {_title(name)}")
+            # The first sentence of what an example says about itself.
+            lines = resources.text(f"{EXAMPLES}/{name}.sql").splitlines()
+            about = " ".join(line.removeprefix("-- ") for line in takewhile(lambda line: line[:3] == "-- ", lines))
+            shell.screen.say(f"{number:>3}  {re.split(r'(?<=[.:]) ', about)[0] or name}")
         return
     most = len(names)
     if found and not (found[0].isdecimal() and 1 <= int(found[0]) <= most):
         raise UsageError(f"There is no example {found[0]!r}.", hint=f".tour 1 to .tour {most}; .tour list")
     shell.tour_at = int(found[0]) if found else shell.tour_at % most + 1
     _play(shell, names[shell.tour_at - 1], shell.tour_at, most)
-
-
-def _title(name: str) -> str:
-    """Return the first sentence of what an example says about itself."""
-    lines = resources.text(f"{EXAMPLES}/{name}.sql").splitlines()
-    comment = " ".join(line.removeprefix("-- ") for line in takewhile(lambda line: line.startswith("-- "), lines))
-    return re.split(r"(?<=[.:]) ", comment)[0] or name
 
 
 def _play(shell: Shell, name: str, number: int, count: int) -> None:

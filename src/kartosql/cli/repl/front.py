@@ -134,20 +134,16 @@ class _SqlLexer(Lexer):
         # It takes a moment to import, which comes after the prompt.
         if len(text) > MOST or "kartosql.sql.incremental_lexer" not in sys.modules:
             return lambda number: [("", lines[number])]
-        styled = _styled(text)
+        from kartosql.sql.incremental_lexer import lexemes
+
+        fragments: StyleAndTextTuples = []
+        at = 0
+        for lexeme in lexemes(text):
+            fragments.append(("", text[at : lexeme.start]))
+            fragments.append((f"class:{lexeme.kind}", text[max(at, lexeme.start) : lexeme.end]))
+            at = max(at, lexeme.end)
+        styled = list(split_lines([*fragments, ("", text[at:])]))
         return lambda number: styled[number] if number < len(styled) else []
-
-
-def _styled(text: str) -> list[StyleAndTextTuples]:
-    from kartosql.sql.incremental_lexer import lexemes
-
-    fragments: StyleAndTextTuples = []
-    at = 0
-    for lexeme in lexemes(text):
-        fragments.append(("", text[at : lexeme.start]))
-        fragments.append((f"class:{lexeme.kind}", text[max(at, lexeme.start) : lexeme.end]))
-        at = max(at, lexeme.end)
-    return list(split_lines([*fragments, ("", text[at:])]))
 
 
 class _SafeText(Processor):
@@ -345,7 +341,7 @@ class Front:
             parts.append("may write" if not shell.connection.read_only else "read-only")
             parts.append(f"engine {shell.connection.settings['engine']}")
             parts.append(f"{len(known.tables):,} tables" if known is not None else "loading metadata …")
-            if shell.values.is_reading:
+            if shell.values.coming:
                 parts.append("reading an index …")
         parts.append(f"mode {behind.options['mode']}")
         text = get_app().current_buffer.text

@@ -144,16 +144,11 @@ def load(connection: Connection) -> Known:
     found = []
     for name, kind in zip(listed["table"].to_pylist(), listed["kind"].to_pylist(), strict=True):
         try:
-            source = tables.find(_parts(name))
+            source = tables.find(tuple(quoted.replace('""', '"') or plain for quoted, plain in _PART.findall(name)))
         except KartosqlError:
             continue
         found.append(KnownTable(name, kind, source))
     return Known(tuple(found))
-
-
-def _parts(name: str) -> tuple[str, ...]:
-    """Return the parts of a name as it is written."""
-    return tuple(quoted.replace('""', '"') or plain for quoted, plain in _PART.findall(name))
 
 
 # -- values of partition and index columns, as partitions and indices tell them ----------------------
@@ -290,7 +285,7 @@ class ColumnValues:
 
     def __init__(self) -> None:
         self._lists: dict[tuple[int, str], tuple[object, ValueList | None]] = {}
-        self._coming: set[tuple[int, str]] = set()
+        self.coming: set[tuple[int, str]] = set()  # which are being read
         self._lock = threading.Lock()
         self.on_news: Callable[[], None] = lambda: None
 
@@ -300,16 +295,11 @@ class ColumnValues:
         with self._lock:
             if key in self._lists:
                 return self._lists[key][1]
-            if key in self._coming:
+            if key in self.coming:
                 return None
-            self._coming.add(key)
+            self.coming.add(key)
         threading.Thread(target=self._read, args=(store, column, key), daemon=True).start()
         return None
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether values of some column are being read."""
-        return bool(self._coming)
 
     def _read(self, store: Store, column: KnownColumn, key: tuple[int, str]) -> None:
         try:
@@ -317,7 +307,7 @@ class ColumnValues:
         except (KartosqlError, KeyError, pa.ArrowException, OSError, ValueError):
             found = None  # a statement will say what is wrong
         with self._lock:
-            self._coming.discard(key)
+            self.coming.discard(key)
             # The source is kept, too, so that its id stays its own.
             self._lists[key] = (column.source, found)
             while len(self._lists) > KEPT_LISTS:

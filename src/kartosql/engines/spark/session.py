@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.spark.types import REFUSED
-from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, StoreError, UsageError
+from kartosql.errors import ExecutionError, KartosqlError, LimitError, NotPortable, StoreError, UsageError, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -288,7 +288,7 @@ def _start(master: str, memory: str | None) -> SparkSession:
             context = SparkContext(conf=conf, gateway=gateway)
             spark = _pyspark().builder.getOrCreate()
     except Exception as e:
-        reason = _reason(log) or _first_line(e)
+        reason = _reason(log) or first_line(e)
         shutil.rmtree(folder, ignore_errors=True)
         raise ExecutionError(
             f"Spark does not start: {reason}",
@@ -392,8 +392,3 @@ def _reason(path: str) -> str:
     usual = ("at ", "WARNING:", "Using Spark's", "Setting default", "To adjust logging")
     told = (line for line in lines if line and not line.startswith(usual) and " WARN " not in line)
     return next(told, "")
-
-
-def _first_line(error: BaseException) -> str:
-    text = error.message if isinstance(error, KartosqlError) else str(error)
-    return text.strip().splitlines()[0] if text.strip() else type(error).__name__

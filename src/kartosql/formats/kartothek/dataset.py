@@ -55,6 +55,7 @@ class DatasetTable:
     metadata: Mapping[str, Any]
     # Where data-skipping metadata are read from.
     store: Store | None = field(default=None, kw_only=True)
+    has_footers = True  # the files are Parquet files
 
     @memoized
     def partitions(self) -> PartitionTable:
@@ -71,11 +72,6 @@ class DatasetTable:
         from kartosql.formats.kartothek.dataset_skipping import DatasetSkipping
 
         return DatasetSkipping(self.store, place, f"{self.uuid}/{self.table}/", self.files)
-
-    @property
-    def has_footers(self) -> bool:
-        """Whether the files are Parquet files."""
-        return True
 
     def variants(self, files: Sequence[int]) -> Iterable[Variant]:
         """Return files that are read alike."""

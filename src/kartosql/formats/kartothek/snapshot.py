@@ -107,7 +107,8 @@ class MetadataCache:
             with self._lock:
                 before = self._files.get(one.uuid, {}).get(one.key)
             proven = stamp is not None or etag is not None
-            digest = _digest(data) if not proven or (before is not None and before.digest is not None) else None
+            is_known_by_it = before is not None and before.digest is not None
+            digest = hashlib.blake2b(data, digest_size=20).digest() if not proven or is_known_by_it else None
             with self._lock:
                 if before is not None and before.is_same(stamp, etag, digest):
                     self._files.setdefault(one.uuid, {})[one.key] = _Kept(before.value, stamp, etag, digest)
@@ -163,18 +164,13 @@ class MetadataCache:
             self._made.pop(name, None)
 
     def _evict(self) -> None:
-        while len(self._files) > MAX_DATASETS or (len(self._files) > 1 and self._partitions() > MAX_PARTITIONS):
+        def partitions() -> int:
+            kept = (file.value for files in self._files.values() for file in files.values())
+            return sum(len(getattr(value, "labels", None) or ()) for value in kept)
+
+        while len(self._files) > MAX_DATASETS or (len(self._files) > 1 and partitions() > MAX_PARTITIONS):
             uuid, _ = self._files.popitem(last=False)
             self._forget_made(uuid)
-
-    def _partitions(self) -> int:
-        return sum(
-            len(getattr(f.value, "labels", None) or ()) for files in self._files.values() for f in files.values()
-        )
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=20).digest()
 
 
 def _read(store: Store, key: str, stamp: Stamp | None) -> tuple[bytes, Stamp | None] | Failure:

@@ -8,7 +8,6 @@ blocks of 1,024 bytes, so that every bit has a known place in the cell.
 from __future__ import annotations
 
 import math
-import os
 import struct
 import sys
 import threading
@@ -25,6 +24,7 @@ from kartosql.formats.arrays import array_of, constant
 from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import MAGIC, JavaObject, JavaStreamError, parse_prefix
 from kartosql.formats.xskipper.segment import Index, Segment
+from kartosql.settings import machine_memory
 
 MAX_WORDS = 1 << 24  # 128 MiB, a thousand times the default
 MAX_HASHES = 1024
@@ -232,7 +232,7 @@ class Budget:
     """How many bytes of filters may stay in memory; by default a tenth of the machine's, and 1.25 GiB at most."""
 
     def __init__(self, size: int | None = None) -> None:
-        self._left = _default_budget() if size is None else size
+        self._left = min(_MOST_HELD, machine_memory() // _SHARE_OF_MEMORY) if size is None else size
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bool:
@@ -241,14 +241,6 @@ class Budget:
             fits = size <= self._left
             self._left -= size if fits else 0
             return fits
-
-
-def _default_budget() -> int:
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        memory = _MOST_HELD
-    return min(_MOST_HELD, memory // _SHARE_OF_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -567,15 +559,13 @@ class FilterBuilder:
     def _both(self, blocks: list[Any], length: int, count: int) -> tuple[Any, Any]:
         """Return the two hashes of values that have a length in bytes, from their blocks."""
         np = self._numpy
-        mixed = [self._premixed(np.array(b, np.uint32)) for b in blocks]
+        mixed = [np.array(b, np.uint32) for b in blocks]
+        for block in mixed:
+            block *= 0xCC9E2D51
+            self._rotate(block, 15)
+            block *= 0x1B873593
         first = self._murmur(mixed, np.full(count, self._shape.seed & 0xFFFFFFFF, np.uint32), length)
         return first, self._murmur(mixed, first.copy(), length)
-
-    def _premixed(self, block: Any) -> Any:
-        block *= 0xCC9E2D51
-        self._rotate(block, 15)
-        block *= 0x1B873593
-        return block
 
     def _murmur(self, premixed: list[Any], mixed: Any, length: int) -> Any:
         for block in premixed:

@@ -377,7 +377,11 @@ def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
     if family in ("float", "double"):
         if not pa.types.is_floating(arrow):
             raise OddCells(f"values of type {arrow} where {family} is expected")
-        return _order_keys(array.cast(pa.float64()))
+        # As integers of the same order: NaN is greatest, and both zeros are one.
+        array = array.cast(pa.float64())
+        array = pc.if_else(pc.equal(array, _ZERO), _ZERO, array)
+        bits = pc.if_else(pc.is_nan(array), _NAN, array.view(pa.int64()))
+        return pc.if_else(pc.less(bits, _INTEGER_ZERO), pc.bit_wise_xor(bits, _SIGN), bits)
     tests = {
         "integer": pa.types.is_signed_integer,
         "boolean": pa.types.is_boolean,
@@ -394,13 +398,6 @@ def keys_of(array: pa.Array, type_: ColumnType) -> pa.Array:
         return array.cast(pa.int64())
     except pa.ArrowInvalid as e:
         raise OddCells(str(e)) from None
-
-
-def _order_keys(array: pa.Array) -> pa.Array:
-    """Return floating-point numbers as integers of the same order: NaN is greatest, and both zeros are one."""
-    array = pc.if_else(pc.equal(array, _ZERO), _ZERO, array)
-    bits = pc.if_else(pc.is_nan(array), _NAN, array.view(pa.int64()))
-    return pc.if_else(pc.less(bits, _INTEGER_ZERO), pc.bit_wise_xor(bits, _SIGN), bits)
 
 
 def is_old(keys: pa.Array, type_: ColumnType) -> pa.Array | None:
@@ -459,18 +456,15 @@ class Bounds:
 
     def _among(self, keys: Sequence[Any]) -> pa.BooleanArray:
         if len(keys) > _FEW:
-            return array_of(self._among_many(keys), pa.bool_())
+            found = []
+            for low, high in zip(self.low.to_pylist(), self.high.to_pylist(), strict=True):
+                at = 0 if low is None else bisect.bisect_left(keys, low)
+                found.append(at < len(keys) and (high is None or keys[at] <= high))
+            return array_of(found, pa.bool_())
         passes = repeated(False, len(self.low))
         for key in keys:
             passes = pc.or_(passes, pc.and_(self._compare(">=", key), self._compare("<=", key)))
         return passes
-
-    def _among_many(self, keys: Sequence[Any]) -> list[bool]:
-        found = []
-        for low, high in zip(self.low.to_pylist(), self.high.to_pylist(), strict=True):
-            at = 0 if low is None else bisect.bisect_left(keys, low)
-            found.append(at < len(keys) and (high is None or keys[at] <= high))
-        return found
 
 
 # UTF-16, by whose order the bounds of text were found, puts these characters the other way round.

@@ -305,11 +305,6 @@ def _field(name: str, type_: Any, metadata: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "type": type_, "nullable": True, "metadata": metadata}
 
 
-def part_name() -> str:
-    """Return a name for a part file, as Spark gives them."""
-    return f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
-
-
 def part_file(
     rows: pa.Table,
     layout: IndexLayout,
@@ -601,7 +596,7 @@ class _Parts:
             self._writing.result()
 
     def _put(self, rows: pa.Table, exact: bool, reading: str | None) -> None:
-        self.keys.append(f"{self._folder}/{part_name()}")
+        self.keys.append(f"{self._folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet")  # as Spark names them
         sizes = [self.sizes.get(name) for name in rows.column(OBJECT_COLUMN).to_pylist()]
         made = part_file(rows, self._layout, bounds_are_exact=exact, reading=reading, sizes=sizes)
         self._store.put(self.keys[-1], made)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import FormatError, UsageError, reraise
+from kartosql.errors import FormatError, UsageError, first_line, reraise
 from kartosql.formats.xskipper.domain import (
     Bounds,
     ColumnType,
@@ -364,7 +364,7 @@ class Segment:
         except _BAD as e:
             _reraise(e, key)
             raise FormatError(
-                f"{key}: the file cannot be opened: {_first_line(e)}",
+                f"{key}: the file cannot be opened: {first_line(e)[:200]}",
                 code="invalid-metadata",
                 hint="If the metadata are encrypted, hand over the keys. Nothing is skipped by it.",
             ) from None
@@ -407,7 +407,7 @@ class Segment:
             raise Vanished(str(e)) from None
         except _BAD as e:
             _reraise(e, self.source)
-            raise OddCells(_first_line(e)) from None
+            raise OddCells(first_line(e)[:200]) from None
 
     def column(self, column: str) -> pa.Array:
         """Return a column; raises OddCells."""
@@ -435,7 +435,7 @@ class Segment:
                 except _BAD as e:
                     _reraise(e, self.source)
                     self._known[kind, column] = None
-                    self.report(f"{self.source}: the column {column} is not used: {_first_line(e)}")
+                    self.report(f"{self.source}: the column {column} is not used: {first_line(e)[:200]}")
             found: _T | None = self._known[kind, column]
             return found
 
@@ -544,7 +544,3 @@ def _reraise(error: BaseException, source: str) -> None:
     """Raise what the machine refused; memory that runs out may be due to what stands in the file."""
     if not isinstance(error, MemoryError):
         reraise(error, f"Cannot read {source!r}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
