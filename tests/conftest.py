@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -66,6 +67,14 @@ def _forgotten() -> Iterator[None]:
     """Forget the stores in memory that a module made."""
     yield
     builders.forget_memory_stores()
+
+
+@pytest.fixture(autouse=True)
+def _own_sessions() -> Iterator[None]:
+    """Let no connection find what one of another test left; other processes have none of it either."""
+    yield
+    if (pool := sys.modules.get("kartosql.session_pool")) is not None:
+        pool.clear()
 
 
 @pytest.fixture

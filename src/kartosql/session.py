@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from kartosql import session_pool
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError, reraise
-from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
-from kartosql.plan.bind import Parameters, PlanCache
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.plan.bind import Parameters
 from kartosql.query import SelectQuery
 from kartosql.settings import Settings
-from kartosql.sql import Select, parse
-from kartosql.sql.tree import ParsedTexts
-from kartosql.store import Mounts, Store
+from kartosql.sql import Select
+from kartosql.store import Store
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
 from kartosql.user_cache import UserCache, cache_folder
@@ -49,23 +49,34 @@ class Session:
 
     def __post_init__(self) -> None:
         self.registered: dict[str, Table] = {}
-        self.mounts = Mounts(self.store)
-        self.runtime = Runtime(self.mounts)
         self.attached: Attachments | None = None  # made when something is attached
-        self.parse = ParsedTexts(parse).parse
-        self.metadata = MetadataCache()
-        self.plans = PlanCache()
+        self._state = state = session_pool.take(self.store, self._modes)
+        self.store, self.mounts, self.metadata, self.plans = state.store, state.mounts, state.metadata, state.plans
+        self.parse = state.texts.parse
+        self.runtime = Runtime(self.mounts, state.engines)
         self.user_cache = UserCache(cache_folder(self.settings["cache"]))
+        self._had_tables = False  # whether any was registered
         self._closed = False
 
+    @property
+    def _modes(self) -> dict[str, Any]:
+        """What two connections must have in common, beside the store, to use the same engines and metadata."""
+        return {"read_only": self.read_only, **self.settings.to_dict()}
+
     def close(self) -> None:
-        """Stop what other threads are doing, and free the engines."""
-        self._closed = True
-        self.runtime.close()
-        if self.runtime.works.is_of_this_process:
-            self.registered.clear()
-            if self.attached is not None:
-                self.attached.close()
+        """Stop what other threads are doing, and free the engines, or leave them to the next connection."""
+        was_open, self._closed = not self._closed, True
+        engines = self.runtime.close()
+        if engines is None:
+            return
+        self.registered.clear()
+        if self.attached is not None:
+            self.attached.close()
+        if was_open and self.attached is None and not self._had_tables and not self.runtime.one_more:
+            self._state.engines = engines
+            session_pool.leave(self._state, self._modes)
+        else:
+            engines.close()
 
     def check_open(self) -> None:
         """Raise ``connection-closed`` after ``close``."""
@@ -110,6 +121,7 @@ class Session:
             raise UsageError(f"{name!r} is attached.", code="name-taken", hint="Choose another name, or detach it.")
         if len(set(table.column_names)) < table.num_columns:
             raise UsageError(f"{name!r} has a column name twice.")
+        self._had_tables = True
         self.registered[name] = arrow_table(name, table)
 
     # -- writing -------------------------------------------------------------------------------

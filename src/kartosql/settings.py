@@ -277,6 +277,10 @@ class Settings:
         other._values, other._given = dict(self._values), self._given
         return other
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is set, with values by name."""
+        return dict(self._values)
+
     def engine_settings(self) -> dict[str, Any]:
         """Return the DuckDB settings that follow from the values."""
         found = {s.name: self[s.name] for s in SETTINGS.values() if s.of_duckdb and self[s.name] is not None}

@@ -200,6 +200,19 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
 
+    def is_same(self, other: Store) -> bool:
+        """Return whether another one means the same place, by the same name and with the same credentials."""
+        names = (self._url, self.root, self._real_root, self._options)
+        if type(self) is not type(other) or names != (other._url, other.root, other._real_root, other._options):
+            return False
+        return self.fs is other.fs or (self.is_local and other.is_local)
+
+    def begin_as(self, other: Store) -> None:
+        """Take the place of one that is the same and was just made: count calls anew, look at folders again."""
+        self.counter = other.counter
+        self.single_writer = other.single_writer
+        self._safe_dirs = other._safe_dirs
+
     def redacted(self, error: Exception) -> Exception:
         """Return what a driver raised, without the credentials that it may tell."""
         return harmless(error, self._options)

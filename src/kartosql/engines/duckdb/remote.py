@@ -42,8 +42,8 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         self._kept[key] = None
         self._whole.pop(key, None)
 
-    def forget(self) -> None:
-        """Allow no more files than those that are kept."""
+    def forget(self) -> int:
+        """Allow no more files than those that are kept; returns how many bytes of them are in memory."""
         self.failure = None
         self._sizes = {k: size for k, size in self._sizes.items() if k in self._kept}
         whole, room = {}, KEPT_BYTES
@@ -52,6 +52,7 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
             if key in self._whole and room >= 0:
                 whole[key] = self._whole[key]
         self._whole = whole
+        return sum(map(len, whole.values()))
 
     def fetch(self, sizes: dict[str, int | None]) -> None:
         """Allow the files of ``sizes``, and read the small ones at once."""

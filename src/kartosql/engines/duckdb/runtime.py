@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -157,6 +158,17 @@ class Instance:
         self.worn_out |= not fits and len(keys) <= FOOTER_CACHE_FILES
         self.change("parquet_metadata_cache", fits)
 
+    def calms_down(self, most: int) -> bool:
+        """Forget the last statement and end threads that read ahead; returns whether it holds at most so many bytes."""
+        self.epoch = 0
+        try:
+            self.take_over()
+            self.read_directly(True)
+            ((held,),) = self._root.execute("SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()").fetchall()
+        except duckdb.Error:
+            return False
+        return (held or 0) + (0 if self.filesystem is None else self.filesystem.forget()) <= most
+
     @property
     def footers(self) -> int:
         """Number of footers kept."""
@@ -247,35 +259,76 @@ _recent: OrderedDict[int, weakref.ref[Runtime]] = OrderedDict()  # the one that 
 _recent_guard = threading.Lock()
 
 
+@dataclass
+class Engines:
+    """Instances of one store that nobody uses, and what is known of files; one runtime has them."""
+
+    planners: OrderedDict[tuple[Any, ...], Planner] = field(default_factory=OrderedDict)
+    idle: list[Instance] = field(default_factory=list)
+    footers: Footers = field(default_factory=Footers)
+    misses: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
+
+    def shrink(self, most: int) -> None:
+        """Keep the planner and the instance that were used last, if they hold at most so many bytes, and no threads."""
+        planners = [*self.planners.items()]
+        for key, planner in planners:
+            if planner is not planners[-1][1] or not planner.instance.calms_down(most):
+                del self.planners[key]
+                planner.close()
+        kept = [i for i in self.idle[-1:] if i.calms_down(most)]
+        for instance in self.idle:
+            if instance not in kept:
+                instance.close_later()
+        self.idle[:] = kept
+
+    def close(self) -> None:
+        """Free all instances."""
+        _close_all(self.planners, self.idle)
+
+
 class Runtime:
     """Hands out planner and statements, from any thread, and keeps what can be used again.
 
-    After ``close()`` everything still works, but nothing is kept.
+    It begins with the ``engines`` that another one left. After ``close()`` everything still works, but nothing is kept.
     """
 
-    def __init__(self, store: Files) -> None:
+    def __init__(self, store: Files, engines: Engines | None = None) -> None:
         self.store = store
-        self.footers = Footers()
+        engines = engines or Engines()
+        self.footers = engines.footers
         self._planning = threading.Lock()
         self._guard = threading.Lock()
-        self._planners: OrderedDict[tuple[Any, ...], Planner] = OrderedDict()
-        self._idle: list[Instance] = []
-        self._misses: dict[frozenset[tuple[str, str]], int] = {}
+        self._planners = engines.planners
+        self._idle = engines.idle
+        self._misses = engines.misses
         self._sizes: weakref.WeakKeyDictionary[FileTable, dict[str, int | None]] = weakref.WeakKeyDictionary()
         self._closed = False
-        self._one_more = False
+        self.one_more = False  # whether no more than one statement is expected
         self.watched = False  # whether somebody looks at the progress of statements
         self._epoch = 0
         self.works = Works()  # what goes on, and can be stopped
         weakref.finalize(self, _close_all, self._planners, self._idle)
 
-    def close(self) -> None:
-        """Free what is idle, and stop what other threads are doing; streams that nobody reads stay usable."""
+    def close(self) -> Engines | None:
+        """Stop what other threads are doing, and return what is idle; streams that nobody reads stay usable.
+
+        None in a fork.
+        """
         self._closed = True
         if not self.works.is_of_this_process:
-            return
+            return None
         self.works.stop("connection-closed", of_others=True)
-        self._free()
+        left = Engines(footers=self.footers, misses=self._misses)
+        with self._guard:
+            left.idle, self._idle[:] = [*self._idle], []
+        # Who plans at this moment closes the planner afterwards.
+        if self._planning.acquire(blocking=False):
+            try:
+                left.planners = self._planners.copy()
+                self._planners.clear()
+            finally:
+                self._planning.release()
+        return left
 
     def forget(self) -> None:
         """Free what is idle, with all that it knows of files; what is attached may have changed."""
@@ -289,7 +342,6 @@ class Runtime:
             idle, self._idle[:] = [*self._idle], []
         for instance in idle:
             (instance.close_later if later else instance.close)()
-        # Who plans at this moment closes the planner afterwards, if the connection was closed.
         if self._planning.acquire(blocking=wait):
             try:
                 _close_all(self._planners, [])
@@ -298,7 +350,7 @@ class Runtime:
 
     def expect_one(self) -> None:
         """Expect that one more statement runs, so that the planner's instance may run it."""
-        self._one_more = True
+        self.one_more = True
 
     def sizes_of(self, tables: Iterable[FileTable]) -> dict[str, int | None]:
         """Return the sizes of all files of tables, for reports, None if one is not there; of a table asked for once.
@@ -410,7 +462,7 @@ class Runtime:
 
     def _take_planners(self, values: Mapping[str, Any]) -> Instance | None:
         """Return the planner's instance if nothing more is to be planned: a new one takes longer than a small query."""
-        if not self._one_more or not self._planning.acquire(blocking=False):
+        if not self.one_more or not self._planning.acquire(blocking=False):
             return None
         try:
             planner = self._planners.pop(_key(values), None)

@@ -164,13 +164,16 @@ class MetadataCache:
             self._made.pop(name, None)
 
     def _evict(self) -> None:
-        def partitions() -> int:
-            kept = (file.value for files in self._files.values() for file in files.values())
-            return sum(len(getattr(value, "labels", None) or ()) for value in kept)
-
-        while len(self._files) > MAX_DATASETS or (len(self._files) > 1 and partitions() > MAX_PARTITIONS):
+        while len(self._files) > MAX_DATASETS or (len(self._files) > 1 and self.partitions > MAX_PARTITIONS):
             uuid, _ = self._files.popitem(last=False)
             self._forget_made(uuid)
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions all documents list that are held."""
+        with self._lock:
+            kept = [file.value for files in self._files.values() for file in files.values()]
+        return sum(len(getattr(value, "labels", None) or ()) for value in kept)
 
 
 def _read(store: Store, key: str, stamp: Stamp | None) -> tuple[bytes, Stamp | None] | Failure:
