@@ -398,8 +398,19 @@ def test_nothing_foreign_comes_out_where_memory_ends(large, megabytes):
         f"CREATE DATASET e{megabytes} PARTITION BY (p) AS SELECT * FROM d",
         "CHECK d",
     )
+    assert not [line for line in told if "corrupt" in line]
     # Less than all answers: libraries end a process that cannot hold the variables of a thread.
     assert {line.split("]")[0] for line in told if not line.startswith("[")} <= {
         "error[out-of-memory",
         "error[too-many-threads",
     }
+
+
+def test_errors_that_only_quote_what_the_machine_refused_are_known_by_their_words():
+    stream = duckdb.InvalidInputException(
+        "Invalid Input Error: exporting a stream from the object registered as 'n' failed: MemoryError:"
+    )
+    thread = pa.lib.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
+    assert [failure_of(e).code for e in (stream, thread)] == ["out-of-memory", "too-many-threads"]
+    assert failure_of(duckdb.InvalidInputException("Invalid Input Error: 'MemoryError' is no number")) is None
+    assert failure_of(pa.lib.ArrowInvalid("a text: Resource temporarily unavailable")) is None

@@ -261,7 +261,7 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
         return UsageError(_message(action, "a number has more digits than any type of a column holds"))
     if isinstance(error, MemoryError) or _is_memory(error, text.lower()):
         return _out_of_memory(action, text)
-    if isinstance(error, RuntimeError | ImportError) and _NO_THREAD.search(text.lower()):
+    if (isinstance(error, RuntimeError | ImportError) or _is_unknown(error)) and _NO_THREAD.search(text.lower()):
         return LimitError(
             _message(action, "no more threads can be started"),
             code="too-many-threads",
@@ -316,8 +316,13 @@ def _message(action: str | None, reason: str) -> str:
     return f"{action}: {reason}" if action is not None else reason[:1].upper() + reason[1:]
 
 
+def _is_unknown(error: BaseException) -> bool:
+    """Return whether an error is one of Arrow that has no class of its own."""
+    return type(error).__name__ == "ArrowException"
+
+
 def _is_memory(error: BaseException, text: str) -> bool:
-    if _kind(error) == "OutOfMemoryException":
+    if _kind(error) == "OutOfMemoryException" or _kind(error) and text.endswith("failed: memoryerror:"):
         return True
     return _kind(error) is None and isinstance(error, RuntimeError | ImportError) and bool(_NO_MEMORY.search(text))
 
