@@ -150,11 +150,16 @@ class Execution:
         files = self._files
         phases = {**self._context.phases, **scan.phases}
         residual = partial(_residual, self.attempt.bound)
-        report = ScanReport(self.attempt.bound.select.text, "duckdb", "", scan, files.sizes, residual, phases=phases)
+        aligned = partial(self._context.runtime.alignments.told, files)
+        report = ScanReport(
+            self.attempt.bound.select.text, "duckdb", "", scan, files.sizes, residual, aligned, phases=phases
+        )
         most = STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
         if report.files_selected <= most or self._context.settings["max_bytes"] is not None:
             files.stat(report.selected)
         engine, reason = self._chosen_engine(report)
+        if engine == "spark":
+            report = replace(report, by_position=lambda _: None)
         return replace(report, engine=engine, engine_reason=reason)
 
     def _chosen_engine(self, report: ScanReport) -> tuple[str, str]:

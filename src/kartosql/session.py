@@ -53,8 +53,8 @@ class Session:
         self._state = state = session_pool.take(self.store, self._modes)
         self.store, self.mounts, self.metadata, self.plans = state.store, state.mounts, state.metadata, state.plans
         self.parse = state.texts.parse
-        self.runtime = Runtime(self.mounts, state.engines)
         self.user_cache = UserCache(cache_folder(self.settings["cache"]))
+        self.runtime = Runtime(self.mounts, state.engines, self.user_cache)
         self._had_tables = False  # whether any was registered
         self._closed = False
 

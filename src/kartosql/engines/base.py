@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
@@ -80,7 +80,9 @@ class RowRequest:
     """What is asked of the rows of files: columns, by their names in the table, with the names that they get.
 
     ``types`` are the engine's of columns for which the table has none, ``codes`` are numbers of files that become
-    columns. With ``ordered`` the columns FILE and ROW tell where a row stands, with ``numbered`` ROW alone.
+    columns. With ``ordered`` the columns FILE and ROW tell where a row stands, with ``numbered`` ROW alone. ``beside``
+    are as many files of other tables, the rows of which stand beside these rows in the same order, and what is asked of
+    them; of the first ones FILE1 and ROW1 tell where a row stands. Only DuckDB is asked for them.
     """
 
     names: Mapping[str, str]
@@ -88,6 +90,7 @@ class RowRequest:
     codes: Codes = field(default_factory=dict)
     ordered: bool = False
     numbered: bool = False
+    beside: tuple[tuple[FileTable, Sequence[int], RowRequest], ...] = ()
 
 
 class RelationBuilder(ABC, Generic[_Type]):
@@ -140,15 +143,25 @@ class RelationBuilder(ABC, Generic[_Type]):
         items = [f"{self.null(source.columns[c])} AS {self.quoted(source.exposed.get(c, c))}" for c in columns]
         return f"SELECT {', '.join(items) or 'NULL AS nothing'} WHERE false"
 
-    def over_files(self, scan: OccurrenceScan, columns: Sequence[str], refused: Mapping[str, str]) -> str:
-        """Return the query for some columns over the files of a scan; of those refused it has the expressions given."""
+    def over_files(
+        self, scan: OccurrenceScan, columns: Sequence[str], refused: Mapping[str, str], beside: Sequence[PartScan] = ()
+    ) -> str:
+        """Return the query for some columns over the files of a scan; of those refused it has the expressions given.
+
+        Files of other datasets ``beside`` those of the seed have the same cells in the same order.
+        """
         source, seed, quoted = scan.occurrence.source, scan.parts[0], self.quoted
         shown = {c: source.exposed.get(c, c) for c in source.columns}
         wanted = [c for c in columns if c not in refused]
         typed: dict[tuple[str, str], _Type] = {}
         of_seed, joins = _joins_of(scan)
-        names = {seed.part.name: SEED, **{join.scan.part.name: join.alias for join in joins}}
-        body = f"({self._part(seed, wanted, shown, typed, of_seed)}) {SEED}"
+        names = dict.fromkeys((p.part.name for p in (seed, *beside)), SEED)
+        names |= {join.scan.part.name: join.alias for join in joins}
+        others = [
+            (p.part.table, p.files, self._request(p, {*wanted}.difference(p.part.join_key), shown, typed))
+            for p in beside
+        ]
+        body = f"({self._part(seed, wanted, shown, typed, of_seed, tuple(o for o in others if o[2].names))}) {SEED}"
         for join in joins:
             keys = [(quoted(shown[c]), source.columns[c]) for c in join.columns]
             on = [f"{SEED}.{name} = {self.as_key(f'{join.alias}.{name}', type_)}" for name, type_ in keys]
@@ -172,6 +185,7 @@ class RelationBuilder(ABC, Generic[_Type]):
         shown: Mapping[str, str],
         typed: dict[tuple[str, str], _Type],
         codes: Codes,
+        beside: tuple[tuple[FileTable, Sequence[int], RowRequest], ...] = (),
     ) -> str:
         """Return the query over the files of one dataset, overlays resolved.
 
@@ -180,22 +194,30 @@ class RelationBuilder(ABC, Generic[_Type]):
         part, table = scan.part, scan.part.table
         if isinstance(part.rows, Changelog):
             return self._state(scan, part.rows, wanted, shown)
-        own = set(part.columns) & set(wanted) | set(part.join_key)
+        request = replace(self._request(scan, {*wanted, *part.join_key}, shown, typed), codes=codes, beside=beside)
+        if isinstance(part.rows, Deletes):
+            return " UNION ALL ".join(self._undeleted(scan, part.rows, request))
+        plain = [f for f in scan.files if f not in scan.overlaid]
+        overlaid = [f for f in scan.files if f in scan.overlaid]
+        queries = [*self.rows(table, plain, request)] if plain else []
+        if overlaid:
+            cell = [self.as_key(self.quoted(shown[c]), table.types[c]) for c in part.join_key]
+            inner = " UNION ALL ".join(self.rows(table, overlaid, replace(request, ordered=True)))
+            queries.append(self._last(inner, [*request.names.values(), *codes], cell, f"{FILE} DESC, {ROW} DESC"))
+        return " UNION ALL ".join(queries)
+
+    def _request(
+        self, scan: PartScan, wanted: Set[str], shown: Mapping[str, str], typed: dict[tuple[str, str], _Type]
+    ) -> RowRequest:
+        """Return what is asked of the files of a dataset; types that only the files give are added to ``typed``."""
+        part, table = scan.part, scan.part.table
+        own = wanted & {*part.columns, *part.join_key}
         # The schema file has no type for columns that were all NULL when it was written, but files may have one.
         untyped = [c for c in table.schema.names if c in own and pa.types.is_null(table.types[c])]
         types = self.types_in_files(table, scan.files, untyped) if untyped else {}
         typed |= {(part.name, c): type_ for c, type_ in types.items()}
         names = {c: shown[c] for c in table.schema.names if c in own and (c not in untyped or c in types)}
-        if isinstance(part.rows, Deletes):
-            return " UNION ALL ".join(self._undeleted(scan, part.rows, RowRequest(names, types, codes)))
-        plain = [f for f in scan.files if f not in scan.overlaid]
-        overlaid = [f for f in scan.files if f in scan.overlaid]
-        queries = [*self.rows(table, plain, RowRequest(names, types, codes))] if plain else []
-        if overlaid:
-            cell = [self.as_key(self.quoted(shown[c]), table.types[c]) for c in part.join_key]
-            inner = " UNION ALL ".join(self.rows(table, overlaid, RowRequest(names, types, codes, ordered=True)))
-            queries.append(self._last(inner, [*names.values(), *codes], cell, f"{FILE} DESC, {ROW} DESC"))
-        return " UNION ALL ".join(queries)
+        return RowRequest(names, types)
 
     def _undeleted(self, scan: PartScan, deletes: Deletes, wanted: RowRequest) -> Iterator[str]:
         """Yield the queries for the rows of one dataset that are not deleted."""

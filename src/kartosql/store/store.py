@@ -681,6 +681,11 @@ class Mounts:
         store, rest = self.place(key)
         return store.size(rest)
 
+    def stamp(self, key: str) -> Stamp | None:
+        """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""
+        store, rest = self.place(key)
+        return store.stamp(rest)
+
     def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; KeyError for one that is not there."""
         groups: dict[str, list[str]] = {}

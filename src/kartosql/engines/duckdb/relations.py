@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from kartosql.tables.table import FileTable, Table, shown_data
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession
+    from kartosql.store.store import Stamp
 
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
@@ -48,6 +50,7 @@ def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 
     return f"CAST({value} AS {sql_type(wanted)})"
 
 
+MIN_SLICE = 4 << 20  # bytes of files that several threads read beside others
 MAX_LISTED = 256  # files whose partition values stand in a list
 EXACT_ROWS = 1 << 17  # estimates up to here are rounded
 MAX_REPLACED = 64  # views that one transaction replaces; it keeps the old ones
@@ -62,6 +65,7 @@ class Relations(RelationBuilder[str]):
         self._session = session
         self._count = 0
         self.by_position = False  # whether rows are told apart by the position of their file
+        self.stamps: dict[str, Stamp | None] = {}  # of files that are joined by position as long as these do not change
         self.has_floats = False  # whether DuckDB reads floating-point columns of Parquet files
         self._variables: dict[str, str] = {}  # with what their types depend on
         self._tables: list[str] = []
@@ -84,6 +88,7 @@ class Relations(RelationBuilder[str]):
         self._count = 0
         self.by_position = False
         self.has_floats = False
+        self.stamps.clear()
 
     # -- what another statement may take over ------------------------------------------------
 
@@ -105,10 +110,13 @@ class Relations(RelationBuilder[str]):
 
     def create(self, scan: OccurrenceScan) -> None:
         """Create the view of one occurrence over exactly the files of its scan."""
-        self._view(scan.occurrence, self.body(scan))
+        self._view(scan.occurrence, self.body(scan, compares=True))
 
-    def body(self, scan: OccurrenceScan) -> str:
-        """Return the query over exactly the files of a scan."""
+    def body(self, scan: OccurrenceScan, *, compares: bool = False) -> str:
+        """Return the query over exactly the files of a scan.
+
+        With ``compares`` files of several datasets may be compared first, to join them by position.
+        """
         source, used = scan.occurrence.source, scan.occurrence.columns
         available = {c for p in scan.parts for c in p.part.columns}
         # What no part of the statement names costs time in each binding, and some types cannot be read.
@@ -122,7 +130,13 @@ class Relations(RelationBuilder[str]):
             return self._summary(source, seed.part.table, seed.summary)
         # Who uses all columns, maybe, may not need these: then nobody computes the error.
         errors = {c: f"CAST(error({literal(why)}) AS {binding_type(source.columns[c])})" for c, why in refused.items()}
-        return self.over_files(scan, columns, errors)
+        known, arrangement = self._session.alignments, None
+        if known is not None and scan.parts[1:]:
+            arrangement = known.arrange(self._session.files, scan, self._session if compares else None)
+        if arrangement is None:
+            return self.over_files(scan, columns, errors)
+        self.stamps |= arrangement.stamps
+        return " UNION ALL ".join(self.over_files(side, columns, errors, beside) for side, beside in arrangement.sides)
 
     def _summary(self, source: Table, table: FileTable, summary: FileSummary) -> str:
         """Return the query for one row per file with its row count, and two where extremes are asked for."""
@@ -286,16 +300,58 @@ class Relations(RelationBuilder[str]):
 
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
         """Yield queries that together give the rows of files; see RelationBuilder."""
+        if wanted.beside:
+            yield from (query for _, query in self.side_by_side(table, files, wanted))
+            # DuckDB expects no rows of a positional join, and would take it for the small side of each other join. Of
+            # this query without rows it expects many, whatever they are filtered by.
+            keys = [t.files[f] for t, fs, _ in ((table, files, None), *wanted.beside) for f in fs]
+            nulls = ["NULL"] * sum(len(w.names) + len(w.codes) for w in (wanted, *(w for _, _, w in wanted.beside)))
+            yield f"SELECT * FROM (SELECT {', '.join(nulls)} FROM range({self._estimate(keys)}) LIMIT (SELECT 0))"
+            return
         if wanted.ordered:
             yield self.rows_of(table, files, wanted)
             return
         for variant in table.variants(files):
             yield self.rows_of(table, variant.files, wanted, variant)
 
+    def side_by_side(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[tuple[int, str]]:
+        """Yield queries for rows beside rows of other files, and where their files begin.
+
+        One thread computes each of them, and each finds partition values in lists.
+        """
+        sizes, threads = self._session.files.sizes, self._session.instance.threads
+        pays = sum(sizes.get(table.files[f]) or 0 for f in files) >= MIN_SLICE
+        most = min(MAX_LISTED, -(-len(files) // threads) if pays else MAX_LISTED)
+        for start in range(0, len(files), most):
+            others = tuple((t, fs[start : start + most], w) for t, fs, w in wanted.beside)
+            yield start, self.rows_of(table, files[start : start + most], replace(wanted, beside=others))
+
+    @contextlib.contextmanager
+    def numbered_apart(self) -> Iterator[None]:
+        """Make queries that run at once, of which views know nothing."""
+        count, by_position = self._count, self.by_position
+        try:
+            yield
+        finally:
+            self._count, self.by_position = count, by_position
+
     def rows_of(
         self, table: FileTable, files: Sequence[int], wanted: RowRequest, variant: Variant | None = None
     ) -> str:
         """Return the query over some files of a table; ``variant`` is given for files with columns of their own."""
+        reader, items, joined = self._rows(table, files, wanted, variant)
+        for at, (other, its_files, its_wanted) in enumerate(wanted.beside, 1):
+            its_reader, its_items, its_joined = self._rows(other, its_files, its_wanted, at=at)
+            reader += f" POSITIONAL JOIN {its_reader}"
+            items += its_items
+            joined += its_joined
+        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader}{joined}"
+
+    def _rows(
+        self, table: FileTable, files: Sequence[int], wanted: RowRequest, variant: Variant | None = None, at: int = 0
+    ) -> tuple[str, list[str], str]:
+        """Return what reads some files of a table, the columns of their rows, and what is joined for these."""
+        alias = f"r{at or ''}"
         number = self._count
         self._count += 1
         file_keys = [table.files[f] for f in files]
@@ -311,35 +367,35 @@ class Relations(RelationBuilder[str]):
             self._session.set_files(variable, file_keys)
             self._session.data_keys += file_keys
             reader = csv_reader(f"getvariable('{variable}')", variant.reading)
-            inner = [f"r.{quote(c)}" for c in columns]
+            inner = [f"{alias}.{quote(c)}" for c in columns]
         elif collide or any(pa.types.is_duration(file_types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             reader = f"kartosql_rows_{number}"
             self._register(reader, self._arrow_rows(file_keys, columns, file_types))
-            inner = [f"r.c{i}" for i in range(len(columns))]
+            inner = [f"{alias}.c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
             self._variables[variable] = str(declared)
             self.has_floats |= any("DOUBLE" in type_ or "FLOAT" in type_ for type_ in declared.values())
-            reader, inner = self._parquet_files(table, variable, file_keys, declared)
+            reader, inner = self._parquet_files(table, variable, file_keys, declared, alias)
         values = dict(zip(columns, inner, strict=True))
         if file_types is not table.types:
             values = {c: converted(v, file_types[c], table.types[c]) for c, v in values.items()} | {
                 c: self.null(table.types[c]) for c in stored if c not in values and not pa.types.is_null(table.types[c])
             }
-        found, joined = self._partition_values(table, files, wanted, number)
+        found, joined = self._partition_values(table, files, wanted, number, alias)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         items += [f"{found[name]} AS {quote(name)}" for name in wanted.codes]
         placed = wanted.ordered or wanted.numbered
-        self.by_position |= placed or "r.file_index" in "".join([*found.values(), joined])
+        self.by_position |= placed or ".file_index" in "".join([*found.values(), joined])
         # Positions ascend in document order, and so does DuckDB's file index.
-        items += [f"r.file_index AS {FILE}"] if wanted.ordered else []
-        items += [f"r.file_row_number AS {ROW}"] if placed else []
-        return f"SELECT {', '.join(items) or 'NULL AS nothing'} FROM {reader} r{joined}"
+        items += [f"{alias}.file_index AS {FILE}{at or ''}"] if wanted.ordered else []
+        items += [f"{alias}.file_row_number AS {ROW}{at or ''}"] if placed else []
+        return f"{reader} {alias}", items, joined
 
     def _partition_values(
-        self, table: FileTable, files: Sequence[int], wanted: RowRequest, number: int
+        self, table: FileTable, files: Sequence[int], wanted: RowRequest, number: int, alias: str
     ) -> tuple[dict[str, str], str]:
         """Return expressions for partition keys and codes of the rows of ``files``, and what is joined for them.
 
@@ -362,9 +418,9 @@ class Relations(RelationBuilder[str]):
                 values[key] = f"getvariable('{name}')[1]"
                 listed = listed[:1]
             elif len(listed) <= MAX_LISTED:
-                values[key] = f"getvariable('{name}')[CAST(r.file_index AS BIGINT) + 1]"
+                values[key] = f"getvariable('{name}')[CAST({alias}.file_index AS BIGINT) + 1]"
             else:
-                values[key] = f"k.k{at}"
+                values[key] = f"k{alias}.k{at}"
                 columns[f"k{at}"] = array_of(listed, type_)
                 continue
             self._variables[name] = sql_type(type_)
@@ -373,7 +429,7 @@ class Relations(RelationBuilder[str]):
             return values, ""
         name = f"kartosql_parts_{number}"
         self._register(name, pa.table({"i": array_of(range(len(parts)), pa.uint64()), **columns}))
-        return values, f" JOIN {name} k ON k.i = r.file_index"
+        return values, f" JOIN {name} k{alias} ON k{alias}.i = {alias}.file_index"
 
     def _set_once(self, variable: str, expression: str) -> None:
         self._variables[variable] = expression
@@ -382,9 +438,9 @@ class Relations(RelationBuilder[str]):
             self._session.run(f"SET VARIABLE {variable} = {expression}")
 
     def _parquet_files(
-        self, table: FileTable, variable: str, keys: Sequence[str], declared: dict[str, str]
+        self, table: FileTable, variable: str, keys: Sequence[str], declared: dict[str, str], alias: str
     ) -> tuple[str, list[str]]:
-        """Return a reader over Parquet files and the values of the declared columns in its rows ``r``.
+        """Return a reader over Parquet files and the values of the declared columns in its rows, called ``alias``.
 
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
         """
@@ -396,10 +452,12 @@ class Relations(RelationBuilder[str]):
         options = f"getvariable('{variable}'), hive_partitioning = false"
         if not declared:
             return f"(SELECT file_index, file_row_number FROM read_parquet({options}))", []
-        sizes = session.files.sizes
         if narrower is not None:
             # Bound in half of the time that a schema takes; conditions still leave row groups out.
-            values = [f"CAST(r.{quote(c)} AS {t})" if c in narrower else f"r.{quote(c)}" for c, t in declared.items()]
+            values = [
+                f"CAST({alias}.{quote(c)} AS {t})" if c in narrower else f"{alias}.{quote(c)}"
+                for c, t in declared.items()
+            ]
         else:
             # As a variable it is computed once, and not each time the view is bound.
             entries = [
@@ -407,12 +465,15 @@ class Relations(RelationBuilder[str]):
                 for i, (name, type_) in enumerate(declared.items())
             ]
             self._set_once(f"{variable}_schema", f"map {{{', '.join(entries)}}}")
-            values = [f"r.c{i}" for i in range(len(declared))]
+            values = [f"{alias}.c{i}" for i in range(len(declared))]
             options += f", schema = getvariable('{variable}_schema')"
-        # Roughly, so that many small scans have the same view.
+        return f"read_parquet({options}, can_have_nan = true, explicit_cardinality = {self._estimate(keys)})", values
+
+    def _estimate(self, keys: Sequence[str]) -> int:
+        """Return about how many rows files have: roughly, so that many small scans have the same view."""
+        sizes = self._session.files.sizes
         rows = max(1, sum(sizes.get(k) or 0 for k in keys) // 50)
-        rows = rows if rows > EXACT_ROWS else 4 ** (rows.bit_length() // 2)
-        return f"read_parquet({options}, can_have_nan = true, explicit_cardinality = {rows})", values
+        return rows if rows > EXACT_ROWS else 4 ** (rows.bit_length() // 2)
 
     def _arrow_rows(self, keys: Sequence[str], columns: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Table:
         """Return rows of files as pyarrow reads them, exposed like ``_parquet_files`` does it."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from kartosql.engines.duckdb.alignment import Alignments
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess, of_process
@@ -30,6 +31,7 @@ from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import StoreFiles
+    from kartosql.user_cache import UserCache
 
 
 # What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
@@ -111,8 +113,8 @@ class Instance:
             threads, default = _threads(self._root)
             for name, value in {"temp_directory": self._temporary, **settings}.items():
                 _set(self._root, name, value)
-            threads = settings.get("threads", threads)
-            self._ahead = min(default, max(0, _descriptors() // FILES_OPEN - threads))
+            self.threads = settings.get("threads", threads)
+            self._ahead = min(default, max(0, _descriptors() // FILES_OPEN - self.threads))
         except BaseException:
             self.close()
             raise
@@ -266,6 +268,7 @@ class Engines:
     planners: OrderedDict[tuple[Any, ...], Planner] = field(default_factory=OrderedDict)
     idle: list[Instance] = field(default_factory=list)
     footers: Footers = field(default_factory=Footers)
+    alignments: Alignments = field(default_factory=Alignments)
     misses: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
 
     def shrink(self, most: int) -> None:
@@ -292,10 +295,11 @@ class Runtime:
     It begins with the ``engines`` that another one left. After ``close()`` everything still works, but nothing is kept.
     """
 
-    def __init__(self, store: Files, engines: Engines | None = None) -> None:
+    def __init__(self, store: Files, engines: Engines | None = None, cache: UserCache | None = None) -> None:
         self.store = store
         engines = engines or Engines()
-        self.footers = engines.footers
+        self.footers, self.alignments = engines.footers, engines.alignments
+        self.alignments.cache = cache
         self._planning = threading.Lock()
         self._guard = threading.Lock()
         self._planners = engines.planners
@@ -318,7 +322,7 @@ class Runtime:
         if not self.works.is_of_this_process:
             return None
         self.works.stop("connection-closed", of_others=True)
-        left = Engines(footers=self.footers, misses=self._misses)
+        left = Engines(footers=self.footers, alignments=self.alignments, misses=self._misses)
         with self._guard:
             left.idle, self._idle[:] = [*self._idle], []
         # Who plans at this moment closes the planner afterwards.
@@ -447,6 +451,7 @@ class Runtime:
                 lock=lock,
                 give_back=self._give_back,
                 timeout=_milliseconds(settings),
+                alignments=self.alignments,
                 watched=self.watched,
             )
         except BaseException:

@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -31,8 +31,10 @@ from kartosql.store import Files
 from kartosql.store.store import MARK
 
 if TYPE_CHECKING:
+    from kartosql.engines.duckdb.alignment import Alignments
     from kartosql.engines.duckdb.remote import StoreFiles
     from kartosql.engines.duckdb.runtime import Instance
+    from kartosql.store.store import Stamp
 
 
 # DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
@@ -121,6 +123,8 @@ class EngineSession:
 
     It takes the connection over from ``former``, with the views and variables that are there.
     """
+
+    alignments: Alignments | None = None  # by which the datasets of a cube may join by position
 
     def __init__(
         self, instance: Instance, files: FileAccess, footers: Footers, former: EngineSession | None = None
@@ -333,9 +337,11 @@ class DuckStatement(EngineSession):
         lock: Callable[[Sequence[str]], None],
         give_back: Callable[[Any, bool], None],
         timeout: int,
+        alignments: Alignments,
         watched: bool = False,
     ) -> None:
         super().__init__(instance, files, footers, former)
+        self.alignments = alignments
         self._lock = lock
         self._give_back = give_back
         self._reader: pa.RecordBatchReader | None = None
@@ -375,8 +381,10 @@ class DuckStatement(EngineSession):
         give_back(self.instance, True)
 
     def resumes(self, scan: Scan, files: FileAccess) -> bool:
-        """Return whether the views left are those of a scan, and its files have the sizes that they had."""
-        return scan.occurrences is self._prepared and all(files.sizes.get(k) == n for k, n in self._read_sizes.items())
+        """Return whether the views left are those of a scan, and its files are as they were."""
+        if scan.occurrences is not self._prepared or any(files.sizes.get(k) != n for k, n in self._read_sizes.items()):
+            return False
+        return stamps_of(files.store, self.relations.stamps) == self.relations.stamps
 
     @property
     def _read_sizes(self) -> dict[str, int | None]:
@@ -598,6 +606,16 @@ def _exact(relation: Any) -> Any:
         for at, (name, type_, wanted) in enumerate(casts, 1)
     ]
     return relation.project(", ".join(items))
+
+
+def stamps_of(store: Files, keys: Iterable[str]) -> dict[str, Stamp]:
+    """Return the stamps of those files that are there and have one, of local disks."""
+    found = {}
+    for key in keys:
+        with contextlib.suppress(KeyError):
+            if (stamp := store.stamp(key)) is not None:
+                found[key] = stamp
+    return found
 
 
 def _nothing(*_: object) -> None:
