@@ -8,7 +8,7 @@ out of subqueries. What cannot be carried is left behind, for conditions only ev
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -17,12 +17,15 @@ from sqlglot import exp
 
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.names import Merged, Output, Relation, Scope, Source
+from kartosql.plan.names import Merged, Occurrence, Output, Relation, Scope, Source
 from kartosql.plan.reader import ConditionReader, conjuncts
 from kartosql.predicate.tree import (
     ColumnRef,
     Condition,
+    Constant,
     DynamicFilter,
+    Group,
+    IsNull,
     Opaque,
     Parameter,
     Pieces,
@@ -30,11 +33,13 @@ from kartosql.predicate.tree import (
     is_opaque,
     joined,
     parameters_for,
+    said,
     substitute,
 )
 from kartosql.sql.tree import number_of, span_of
 
 MAX_CONDITIONS = 64  # on one source; what is carried over many equal columns multiplies
+_MAX_REQUIRED = 16  # sources of one SELECT of which all others are asked whether they have a row
 
 
 @dataclass
@@ -122,10 +127,12 @@ class Extractor:
         joins = Joins(scope.sources, final, local.on, self._rejects)
         usable = {s.id: joins.usable(at) for at, s in enumerate(scope.sources)}
         for at, source in enumerate(scope.sources):
-            self._known[source.id] = [c.condition for c in usable[source.id]]
+            equal = {pair.column for c in usable[source.id] for pair in c.pairs}
+            self._known[source.id] = [_without_nulls(c.condition, source, equal) for c in usable[source.id]]
             self._known[source.id] += self._merged(final, scope, joins, source)
             self._explain(source, at, local, joins, usable[source.id], scope)
-        self._carry(scope, usable)
+        self._carry(scope, usable, joins)
+        self._empty(scope, joins)
         for source in scope.sources:
             known = list(dict.fromkeys(self._known[source.id]))
             if source.occurrence is not None:
@@ -296,8 +303,14 @@ class Extractor:
 
     # -- equal columns -------------------------------------------------------------------------
 
-    def _carry(self, scope: Scope, usable: dict[int, list[Conjunct]]) -> None:
+    def _carry(self, scope: Scope, usable: dict[int, list[Conjunct]], joins: Joins) -> None:
         """Carry conditions over equal columns, until nothing new is found."""
+        given: dict[tuple[int, int], list[Condition]] = {}
+        for at, source in enumerate(scope.sources):
+            for condition in (c.condition for c in joins.on_of(at)):
+                others = {ref[0] for ref in condition.columns}
+                if len(others) == 1 and source.id not in others:
+                    given.setdefault((source.id, others.pop()), []).append(condition)
         edges: dict[tuple[int, int], dict[ColumnRef, ColumnRef]] = {}
         known: dict[int, list[Condition]] = {}
         for source in scope.sources:
@@ -309,26 +322,51 @@ class Extractor:
             if source.relation is not None:
                 known.setdefault(source.id, []).extend(self._seen(source, self._implied(source.relation)))
         for _ in range(len(scope.sources) + 1):
-            if not any(self._carry_over(to, of, columns, known) for (to, of), columns in edges.items()):
+            found = ((edge, columns, known.get(edge[1], []) + given.get(edge, [])) for edge, columns in edges.items())
+            if not any(self._carry_over(*edge, columns, more) for edge, columns, more in found):
                 break
         for (to, of), columns in edges.items():
             for other, mine in columns.items():
                 if self._columns.carried(other, mine) is not None:
-                    named = self._sources.get(of)
-                    text = f"{mine[1]} has a value of {(named.alias if named else '') or 'a subquery'}"
-                    self._known[to].append(DynamicFilter(mine, other, text))
+                    filter_ = self._filter(mine, other)
+                    source = self._sources.get(of)
+                    if source is not None and source.occurrence is not None:
+                        more = [substitute(c, partial(_real, source)) for c in given.get((to, of), ())]
+                        filter_ = replace(filter_, given=tuple(c for c in more if c not in self._known[of]))
+                    self._known[to].append(filter_)
 
-    def _carry_over(
-        self, to: int, of: int, columns: dict[ColumnRef, ColumnRef], known: dict[int, list[Condition]]
-    ) -> bool:
+    def _carry_over(self, to: int, of: int, columns: dict[ColumnRef, ColumnRef], more: list[Condition]) -> bool:
         before = len(self._known[to])
         meaning = {other: self._columns.carried(other, mine) for other, mine in columns.items()}
-        for condition in self._moved([*self._known.get(of, ()), *known.get(of, ())], meaning.get):
+        for condition in self._moved([*self._known.get(of, ()), *more], meaning.get):
             if isinstance(condition, DynamicFilter) or not condition.columns:
                 continue
             if condition not in self._known[to] and len(self._known[to]) < MAX_CONDITIONS:
                 self._known[to].append(condition)
         return len(self._known[to]) > before
+
+    def _empty(self, scope: Scope, joins: Joins) -> None:
+        """Ask of each source that those have a row without which the FROM clause has none: it does not matter then."""
+        for at in joins.required()[:_MAX_REQUIRED]:
+            for of in self._bearing(scope.sources[at]):
+                filter_ = DynamicFilter(None, (of.id, ""), f"{of.name[-1]} has a row")
+                for source in scope.sources:
+                    if source.prunable and source.id != of.id:
+                        self._known[source.id].append(filter_)
+
+    def _bearing(self, source: Source) -> Iterator[Occurrence]:
+        """Yield the occurrences of tables without whose rows a source has none."""
+        relation = source.relation
+        if source.occurrence is not None:
+            yield source.occurrence
+        # Only columns as they are: aggregates make a row of none.
+        elif relation is not None and relation.scope is not None and relation.barrier is None:
+            scope = relation.scope
+            columns = relation.outputs is not None and all(o.source is not None for o in relation.outputs)
+            if columns and not any(scope.select.args.get(key) for key in ("group", "having")):
+                joins = self._joins(scope)
+                for at in joins.required():
+                    yield from self._bearing(scope.sources[at])
 
     def _inward(self, holding: list[Conjunct]) -> dict[int, list[Condition]]:
         """Return the conditions that values of the subqueries of ``IN`` have to satisfy to matter."""
@@ -339,11 +377,33 @@ class Extractor:
                 known = [c for c in self._known.get(pair.column[0], ()) if c.columns == {pair.column}]
                 conditions = self._moved(known, lambda ref, p=pieces: p)  # type: ignore[misc]
                 found.setdefault(pair.other[0], []).extend(c for c in conditions if not isinstance(c, DynamicFilter))
+                found[pair.other[0]].append(self._filter(pair.other, pair.column))
         return found
+
+    def _filter(self, mine: ColumnRef, other: ColumnRef) -> DynamicFilter:
+        named = self._sources.get(other[0])
+        return DynamicFilter(mine, other, f"{mine[1]} has a value of {(named.alias if named else '') or 'a subquery'}")
 
 
 def _real(source: Source, ref: ColumnRef) -> Pieces:
     return ((ref[0], source.real(ref[1])),) if ref[0] == source.id else (ref,)
+
+
+def _without_nulls(condition: Condition, source: Source, equal: Set[ColumnRef]) -> Condition:
+    """Return a condition that says FALSE where it says that a column is NULL which is not in rows that matter.
+
+    Those are the columns of cells, and columns that must be ``equal`` to others.
+    """
+    if isinstance(condition, Group):
+        return replace(condition, items=tuple(_without_nulls(item, source, equal) for item in condition.items))
+    says = said(condition)
+    if not isinstance(says, IsNull) or says.negated or len(says.path) > 1 or says.path[0][0] != source.id:
+        return condition
+    if says.path[0] not in equal:
+        table = source.occurrence.source if source.occurrence is not None else None
+        if table is None or not table.is_never_null(source.real(says.path[0][1])):
+            return condition
+    return Opaque(condition.text, ("FALSE",), says=lambda: Constant(False))
 
 
 @dataclass(frozen=True)
@@ -423,6 +483,15 @@ class Joins:
                 found.update(range(self._start[at], at))
         return found
 
+    def required(self) -> list[int]:
+        """Return the positions of the sources of which each row has one: without rows of them there are none."""
+        nullable = self.nullable()
+        if {"ASOF", "POSITIONAL"}.intersection(self.sides):
+            return []
+        return [
+            at for at, s in enumerate(self.sources) if s.prunable and at not in nullable and self.sides[at] != "ANTI"
+        ]
+
     def _strengthen(self, rejects: Callable[[Conjunct, Source], bool]) -> None:
         """Turn outer joins into inner ones where the rows they add cannot matter."""
         changed = True
@@ -454,10 +523,12 @@ class Joins:
             return []
         is_kept = self._is_seen(at) and at not in self.nullable()
         found = [c for c in self.final if (is_kept and c.mentions(source)) or c.is_constant]
-        for i in range(at, len(self.sides)):
-            if i in self.on and self._on_may_prune(i, at):
-                found += [c for c in self.on[i] if c.mentions(source)]
-        return found
+        return found + [c for c in self.on_of(at) if c.mentions(source)]
+
+    def on_of(self, at: int) -> list[Conjunct]:
+        """Return the conjuncts of ON that are TRUE wherever a row of the source at a position matters."""
+        following = range(at, len(self.sides)) if self.sources[at].prunable else ()
+        return [c for i in following if i in self.on and self._on_may_prune(i, at) for c in self.on[i]]
 
     def _on_may_prune(self, join: int, at: int) -> bool:
         side, is_right = self.sides[join], join == at

@@ -317,7 +317,7 @@ class NameBinder:
     def _query(self, node: exp.Expression, ctes: Known, outer: tuple[Scope, ...]) -> Relation:
         if isinstance(node, exp.Subquery):
             inner = self._with(node, ctes, outer)
-            if node.args.get("pivots") or isinstance(node.this, exp.Table):
+            if node.args.get("pivots") or node.args.get("joins") or isinstance(node.this, exp.Table):
                 self._opaque(node, outer[0] if outer else None)
                 return Relation(None)
             for key in ("order", "limit", "offset"):

@@ -260,17 +260,20 @@ class Opaque:
 class DynamicFilter:
     """The condition that a column has a value which a column of another source also has.
 
-    It is not evaluated by itself; where the other source is small, its values are looked up.
+    Without a column: that the other source, an occurrence of a table, has a row at all. ``given`` are conditions on
+    the other source of which only such rows count. It is not evaluated by itself; partition values are known, and where
+    the other source is small, its values are looked up.
     """
 
-    column: ColumnRef
+    column: ColumnRef | None
     of: ColumnRef
     text: str
+    given: tuple[Condition, ...] = ()
 
     @property
     def columns(self) -> frozenset[ColumnRef]:
         """The column that is restricted."""
-        return frozenset({self.column})
+        return frozenset() if self.column is None else frozenset({self.column})
 
     def render(self, column: Callable[[ColumnRef], str]) -> str:
         """Raise AssertionError: what is evaluated are the values that are found."""
@@ -406,6 +409,8 @@ def substitute(condition: Condition, pieces: Callable[[ColumnRef], Pieces | None
             return Opaque(condition.text)
         return known[0] if len(known) == 1 else Group(condition.op, tuple(known))
     if isinstance(condition, DynamicFilter):
+        if condition.column is None:
+            return condition
         found = pieces(condition.column)
         if found is None or len(found) != 1 or not isinstance(found[0], tuple):
             return Opaque(condition.text)

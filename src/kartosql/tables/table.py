@@ -231,6 +231,15 @@ class Table:
         """Return the column that ``column`` means: exactly, else by case if that is unique."""
         return by_case(column, self.columns)
 
+    def is_never_null(self, column: str) -> bool:
+        """Return whether no row has NULL in a column: a dimension of a cube, or a partition key without it."""
+        if not self.parts or self.owner.get(column) != self.parts[0].name:
+            return False
+        rows, partitions = self.parts[0].rows, self.parts[0].table.partitions
+        if column in partitions.keys:
+            return None not in partitions.columns[partitions.keys.index(column)]
+        return isinstance(rows, Overlay) and column in rows.never_null
+
 
 def by_case(name: str, known: Collection[str]) -> str | None:
     """Return the name that is meant: the same one, else the only one that differs in case alone."""
