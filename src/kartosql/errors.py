@@ -322,7 +322,7 @@ def _is_unknown(error: BaseException) -> bool:
 
 
 def _is_memory(error: BaseException, text: str) -> bool:
-    if _kind(error) == "OutOfMemoryException" or _kind(error) and text.endswith("failed: memoryerror:"):
+    if _kind(error) == "OutOfMemoryException" or (_kind(error) and text.endswith("failed: memoryerror:")):
         return True
     return _kind(error) is None and isinstance(error, RuntimeError | ImportError) and bool(_NO_MEMORY.search(text))
 

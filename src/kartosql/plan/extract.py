@@ -329,10 +329,10 @@ class Extractor:
             for other, mine in columns.items():
                 if self._columns.carried(other, mine) is not None:
                     filter_ = self._filter(mine, other)
-                    source = self._sources.get(of)
-                    if source is not None and source.occurrence is not None:
-                        more = [substitute(c, partial(_real, source)) for c in given.get((to, of), ())]
-                        filter_ = replace(filter_, given=tuple(c for c in more if c not in self._known[of]))
+                    from_ = self._sources.get(of)
+                    if from_ is not None and from_.occurrence is not None:
+                        beside = [c for c in given.get((to, of), ()) if c not in self._known.get(of, ())]
+                        filter_ = replace(filter_, given=tuple(substitute(c, partial(_real, from_)) for c in beside))
                     self._known[to].append(filter_)
 
     def _carry_over(self, to: int, of: int, columns: dict[ColumnRef, ColumnRef], more: list[Condition]) -> bool:
