@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -149,3 +150,116 @@ def test_only_files_that_are_alike_stand_beside_each_other(tmp_path, anything, c
         assert told == "by position 3 of 4 files with one, two; by position 1 of 4 files with two; by cells p=p1"
     else:
         assert told == "by position 3 of 4 files with one, two; by cells p=p1"
+
+
+def test_a_file_that_was_written_anew_is_compared_anew(tmp_path, anything):
+    root, sql = _built(tmp_path, _rows(2)), "SELECT k, t, v, a, b FROM c"
+    with kartosql.connect(root, read_only=True) as con:
+        before = [sorted(map(repr, con.sql(sql).rows())) for _ in range(3)]
+        assert _told(con) == "by position 4 of 4 files with one, two"
+        path = _files(root, "one")[0]
+        for way in ("backwards", "backwards", "another order"):
+            _rewrite(path, lambda t, way=way: CHANGES[way](t, random.Random(5)))
+            if way == "another order":
+                os.utime(path, ns=(1, 1))
+            assert sorted(map(repr, con.sql(sql).rows())) == before[0]
+        assert _told(con) == "by position 1 of 4 files with two; by position 3 of 4 files with one, two; by cells p=p0"
+
+
+def test_what_was_found_is_not_used_again_of_files_that_may_change_unseen(tmp_path, anything):
+    root, sql = _built(tmp_path, _rows(2)), "SELECT k, t, v, a, b FROM c"
+    anything(by_position=True, settled=False)
+    with kartosql.connect(root, read_only=True) as con:
+        first = sorted(map(repr, con.sql(sql).rows()))
+        assert "as far as is known" in (_told(con) or "")
+        path = _files(root, "one")[0]
+        about = os.stat(path)
+        data = pq.read_table(path, partitioning=None)
+        pq.write_table(CHANGES["backwards"](data, random.Random(0)), path)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+        assert sorted(map(repr, con.sql(sql).rows())) == first
+
+
+def test_later_processes_know_what_was_found(tmp_path, anything, monkeypatch):
+    root, cache = _built(tmp_path, _rows(3)), str(tmp_path / "cache")
+    compared: list[int] = []
+    inner = alignment._compared
+    monkeypatch.setattr(alignment, "_compared", lambda *a: compared.append(len(a[3])) or inner(*a))
+
+    def told(root: str, **settings: Any) -> str | None:
+        with kartosql.connect(root, read_only=True, **settings) as con:
+            con.sql("SELECT v, a, b FROM c WHERE p <= 'p2'").rows()
+            return _told(con)
+
+    most = "by position 3 of 4 files with one, two; by cells (as far as is known) p=p3"
+    assert told(root, cache=cache) == most
+    monkeypatch.setattr("kartosql.session_pool.take", lambda store, modes: _fresh(store))
+    number = len(compared)
+    assert told(root, cache=cache) == most
+    assert len(compared) == number
+    assert told(root, cache="off") == most
+    assert len(compared) > number
+    _rewrite(_files(root, "one")[0], lambda t: CHANGES["backwards"](t, random.Random(0)))
+    assert told(root, cache=cache) == (
+        "by position 1 of 4 files with two; by position 2 of 4 files with one, two; "
+        "by cells (as far as is known) p=p0, p=p3"
+    )
+
+
+def _fresh(store: Any) -> Any:
+    from kartosql.session_pool import SessionState
+
+    return SessionState(store)
+
+
+def test_files_in_memory_are_known_as_long_as_their_metadata(anything):
+    url = f"memory://{uuid.uuid4().hex}"
+    with kartosql.connect(url) as con:
+        con.build_cube(CUBE, _rows(4))
+        anything(by_position=False)
+        expected = sorted(map(repr, con.sql("SELECT * FROM c").rows()))
+        anything(by_position=True)
+        for _ in range(3):
+            assert sorted(map(repr, con.sql("SELECT * FROM c").rows())) == expected
+        assert _told(con) == "by position 4 of 4 files with one, two"
+        con.append_to_cube(CUBE, {"one": _with(_rows(4)["one"], "a", [7] * len(_rows(4)["one"]))})
+        assert {row[0] for row in con.sql("SELECT a FROM c").rows()} == {7}
+
+
+def test_a_join_with_another_table_reads_the_cube_as_it_comes(tmp_path, anything):
+    root = _built(tmp_path, _rows(5))
+    with kartosql.connect(root, read_only=True) as con:
+        con.register("small", pa.table({"x": pa.array([1, 2], pa.int64())}))
+        sql = "SELECT v, b FROM c JOIN small ON a = x WHERE v > 0"
+        found = sorted(map(repr, con.sql(sql).rows()))
+    anything(by_position=False)
+    with kartosql.connect(root, read_only=True) as con:
+        con.register("small", pa.table({"x": pa.array([1, 2], pa.int64())}))
+        assert sorted(map(repr, con.sql(sql).rows())) == found
+
+
+def test_a_condition_on_dimensions_joins_by_cells(tmp_path, anything):
+    with kartosql.connect(_built(tmp_path, _rows(6)), read_only=True) as con:
+        con.sql("SELECT v, a, b FROM c").rows()
+        assert _told(con, "SELECT v, a FROM c WHERE k > 3") is None
+        assert _told(con, "SELECT v, a FROM c WHERE v > 3") == "by position 4 of 4 files with one"
+
+
+def test_rows_and_calls_of_query_cube_are_the_same(tmp_path, anything):
+    root = _built(tmp_path, _rows(7))
+    with kartosql.connect(root, read_only=True) as con:
+        one = [q.arrow() for q in con.query_cube(CUBE, partition_by=["p"])]
+    anything(by_position=False)
+    with kartosql.connect(root, read_only=True) as con:
+        other = [q.arrow() for q in con.query_cube(CUBE, partition_by=["p"])]
+    assert len(one) == 4
+    assert one == other
+
+
+def test_spark_has_the_same_rows(tmp_path, anything, spark):
+    root = _built(tmp_path, _rows(8))
+    _rewrite(_files(root, "two")[0], lambda t: CHANGES["another order"](t, random.Random(1)))
+    sql = "SELECT * FROM c"
+    with kartosql.connect(root, read_only=True) as con:
+        found = sorted(map(repr, con.sql(sql).rows()))
+        assert sorted(map(repr, con.sql(sql, engine="spark").rows())) == found
