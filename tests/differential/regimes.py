@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import kartosql.engines
+import kartosql.indexes
 import kartosql.plan
 
 # Values of the planner's constants, by name.
@@ -29,7 +30,11 @@ REGIMES: list[Mapping[str, Any]] = [
 @contextlib.contextmanager
 def regime(seed: int) -> Iterator[None]:
     """Give the constants, wherever they were imported to, the values of one of the regimes."""
-    names = [m.name for p in (kartosql.plan, kartosql.engines) for m in walk_packages(p.__path__, f"{p.__name__}.")]
+    names = [
+        m.name
+        for p in (kartosql.plan, kartosql.indexes, kartosql.engines)
+        for m in walk_packages(p.__path__, f"{p.__name__}.")
+    ]
     modules = [importlib.import_module(name) for name in names]
     with contextlib.ExitStack() as stack:
         for name, value in REGIMES[seed % len(REGIMES)].items():

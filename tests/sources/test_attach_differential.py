@@ -74,7 +74,7 @@ LITERALS = {
 @pytest.mark.parametrize("seed", range(3))
 def test_pruned_unpruned_and_duckdb_agree(kind, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(footers, "MIN_FILES", 1)
-    monkeypatch.setattr("kartosql.plan.prune.MIN_FOR_STATISTICS", 1)
+    monkeypatch.setattr("kartosql.indexes.index.MIN_FOR_STATISTICS", 1)
     chance = random.Random(f"{kind} {seed}")
     (tmp_path / "store").mkdir()
     _folder(chance, tmp_path / "f", kind)

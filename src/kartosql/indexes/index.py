@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -31,6 +31,17 @@ class FileIndex(Protocol):
     @property
     def kind(self) -> str:
         """The name of the kind of index in reports."""
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether it is asked about whole conditions, AND and OR in them included, and else about the parts."""
+
+    @property
+    def min_files(self) -> int:
+        """The number of files from which on asking pays, as fewer are read as fast."""
+
+    def group(self, condition: Condition) -> str | None:
+        """Return a name that conditions share which have to be asked about together; None for one that is alone."""
 
     def covers(self, condition: Condition) -> bool:
         """Return whether the index may leave out files for a condition; it is not read for that."""
@@ -93,13 +104,17 @@ class IndexEvaluator(Protocol):
 
 @dataclass(frozen=True)
 class Subject:
-    """The table that conditions are about, as one occurrence of a statement: ``usable`` columns may be asked here."""
+    """The table that conditions are about, as one occurrence of a statement: ``usable`` columns may be asked here.
+
+    Those that are ``never_null`` were checked; if there are any, no indexed column holds NaN either.
+    """
 
     table: FileTable
     occurrence_id: int
     evaluator: IndexEvaluator
     parameters: Mapping[str, Any]
     usable: Set[str]
+    never_null: Set[str] = frozenset()
     _columns: dict[int, tuple[Condition, frozenset[str] | None]] = field(default_factory=dict)  # by identity
 
     @memoized
@@ -131,6 +146,12 @@ class PartitionValues:
 
     subject: Subject
     kind: str = PARTITION_KEY
+    takes_whole: bool = False
+    min_files: int = 0
+
+    def group(self, condition: Condition) -> str | None:
+        """Return one name for all: values of a partition stand in one row."""
+        return "" if self.covers(condition) else None
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is about partition keys alone, or about no column at all."""
@@ -153,17 +174,18 @@ INVERTED_INDEX = "inverted index"
 
 @dataclass(frozen=True)
 class InvertedIndices:
-    """The inverted indices of a table; NULL and NaN stand in none, unless there are ``never`` any."""
+    """The inverted indices of a table; neither NULL nor NaN stands in one."""
 
     subject: Subject
-    never_null: Set[str]
-    never_nan: bool
     kind: str = INVERTED_INDEX
+    takes_whole: bool = False
+    min_files: int = 0
 
-    def column(self, condition: Condition) -> str | None:
+    def group(self, condition: Condition) -> str | None:
         """Return the indexed column that a condition is about beside partition keys, None unless it is one.
 
-        Of two columns indices do not know which values stand in one row.
+        ``i > 3 AND i < 5`` must hold for one and the same value of i. Of two columns indices do not know which values
+        stand in one row.
         """
         columns = self.subject.columns(condition)
         indexed = (columns or frozenset()) - self.subject.keys.keys()
@@ -171,11 +193,11 @@ class InvertedIndices:
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is about one indexed column, and partition keys perhaps."""
-        return self.column(condition) is not None
+        return self.group(condition) is not None
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files with a value for which a condition may be TRUE."""
-        subject, column = self.subject, self.column(condition)
+        subject, column = self.subject, self.group(condition)
         assert column is not None
         found = subject.evaluator.index(
             subject.table,
@@ -184,14 +206,15 @@ class InvertedIndices:
             parameters_for(condition, subject.parameters),
             says=said(condition),
             with_keys=any(name in subject.keys for _, name in condition.columns),
-            never_null=column in self.never_null,
-            never_nan=self.never_nan,
+            never_null=column in subject.never_null,
+            never_nan=bool(subject.never_null),
             among=among,
         )
         return [replace(found, by=self.kind)]
 
 
 ROW_GROUPS = "row groups"
+MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
 
 @dataclass(frozen=True)
@@ -200,7 +223,17 @@ class RowGroups:
 
     subject: Subject
     kind: str = ROW_GROUPS
+    takes_whole: bool = False
     _found: dict[Opaque, Files | None] = field(default_factory=dict)
+
+    @property
+    def min_files(self) -> int:
+        """The number of files from which on asking pays."""
+        return MIN_FOR_STATISTICS
+
+    def group(self, condition: Condition) -> str | None:
+        """Return None: the bounds of each predicate are asked for alone."""
+        return None
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over one column in the files that statistics tell about."""
@@ -226,3 +259,21 @@ class RowGroups:
             return None
         parameters = parameters_for(predicate, subject.parameters)
         return subject.evaluator.statistics(subject.table, column, predicate.says(), parameters)
+
+
+def _skipping(subject: Subject) -> FileIndex | None:
+    if subject.table.skipping is None:
+        return None
+    # Imported late, as most tables have none.
+    from kartosql.indexes.skipping import SkippingIndexes
+
+    return SkippingIndexes(subject)
+
+
+# The kinds of indexes, those first that cost least.
+PRUNERS: tuple[Callable[[Subject], FileIndex | None], ...] = (PartitionValues, _skipping, InvertedIndices, RowGroups)
+
+
+def pruners(subject: Subject) -> list[FileIndex]:
+    """Return the indexes of a table, in the order of PRUNERS."""
+    return [index for make in PRUNERS if (index := make(subject)) is not None]

@@ -75,6 +75,12 @@ class SkippingIndexes:
 
     subject: Subject
     kind: str = "skipping index"
+    takes_whole: bool = True
+    min_files: int = 0
+
+    def group(self, condition: Condition) -> str | None:
+        """Return None: each condition is asked about alone."""
+        return None
 
     def covers(self, condition: Condition) -> bool:
         """Return whether there are metadata that know something of what a condition says."""

@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from sqlglot import exp
 
 from kartosql.errors import Span
 from kartosql.indexes.index import (
-    INVERTED_INDEX,
     PARTITION_KEY,
-    ROW_GROUPS,
     FileIndex,
     Files,
-    InvertedIndices,
-    PartitionValues,
-    RowGroups,
     Subject,
+    pruners,
 )
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import MAX_PROBES, Cells, Evaluator, RowSelection, is_exact
@@ -32,7 +29,6 @@ from kartosql.predicate.tree import Condition, Group, is_evaluable, joined, para
 from kartosql.sql.tree import number_of, span_of
 from kartosql.tables.table import Changelog, Overlay, Part
 
-MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 ROUNDS = 2
 # To open a file takes as long as to scan about this many bytes of it; an index is read at half that speed.
 FILE_BYTES = 10_000
@@ -204,13 +200,11 @@ def _folders(draft: Draft) -> set[int] | range:
 
 
 class FileFilter:
-    """Asks the indexes of one table about conditions of one occurrence, the cheapest first."""
+    """Asks the indexes of one table about conditions of one occurrence, part by part, the cheapest first."""
 
-    def __init__(self, subject: Subject, never_null: Set[str], *, never_nan: bool) -> None:
-        self._values = PartitionValues(subject)
-        self._inverted = InvertedIndices(subject, never_null, never_nan)
-        self._row_groups = RowGroups(subject)
-        self._asks_statistics = True
+    def __init__(self, subject: Subject, indexes: Sequence[FileIndex] | None = None) -> None:
+        self._indexes = [i for i in (pruners(subject) if indexes is None else indexes) if not i.takes_whole]
+        self._paying = self._indexes
         self._among = self.all_files = subject.table.all_files
         self._notes: list[str] = []
         self._answers: list[tuple[str, Files]] = []  # what answered parts of the last condition, and the files it left
@@ -222,7 +216,7 @@ class FileFilter:
         Only files ``among`` the given ones matter.
         """
         self._among = self.all_files if among is None else among
-        self._asks_statistics = among is None or len(among) >= MIN_FOR_STATISTICS
+        self._paying = [i for i in self._indexes if among is None or len(among) >= i.min_files]
         self._notes, self._answers, self.alternatives = [], [], ()
         return self._files(condition)
 
@@ -237,11 +231,7 @@ class FileFilter:
 
     def _index(self, condition: Condition) -> FileIndex | None:
         """Return the first index that covers a condition as a whole, None if none does."""
-        if self._values.covers(condition):
-            return self._values
-        if self._inverted.covers(condition):
-            return self._inverted
-        return self._row_groups if self._asks_statistics and self._row_groups.covers(condition) else None
+        return next((index for index in self._paying if index.covers(condition)), None)
 
     def _files(self, condition: Condition) -> Files | None:
         index = self._index(condition)
@@ -283,16 +273,15 @@ class FileFilter:
         return all(found) if condition.op == "OR" else any(found)
 
     def groups(self, items: list[Condition]) -> list[Condition]:
-        """Join those of ``items`` that are evaluated together; partition keys come first.
-
-        ``i > 3 AND i < 5`` must hold for one and the same value of i.
-        """
-        together: dict[str, list[Condition]] = {"": []}
+        """Join those of ``items`` that are evaluated together; those of the first index come first."""
+        together: dict[tuple[int, str], list[Condition]] = {}
         alone: list[Condition] = []
         for item in items:
-            column = "" if self._values.covers(item) else self._inverted.column(item)
-            (alone if column is None else together.setdefault(column, [])).append(item)
-        return [*(joined("AND", group) for group in together.values() if group), *alone]
+            found = ((at, index.group(item)) for at, index in enumerate(self._indexes))
+            key = next(((at, name) for at, name in found if name is not None), None)
+            (alone if key is None else together.setdefault(key, [])).append(item)
+        # The groups of one index stay in the order of the text.
+        return [*(joined("AND", together[key]) for key in sorted(together, key=itemgetter(0))), *alone]
 
     def _asked(self, index: FileIndex, condition: Condition) -> Files | None:
         left: Files | None = None
@@ -306,9 +295,12 @@ class FileFilter:
 
 
 def _decided_by(answers: Sequence[tuple[str, Files]], everything: Files) -> str:
-    """Return which of several kinds of answers left out files; if none did, which of them was asked."""
-    narrowed = {by for by, files in answers if len(files) < len(everything)} or {by for by, _ in answers}
-    return next((by for by in (INVERTED_INDEX, PARTITION_KEY, ROW_GROUPS) if by in narrowed), PARTITION_KEY)
+    """Return which of several kinds of answers left out files, the first one that is no partition key.
+
+    If none did, that is one that was asked.
+    """
+    narrowed = [by for by, files in answers if len(files) < len(everything)] or [by for by, _ in answers]
+    return next((by for by in narrowed if by != PARTITION_KEY), PARTITION_KEY)
 
 
 @dataclass(eq=False)
@@ -380,43 +372,40 @@ class OccurrencePruner:
         if isinstance(part.rows, Changelog):
             own &= part.rows.stable
         if not part.join_key:
-            self._apply_plain(draft, own)
+            self._narrow(draft, self._conditions, own)
             return draft
-        self._apply(draft, self._conditions, key)
+        self._narrow(draft, self._conditions, key)
         others = [c for c in self._conditions if any(name not in key for _, name in c.columns)]
-        self._skip(draft, [c for c in self._conditions if c not in others], key)
         before, since = draft.files, len(draft.narrowed)
-        self._skip(draft, others, payload)
-        self._apply(draft, others, payload)
+        self._narrow(draft, others, payload)
         if draft.files != before:
             overlays = Overlays(part, self._evaluator.cells)
             draft.take_back(overlays.hiding(draft.files, before, draft.own, self._query.parameters), since)
         return draft
 
-    def _apply_plain(self, draft: Draft, own: Set[str]) -> None:
-        """Narrow a dataset without overlays by all conditions; data-skipping metadata come after partition keys."""
-        table = draft.part.table
-        if table.skipping is None:
-            self._apply(draft, self._conditions, own)
-            return
-        keys = own & set(table.partition_keys)
-        by_keys = [c for c in self._conditions if self._is_about(c, keys)]
-        others = [c for c in self._conditions if c not in by_keys]
-        self._apply(draft, by_keys, keys)
-        self._skip(draft, others, own)
-        self._apply(draft, others, own)
+    def _narrow(self, draft: Draft, conditions: Sequence[Condition], usable: Set[str]) -> None:
+        """Narrow a dataset by conditions on usable columns: whole conditions first, but after partition keys."""
+        rows = draft.part.rows
+        never_null = rows.never_null if isinstance(rows, Overlay) else frozenset()
+        subject = Subject(
+            draft.part.table, self._occurrence.id, self._evaluator, self._query.parameters, usable, never_null
+        )
+        indexes = pruners(subject)
+        filter_, whole = FileFilter(subject, indexes), [index for index in indexes if index.takes_whole]
+        about_keys = [c for c in conditions if whole and c.columns and indexes[0].covers(c)]
+        others = [c for c in conditions if c not in about_keys]
+        self._apply(draft, about_keys, filter_)
+        for index in whole:
+            for condition in filter(index.covers, others):
+                for found in index.candidates(condition, draft.files):
+                    if draft.files:
+                        draft.narrow(found.files, condition.text, found.by)
+        self._apply(draft, others, filter_)
 
-    def _skip(self, draft: Draft, conditions: Sequence[Condition], own: Set[str]) -> None:
-        if draft.part.table.skipping is None:
-            return
-        # Imported late, as most tables have none.
-        from kartosql.indexes.skipping import SkippingIndexes
-
-        index = SkippingIndexes(self._subject(draft, own))
-        for condition in conditions:
-            for found in index.candidates(condition, draft.files):
-                if draft.files:
-                    draft.narrow(found.files, condition.text, found.by)
+    def _apply(self, draft: Draft, conditions: Sequence[Condition], filter_: FileFilter) -> None:
+        for condition in filter_.groups(list(conditions)):
+            files = filter_.files(condition, draft.files)
+            draft.narrow(files, filter_.account(condition), filter_.by(), filter_.alternatives)
 
     def _drops_missing(self, condition: Condition, payload: Set[str]) -> bool:
         """Return whether a condition drops all rows for which a dataset, with its ``payload``, has no partner."""
@@ -439,19 +428,6 @@ class OccurrencePruner:
         return (
             bool(found) and is_evaluable(condition) and all(o == self._occurrence.id and c in columns for o, c in found)
         )
-
-    def _apply(self, draft: Draft, conditions: list[Condition], usable: Set[str]) -> None:
-        if not conditions:
-            return
-        rows = draft.part.rows
-        never_null = rows.never_null if isinstance(rows, Overlay) else frozenset()
-        filter_ = FileFilter(self._subject(draft, usable), never_null, never_nan=bool(never_null))
-        for condition in filter_.groups(conditions):
-            files = filter_.files(condition, draft.files)
-            draft.narrow(files, filter_.account(condition), filter_.by(), filter_.alternatives)
-
-    def _subject(self, draft: Draft, usable: Set[str]) -> Subject:
-        return Subject(draft.part.table, self._occurrence.id, self._evaluator, self._query.parameters, usable)
 
 
 # Nodes whose value for a row depends on nothing but the values below them.

@@ -28,8 +28,7 @@ def with_known_value(unknown: Unknown, walked: Walked, occurrences: dict[int, Oc
         if column not in (*part.table.partition_keys, *part.table.indices):
             continue
         every = frozenset({column})
-        subject = Subject(part.table, occurrence.id, evaluator, {}, usable=every)
-        asked = FileFilter(subject, every, never_nan=True)
+        asked = FileFilter(Subject(part.table, occurrence.id, evaluator, {}, usable=every, never_null=every))
         if asked.files(condition) and not asked.account(condition):
             return f"{column} has the value {text}. Text stands in single quotes."
     return ""
