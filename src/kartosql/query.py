@@ -105,6 +105,11 @@ class Execution:
         self._running: Planner | EngineStatement | None = None
 
     @property
+    def statement(self) -> EngineStatement | None:
+        """What runs in an engine, as long as it does."""
+        return self._statement
+
+    @property
     def chose_spark(self) -> bool:
         """Whether the query was given to Spark without being asked to."""
         is_spark = self.report is not None and self.report.engine == "spark"
@@ -419,6 +424,11 @@ class SelectQuery(Query):
         """How far the query is, from any thread; None if it does not run."""
         execution = self._execution
         return None if execution is None else execution.progress
+
+    @property
+    def execution(self) -> Execution | None:
+        """What goes on, or went on last."""
+        return self._execution
 
     def learn_sizes(self) -> None:
         """Learn the sizes of all files of the tables, for an account of what was not read.

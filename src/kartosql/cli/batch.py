@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, StatementSource
@@ -21,6 +21,9 @@ from kartosql.sql import Describe, Inspect, Reset, Select, Set, Statement, parse
 from kartosql.sql.statements import Write
 from kartosql.sql.tree import placeholders
 from kartosql.text.escape import escaped_lines
+
+if TYPE_CHECKING:
+    from kartosql.cli.remember import Remembered
 
 
 @dataclass(frozen=True)
@@ -166,12 +169,25 @@ class _Runner:
             out.write("".join(escaped_lines(line) + "\n" for line in lines).encode())
             rows = len(lines)
         else:
-            rows = write_stream(query.reader(), format_, out, terminal=self._terminal)
+            reader = query.reader()
+            remembered = self._remembered(query, text)
+            rows = write_stream(reader, format_, out, terminal=self._terminal)
+            if remembered is not None:
+                remembered.keep(rows)
         out.flush()
         if isinstance(query, ReportQuery) and getattr(query.content, "is_failed", False):
             raise ExecutionError("Answers that must not differ do.", code="answers-differ", sql=text)
         if self._options.stats:
             say(json.dumps(query.stats or {"rows": rows}))
+
+    def _remembered(self, query: Query, text: str) -> Remembered | None:
+        """Return what the next command may know of a statement that runs."""
+        session = self._connection.session
+        if self._several or not isinstance(query, SelectQuery) or session.user_cache.folder is None:
+            return None
+        from kartosql.cli.remember import Remembered
+
+        return Remembered(session, query, text)
 
 
 def parameters_of(statement: Statement, given: dict[str, Any]) -> Any:

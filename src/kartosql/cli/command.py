@@ -22,10 +22,10 @@ class Terminated(KeyboardInterrupt):
         self.number = number
 
 
-def run(arguments: Sequence[str] | None) -> int:
+def run(arguments: Sequence[str] | None, answer: bytes | None = None) -> int:
     """Run a command line, None is the one of the process, and return its exit code.
 
-    Nothing is raised: errors are told on stderr.
+    ``answer`` is what is left to print of what is known already. Nothing is raised: errors are told on stderr.
     """
     if arguments is None:
         # numpy is optional for pyarrow, and takes a third of the time of a small query to import.
@@ -36,7 +36,11 @@ def run(arguments: Sequence[str] | None) -> int:
     output.debug("--debug" in given)
     with output.telling_warnings(output.say):
         try:
-            _run(given)
+            if answer is None:
+                _run(given)
+            else:
+                with output.opened(None) as out:
+                    out.write(answer)
             sys.stdout.flush()
         except SystemExit as e:
             return e.code if isinstance(e.code, int) else output.FINE

@@ -31,6 +31,7 @@ BEHIND = "kartosql-behind"  # the thread that looks at the store unasked; nobody
 
 # -- stderr --------------------------------------------------------------------------------------
 
+warned = 0  # how many warnings were told
 _asked = False  # for tracebacks, by the option of the command line that runs
 
 
@@ -96,6 +97,8 @@ def telling_warnings(tell: Callable[[str], None]) -> Iterator[None]:
     """Tell Python's warnings as one line each."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        global warned
+        warned += 1
         if threading.current_thread().name != BEHIND:
             tell("warning: " + " ".join(str(message).split()))
 

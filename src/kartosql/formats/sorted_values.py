@@ -55,6 +55,11 @@ class SortedValues:
         return INTEGERS if self._ends is None else TEXTS
 
     @property
+    def buffers(self) -> list[memoryview]:
+        """The values, of texts with their ends before them, where their files start, and the files."""
+        return [*([] if self._ends is None else [self._ends]), self._values, self._starts, self._files]
+
+    @property
     def pairs(self) -> int:
         """How many pairs of value and file there are."""
         return len(self._files)

@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError
 from kartosql.sql.statements import Select, Statement
+from kartosql.text.constants import differ_in_constants_only, is_constant, mask, masked
 
 Edit = tuple[Span, str]  # a place and its new text
 Parts = dict[int, tuple[int, TokenType | None, str]]  # beginning -> end, kind of token, content
@@ -337,9 +338,6 @@ def placeholders(tree: exp.Expression) -> Iterator[tuple[str | None, Span | None
 MAX_TEXTS = 64
 MAX_SHAPES = 256
 LONG_TEXT = 20_000  # characters; the trees of longer texts are not kept
-_PLAIN_TEXT = re.compile(r"'[^'\\$/*\0]*+'")
-_PLAIN_NUMBER = re.compile(r"[0-9]++(?:\.[0-9]++)?")
-_MASKED = re.compile(rf"(?<![\w.#$']){_PLAIN_TEXT.pattern}(?!')|(?<![\w.#$]){_PLAIN_NUMBER.pattern}(?![\w.])")
 _LOGIC = (exp.And, exp.Or, exp.Not, exp.Paren)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 # What may stand around a SELECT whose WHERE counts, and as what it stands there. The items of a SELECT list
@@ -396,46 +394,21 @@ class ParsedTexts:
             self._shapes.popitem(last=False)
 
 
-def masked(text: str) -> str:
-    """Return a text in which constants are the same for those that may have the same shape."""
-    return _MASKED.sub(lambda match: _mask(match[0]), text)
-
-
-def _mask(constant: str) -> str:
-    """Return the constant that stands for all of the same kind and length."""
-    return f"'{'x' * (len(constant) - 2)}'" if constant[0] == "'" else "".join("0" if c != "." else c for c in constant)
-
-
 def with_masks(text: str, constants: tuple[Span, ...]) -> list[tuple[Span, str]]:
     """Return the edits of a text that put the same constants into all texts of a shape."""
-    return [(span, _mask(text[span[0] : span[1]])) for span in constants]
+    return [(span, mask(text[span[0] : span[1]])) for span in constants]
 
 
 def alike(select: Select, text: str) -> Select | None:
     """Return the statement of a text that differs from a known one in constants only, None for other texts."""
-    known = select.text
-    if len(known) != len(text):
+    if not differ_in_constants_only(select.text, select.constants, text):
         return None
-    at = 0
-    for start, end in select.constants:
-        constant = text[start:end]
-        if (
-            text[at:start] != known[at:start]
-            or not _is_constant(constant)
-            or _mask(constant) != _mask(known[start:end])
-        ):
-            return None
-        at = end
-    return Select(text, select.tree, select.constants, select) if text[at:] == known[at:] else None
+    return Select(text, select.tree, select.constants, select)
 
 
 def constant_of(text: str) -> str | None:
     """Return what a constant that may differ between statements of a shape holds, None for other text."""
-    return None if not _is_constant(text) else text[1:-1] if text.startswith("'") else text
-
-
-def _is_constant(text: str) -> bool:
-    return (_PLAIN_TEXT if text.startswith("'") else _PLAIN_NUMBER).fullmatch(text) is not None
+    return None if not is_constant(text) else text[1:-1] if text.startswith("'") else text
 
 
 def constants_of(tree: exp.Expression, text: str) -> tuple[Span, ...]:
@@ -447,7 +420,7 @@ def constants_of(tree: exp.Expression, text: str) -> tuple[Span, ...]:
         for node in _compared(where.this)
         if "start" in node.meta and "end" in node.meta
     )
-    return tuple(sorted(span for span in set(found) if _is_constant(text[span[0] : span[1]])))
+    return tuple(sorted(span for span in set(found) if is_constant(text[span[0] : span[1]])))
 
 
 def _is_reachable(where: exp.Where) -> bool:

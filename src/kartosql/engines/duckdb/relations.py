@@ -70,10 +70,12 @@ class Relations(RelationBuilder[str]):
         self._variables: dict[str, str] = {}  # with what their types depend on
         self._tables: list[str] = []
         self._data: dict[int, str] = {}  # of those, what users registered
-        self._views: dict[tuple[str, str], _Made] = {}
+        self.views: dict[tuple[str, str], _Made] = {}
+        # What variables were set to: "files" and their keys, a type and values of a column, or an expression alone.
+        self.given: dict[str, tuple[str, Any, str]] = {}
         # What a former statement left behind.
         self._former_variables = {} if former is None else former._variables
-        self._former_views = {} if former is None else former._views
+        self._former_views = {} if former is None else former.views
         self._replaced: int = 0 if former is None else former._replaced
 
     def forget(self) -> None:
@@ -83,6 +85,7 @@ class Relations(RelationBuilder[str]):
         for name in self._tables:
             self._session.unregister(name)
         self._variables.clear()
+        self.given.clear()
         self._tables.clear()
         self._data.clear()
         self._count = 0
@@ -95,7 +98,7 @@ class Relations(RelationBuilder[str]):
     @property
     def may_be_left(self) -> bool:
         """Whether the relations depend on nothing but variables, which another statement can set anew."""
-        return bool(self._views) and not self._tables and self._replaced < MAX_REPLACED
+        return bool(self.views) and not self._tables and self._replaced < MAX_REPLACED
 
     def drop_former(self) -> None:
         """Drop what the former statement left and this one did not ask for."""
@@ -219,7 +222,7 @@ class Relations(RelationBuilder[str]):
             self._replaced += former is not None
             create = "CREATE VIEW" if former is None else "CREATE OR REPLACE VIEW"
             self._session.run(f"{create} {quote(schema)}.{quote(name)} AS {body}")
-        self._views[schema, name] = made
+        self.views[schema, name] = made
 
     def _refused(self, source: Table, columns: Iterable[str], used: frozenset[str] | None) -> dict[str, str]:
         """Return why columns cannot be read; raises it for one that is certainly used."""
@@ -424,6 +427,7 @@ class Relations(RelationBuilder[str]):
                 columns[f"k{at}"] = array_of(listed, type_)
                 continue
             self._variables[name] = sql_type(type_)
+            self.given[name] = (sql_type(type_), listed, key)
             self._session.set_list(name, listed, type_)
         if not columns:
             return values, ""
@@ -433,6 +437,7 @@ class Relations(RelationBuilder[str]):
 
     def _set_once(self, variable: str, expression: str) -> None:
         self._variables[variable] = expression
+        self.given[variable] = ("", expression, "")
         if self._former_variables.get(variable) != expression:
             self._former_variables.pop(variable, None)
             self._session.run(f"SET VARIABLE {variable} = {expression}")
@@ -445,6 +450,7 @@ class Relations(RelationBuilder[str]):
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
         """
         session = self._session
+        self.given[variable] = ("files", keys, "")
         session.set_files(variable, keys)
         session.data_keys += keys
         session.instance.remember_footers(table, keys)

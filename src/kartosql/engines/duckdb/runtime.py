@@ -20,6 +20,7 @@ import duckdb
 from kartosql.engines.duckdb.alignment import Alignments
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.lockdown import CONFIG, lock
 from kartosql.engines.duckdb.statement import DuckStatement, FileAccess, of_process
 from kartosql.errors import UsageError
 from kartosql.plan.bind import SCHEMA
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
     from kartosql.user_cache import UserCache
 
 
-# What we change from statement to statement. SET is a statement of its own, so no query of a user reaches it.
-OURS = (
-    "max_execution_time",
-    "parquet_metadata_cache",
-    "enable_profiling",
-    "disabled_optimizers",
-    "async_threads",
-    "enable_progress_bar",
-    "enable_progress_bar_print",
-)
 FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
 
 PREPARED_SCHEMAS = 4
@@ -96,9 +87,7 @@ class Instance:
         self.schemas = tuple(f"{SCHEMA}{i}" for i in range(PREPARED_SCHEMAS))
         # Private, as DuckDB may always read and write it; made when something is spilled.
         self._temporary = os.path.join(tempfile.gettempdir(), f"kartosql-{uuid.uuid4().hex}")
-        # Threads that read ahead come with the first statement; the planner needs none.
-        config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false", "async_threads": "0"}
-        self._root = duckdb.connect(":memory:", config=config)
+        self._root = duckdb.connect(":memory:", config=CONFIG)
         try:
             if not store.is_local:
                 from kartosql.engines.duckdb.remote import StoreFiles
@@ -141,6 +130,10 @@ class Instance:
         if self._current[name] != value:
             self._root.execute(f"SET GLOBAL {name} = {str(value).lower()}")
             self._current[name] = value
+
+    def setting(self, name: str) -> Any:
+        """Return what one of OURS was changed to."""
+        return self._current[name]
 
     def read_directly(self, directly: bool) -> None:
         """Let threads that compute read files themselves, which is quicker where the pages are in memory anyway."""
@@ -188,12 +181,7 @@ class Instance:
 
         ``tables`` are those of which every file is among them.
         """
-        self._root.execute("SET VARIABLE allowed = ?", [list(paths)])
-        self._root.execute("SET GLOBAL allowed_paths = getvariable('allowed')")
-        self._root.execute("RESET VARIABLE allowed")
-        self._root.execute(f"SET GLOBAL allowed_configs = {list(OURS)}")
-        self._root.execute("SET GLOBAL enable_external_access = false")
-        self._root.execute("SET GLOBAL lock_configuration = true")
+        lock(self._root, paths)
         self._allowed = keys
         self._tables = {id(t): weakref.ref(t) for t in tables}
 
@@ -436,7 +424,7 @@ class Runtime:
         )
         former = instance.take_over(scan is not None)
 
-        def lock(selected: Sequence[str]) -> None:
+        def lock_up(selected: Sequence[str]) -> None:
             if not instance.is_locked:
                 whole = self._is_worth(every)
                 allowed = frozenset(k for t in every for k in t.files) if whole else frozenset(selected)
@@ -448,7 +436,7 @@ class Runtime:
                 files,
                 self.footers,
                 former,
-                lock=lock,
+                lock=lock_up,
                 give_back=self._give_back,
                 timeout=_milliseconds(settings),
                 alignments=self.alignments,

@@ -72,6 +72,7 @@ class MetadataCache:
     def __init__(self) -> None:
         self._files: OrderedDict[str, dict[str, _Kept]] = OrderedDict()  # by uuid and key
         self._made: dict[str, tuple[tuple[object, ...], Any]] = {}
+        self.listed: Sequence[str] | None = None  # names of all metadata files, none if they changed from once to once
         self._lock = threading.RLock()
         self._parsing = threading.Lock()
 
@@ -125,6 +126,21 @@ class MetadataCache:
                 self._files.move_to_end(one.uuid)
                 self._evict()
             return value
+
+    def note_listed(self, names: Sequence[str]) -> None:
+        """Note the metadata files that a listing found."""
+        names = sorted(names)
+        self.listed = names if self.listed in (None, names) else []
+
+    def stamps(self) -> dict[str, Stamp] | None:
+        """Return the stamps of all files that are held, by key; None unless they prove what the datasets are."""
+        with self._lock:
+            held = {key: kept for files in self._files.values() for key, kept in files.items()}
+        documents = [kept.value for kept in held.values() if isinstance(kept.value, DatasetDocument)]
+        found = {key: kept.stamp for key, kept in held.items() if kept.stamp is not None}
+        # What is being changed, and what a listing tells, is not only in these files.
+        is_whole = len(found) == len(held) and len(self._files) < MAX_DATASETS
+        return found if is_whole and not any(d.labels is None or _is_marked(d) for d in documents) else None
 
     # -- what is made of files -------------------------------------------------------------------
 
@@ -330,6 +346,7 @@ class Snapshot:
             if uuid is not None and naming.is_dataset_uuid(uuid):
                 found.setdefault(uuid, []).append(entry.name)
                 self._etags[entry.name] = entry.etag
+        self._cache.note_listed([name for names in found.values() for name in names])
         return {uuid: sorted(names) for uuid, names in found.items()}
 
     @memoized
