@@ -103,6 +103,19 @@ def test_every_flipped_bit_of_the_head_is_refused(cache):
             assert cache.get("k1", ["a"]) is None, (at, bit)
 
 
+def test_every_flipped_bit_of_a_small_entry_is_refused(cache):
+    cache.put("k1", ["a"], [b"first", b"second"])
+    path = entry(cache)
+    data = path.read_bytes()
+    padding = 0
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        if found(cache, "a") is not None:
+            assert (data[at], found(cache, "a")) == (0, [b"first", b"second"])
+            padding += 1
+    assert padding < len(data) - user_cache._HEAD.size
+
+
 def test_the_folder_and_its_files_are_the_users_alone(cache):
     old = os.umask(0)
     try:

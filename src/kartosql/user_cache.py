@@ -21,7 +21,11 @@ import stat
 import struct
 import sys
 import time
-from hashlib import blake2b
+
+try:
+    from _blake2 import blake2b as blake2b  # without OpenSSL, which takes longer to load than an entry
+except ImportError:
+    from hashlib import blake2b as blake2b
 
 from kartosql.text.version import VERSION
 
@@ -39,6 +43,7 @@ _LAYOUT = 1
 _HEAD = struct.Struct("<8sII32s")  # magic, layout, number of buffers, digest of kind and identity; then sizes, checksum
 _ALIGNMENT = 64
 _CHECKSUM_BYTES = 16
+_SMALL = 1 << 18  # bytes of all buffers up to which the checksum in the head is that of them, too
 _MAX_BUFFERS = 10_000
 _TOUCHED_SECONDS = 600  # how exactly the time of the last use is known
 _ABANDONED_SECONDS = 3600  # after which an entry that was never completed goes
@@ -150,14 +155,12 @@ def _mapped(folder: int, name: str, digest: bytes) -> list[memoryview] | None:
         if (magic, layout, about) != (_MAGIC, _LAYOUT, digest) or count > _MAX_BUFFERS:
             return None
         end = _HEAD.size + 8 * count
-        if _checksum(data[:end]) != data[end : end + _CHECKSUM_BYTES]:
-            return None
         buffers = []
         at = _aligned(end + _CHECKSUM_BYTES)
         for size in struct.unpack_from(f"<{count}Q", data, _HEAD.size):
             buffers.append(data[at : at + size])
             at = _aligned(at + size)
-        if at != len(data):
+        if at != len(data) or _checksum(data[:end], buffers) != data[end : end + _CHECKSUM_BYTES]:
             return None
         if time.time() - found.st_mtime > _TOUCHED_SECONDS:
             os.utime(name, dir_fd=folder, follow_symlinks=False)
@@ -185,11 +188,14 @@ def _write(folder: int, name: str, head: bytes, views: Sequence[memoryview]) -> 
 
 def _head(digest: bytes, views: Sequence[memoryview]) -> bytes:
     head = _HEAD.pack(_MAGIC, _LAYOUT, len(views), digest) + struct.pack(f"<{len(views)}Q", *(v.nbytes for v in views))
-    return head + _checksum(head)
+    return head + _checksum(head, views)
 
 
-def _checksum(data: Bytes) -> bytes:
-    return blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
+def _checksum(head: Bytes, views: Sequence[memoryview]) -> bytes:
+    digest = blake2b(head, digest_size=_CHECKSUM_BYTES)
+    for view in views if sum(v.nbytes for v in views) <= _SMALL else ():
+        digest.update(view)
+    return digest.digest()
 
 
 def _aligned(offset: int) -> int:

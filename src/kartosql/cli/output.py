@@ -95,6 +95,8 @@ def exit_code(error: Exception) -> int:
 @contextlib.contextmanager
 def telling_warnings(tell: Callable[[str], None]) -> Iterator[None]:
     """Tell Python's warnings as one line each."""
+    global warned
+    warned = 0
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         global warned

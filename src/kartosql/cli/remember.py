@@ -100,7 +100,7 @@ def _plan(session: Session, query: SelectQuery, statement: DuckStatement, text: 
         "text": text,
         "constants": [],
         "edits": sorted(bound.edits),
-        "names": replay.cache_key(session.metadata.listed),
+        "names": replay.cache_key(session.metadata.listed or ()),
         "stamps": stamps | {key: replay.stamp_of(f"{root}/{key}") for key in indices},
         "columns": query.columns,
         "types": types,

@@ -14,7 +14,7 @@ import os
 import stat
 
 from kartosql.text.constants import differ_in_constants_only, masked
-from kartosql.user_cache import UserCache, cache_folder
+from kartosql.user_cache import UserCache, blake2b, cache_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,8 +112,6 @@ def _rows(cache: UserCache, root: str, text: str, plan: Any, schema: bytes) -> t
 
 def cache_key(parts: Sequence[object]) -> str:
     """Return a text that stands for some texts and numbers."""
-    from _blake2 import blake2b
-
     return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
@@ -168,7 +166,7 @@ def _partition_value(key: str, names: Sequence[str], at: int, type_: str) -> int
     """Return the value of a partition key in the path of a file, if it is plainly there."""
     folders = key.split("/")[2:-1]
     name, _, value = folders[at].partition("=")
-    _expect(len(folders) == len(names) and name == names[at] and "%" not in key and key.count("=") == len(names))
+    _expect(len(folders) == len(names) and name == names[at] and "%" not in value and "=" not in value)
     if type_ == "VARCHAR":
         return value
     _expect(type_ in SIGNED and value.isascii() and value.isdigit() and len(value) <= 18)
