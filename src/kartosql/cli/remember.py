@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from array import array
 from collections.abc import Mapping
 from itertools import accumulate
@@ -35,6 +36,7 @@ from kartosql.user_cache import UserCache
 MAX_SECONDS = 1.0  # of what is answered without a way to stop it
 MAX_INDEX_BYTES = 64 << 20
 Given = Mapping[str, tuple[str, Any, str]]  # see ``Relations.given``
+_VARIABLE = re.compile(r"getvariable\('(\w+)'\)")
 WANTED = "wanted1"  # an index of which a value was asked for once
 
 
@@ -90,6 +92,8 @@ def _plan(session: Session, query: SelectQuery, statement: DuckStatement, text: 
         or len({*query.columns}) < len(types)
         or any(p.summary is not None or not _is_plain(p.part.table) for p in parts)
         or any(kind not in (*replay.SIGNED, "VARCHAR", "BOOLEAN", "") for kind, _ in lists.values())
+        or not given.keys()
+        >= {name for body, _ in statement.relations.views.values() for name in _VARIABLE.findall(body)}
         or None in sizes.values()
         or len(sizes) > replay.MAX_FILES
     ):
