@@ -261,9 +261,9 @@ def test_files_that_are_missing_or_others_are_told_by_the_planner(run, store, an
 
 def test_files_that_are_looked_up_have_the_schema_that_was_checked(run, store):
     sql = "SELECT n FROM d WHERE k = {} AND p IS NOT NULL"
-    for k in (1, 2):
+    for k in (1, 2, 6):  # the values of p differ between the files of the last one
         planned(run, store, sql.format(k))
-    assert replay.answer(store, sql.format(6), "csv") == planned(run, store, sql.format(9))
+    assert replay.answer(store, sql.format(6), "csv") == planned(run, store, sql.format(6))
     import pyarrow.parquet as pq
 
     for path in data_files(store, "d"):
