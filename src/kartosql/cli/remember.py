@@ -35,7 +35,7 @@ from kartosql.user_cache import UserCache
 
 MAX_SECONDS = 1.0  # of what is answered without a way to stop it
 MAX_INDEX_BYTES = 64 << 20
-Given = Mapping[str, tuple[str, Any, str]]  # see ``Relations.given``
+Given = Mapping[str, tuple[str, Any, str]]  # see ``Relations.assigned``
 _VARIABLE = re.compile(r"getvariable\('(\w+)'\)")
 WANTED = "wanted1"  # an index of which a value was asked for once
 
@@ -53,7 +53,7 @@ class Remembered:
         self._plan: dict[str, Any] | None = None
         if query.execution is not None and isinstance(query.execution.statement, DuckStatement):
             relations = query.execution.statement.relations
-            self._given = dict(relations.given)
+            self._given = dict(relations.assigned)
             with contextlib.suppress(OSError, replay.NoAnswer):  # of index files that nobody needed to read
                 self._plan = _plan(session, query, query.execution.statement, text) if relations.may_be_left else None
 
@@ -76,7 +76,7 @@ def _plan(session: Session, query: SelectQuery, statement: DuckStatement, text: 
     execution, types, stamps = query.execution, query.types, _stamps(session)
     if execution is None or types is None or execution.report is None or stamps is None:
         return None
-    scan, bound, given = execution.report.scan, execution.attempt.bound, statement.relations.given
+    scan, bound, given = execution.report.scan, execution.attempt.bound, statement.relations.assigned
     parts = [part for o in scan.occurrences for part in o.parts]
     keys = {name: values for name, (kind, values, _) in given.items() if kind == "files"}
     lists = {name: (kind, values) for name, (kind, values, _) in given.items() if kind != "files"}

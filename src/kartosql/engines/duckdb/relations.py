@@ -72,7 +72,7 @@ class Relations(RelationBuilder[str]):
         self._data: dict[int, str] = {}  # of those, what users registered
         self.views: dict[tuple[str, str], _Made] = {}
         # What variables were set to: "files" and their keys, a type and values of a column, or an expression alone.
-        self.given: dict[str, tuple[str, Any, str]] = {}
+        self.assigned: dict[str, tuple[str, Any, str]] = {}
         # What a former statement left behind.
         self._former_variables = {} if former is None else former._variables
         self._former_views = {} if former is None else former.views
@@ -85,7 +85,7 @@ class Relations(RelationBuilder[str]):
         for name in self._tables:
             self._session.unregister(name)
         self._variables.clear()
-        self.given.clear()
+        self.assigned.clear()
         self._tables.clear()
         self._data.clear()
         self._count = 0
@@ -427,7 +427,7 @@ class Relations(RelationBuilder[str]):
                 columns[f"k{at}"] = array_of(listed, type_)
                 continue
             self._variables[name] = sql_type(type_)
-            self.given[name] = (sql_type(type_), listed, key)
+            self.assigned[name] = (sql_type(type_), listed, key)
             self._session.set_list(name, listed, type_)
         if not columns:
             return values, ""
@@ -437,7 +437,7 @@ class Relations(RelationBuilder[str]):
 
     def _set_once(self, variable: str, expression: str) -> None:
         self._variables[variable] = expression
-        self.given[variable] = ("", expression, "")
+        self.assigned[variable] = ("", expression, "")
         if self._former_variables.get(variable) != expression:
             self._former_variables.pop(variable, None)
             self._session.run(f"SET VARIABLE {variable} = {expression}")
@@ -450,7 +450,7 @@ class Relations(RelationBuilder[str]):
         Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
         """
         session = self._session
-        self.given[variable] = ("files", keys, "")
+        self.assigned[variable] = ("files", keys, "")
         session.set_files(variable, keys)
         session.data_keys += keys
         session.instance.remember_footers(table, keys)
