@@ -154,7 +154,8 @@ RANGES = ("(v < {0})", "(v <= {0})", "(v > {0})", "(NOT (v >= {0}))", "({0} < v)
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int16(), pa.string()])
-def test_extremes_of_files_answer_ranges_as_all_values_do(make, reckoning, type_):
+def test_extremes_of_files_answer_ranges_as_all_values_do(make, monkeypatch, reckoning, type_):
+    monkeypatch.setattr(module, "MAX_TWICE", 0)
     is_text = pa.types.is_string(type_)
     random_ = random.Random(3)
     values = [random_.sample(range(VALUES), random_.randint(20, 90)) for _ in range(FILES)]
@@ -169,6 +170,7 @@ def test_extremes_of_files_answer_ranges_as_all_values_do(make, reckoning, type_
 
 LABELS = pa.list_(pa.string())
 POINTS = ("(v = {0})", "({0} = v)", "(v = {0}\n)")
+ORDERED = (*POINTS, "(v < {0})", "(v <= {0})", "(v > {0})", "(v >= {0})", "(v IN ({0}, {1}))", "({0} < v)")
 
 
 @pytest.mark.parametrize("batch", [10, 300, 500_000])
@@ -185,7 +187,8 @@ def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning
     known = sorted({v for found in values for v in found})
     for at in range(ROUNDS):
         value = random_.choice([random_.choice(known), random_.randint(-5, limit + 5), known[0], known[-1], 10**20])
-        predicate = POINTS[at % len(POINTS)].format(f"'é{value}'" if is_text else value)
+        values_ = [f"'é{v}'" if is_text else v for v in (value, random_.choice(known))]
+        predicate = ORDERED[at % len(ORDERED)].format(*values_)
         assert one.find(predicate).files == one.matching(predicate), predicate
 
 
@@ -234,7 +237,8 @@ def test_other_predicates_are_asked_of_the_values(make, reckoning, predicate):
     assert one.index.ranges == 0
 
 
-def test_extremes_are_noted_once_ranges_are_asked_for_repeatedly(make, reckoning):
+def test_extremes_are_noted_once_ranges_are_asked_for_repeatedly(make, monkeypatch, reckoning):
+    monkeypatch.setattr(module, "MAX_TWICE", 0)
     one = make(_scattered())
     one.hold()
     noted = []

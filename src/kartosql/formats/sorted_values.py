@@ -7,8 +7,6 @@ their UTF-8 bytes, which ascend as DuckDB's texts do without a collation. NULL s
 from __future__ import annotations
 
 import operator
-import struct
-import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,20 +16,9 @@ from typing import TYPE_CHECKING, Any
 from kartosql.memo import memoized
 
 if TYPE_CHECKING:
-    from typing import Literal
-
     import pyarrow as pa
 
-    Letter = Literal["B", "i", "I", "q"]
-
 Span = tuple[int, int]  # positions of values: from the first one up to, without it, the second
-INTEGERS, TEXTS = b"i", b"t"
-# What stands before the buffers: kind, numbers of values, of bytes of texts, of pairs of value and file, of files,
-# and behind them a checksum of all but itself. A machine with another order of bytes does not know the first word.
-_HEAD = struct.Struct("=Q8s4Q")
-_SUM = struct.Struct("=Q")
-_BODY = _HEAD.size + _SUM.size
-_WORD = 0x6B73716C76616C31
 
 
 class SortedValues:
@@ -48,11 +35,8 @@ class SortedValues:
         self._values, self._ends, self._starts, self._files = values, ends, starts, files
         self.file_count = file_count
         self.count = len(starts) - 1
-
-    @property
-    def kind(self) -> bytes:
-        """INTEGERS or TEXTS."""
-        return INTEGERS if self._ends is None else TEXTS
+        if len(values if ends is None else ends) != self.count + (ends is not None) or self.count < 0:
+            raise ValueError("another number of values")
 
     @property
     def buffers(self) -> list[memoryview]:
@@ -124,41 +108,6 @@ class SortedValues:
             raise ValueError("no such file")
         return found
 
-    # -- as bytes ------------------------------------------------------------------------------
-
-    def to_buffers(self) -> list[bytes | memoryview]:
-        """Return bytes that, one after the other, ``from_buffer`` makes the same of; a multiple of 8 in all."""
-        body: list[bytes | memoryview] = []
-        for buffer in (self._values, self._ends, self._starts, self._files):
-            if buffer is not None:
-                body += [buffer.cast("B"), bytes(-buffer.nbytes % 8)]
-        size = len(self._values) if self._ends is not None else 0
-        head = _HEAD.pack(_WORD, self.kind, self.count, size, self.pairs, self.file_count)
-        return [head, _SUM.pack(_checksum([head, *body])), *body]
-
-    @classmethod
-    def from_buffer(cls, data: memoryview, file_count: int) -> SortedValues:
-        """Return the values that stand in ``data``, which is not copied; raises ``ValueError`` for all other bytes.
-
-        ``file_count`` is how many files the table has.
-        """
-        if data.nbytes < _BODY:
-            raise ValueError("too short")
-        data = data.cast("B")
-        word, kind, count, size, pairs, files = _HEAD.unpack_from(data)
-        (checksum,) = _SUM.unpack_from(data, _HEAD.size)
-        kind = kind.rstrip(b"\0")
-        if word != _WORD or kind not in (INTEGERS, TEXTS) or files != file_count:
-            raise ValueError("other values")
-        lengths: list[tuple[Letter, int]] = [("B", size), ("I", count + 1)] if kind == TEXTS else [("q", count)]
-        lengths += [("I", count + 1), ("i", pairs)]
-        sizes = [length * struct.calcsize(letter) for letter, length in lengths]
-        places = list(accumulate([_BODY, *(n + -n % 8 for n in sizes)]))
-        if places[-1] != data.nbytes or _checksum([data[: _HEAD.size], data[_BODY:]]) != checksum:
-            raise ValueError("damaged")
-        found = [data[a : a + n].cast(f[0]) for a, n, f in zip(places[:-1], sizes, lengths, strict=True)]
-        return cls(found[0], found[1] if kind == TEXTS else None, found[-2], found[-1], file_count)
-
 
 class _Texts(Sequence[bytes]):
     """Texts by position, made when they are looked at."""
@@ -171,42 +120,6 @@ class _Texts(Sequence[bytes]):
 
     def __getitem__(self, at: Any) -> Any:
         return self._of.value(at)
-
-
-def _checksum(buffers: Iterable[bytes | memoryview]) -> int:
-    found = 0
-    for buffer in buffers:
-        found = zlib.crc32(buffer, found)
-    return found
-
-
-# -- spans of one index ------------------------------------------------------------------------------
-
-
-def united(spans: Iterable[Span]) -> list[Span]:
-    """Return the positions that lie in one of some spans, as spans in their order that do not touch."""
-    found: list[Span] = []
-    for first, end in sorted(spans):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((first, end))
-    return found
-
-
-def common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Return the positions that lie in spans of both kinds; those of one kind ascend and do not overlap."""
-    found: list[Span] = []
-    at = other = 0
-    while at < len(spans) and other < len(others):
-        first, end = max(spans[at][0], others[other][0]), min(spans[at][1], others[other][1])
-        if first < end:
-            found.append((first, end))
-        if spans[at][1] < others[other][1]:
-            at += 1
-        else:
-            other += 1
-    return found
 
 
 # -- building ----------------------------------------------------------------------------------------

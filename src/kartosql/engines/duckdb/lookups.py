@@ -20,10 +20,10 @@ from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
-from kartosql.formats.sorted_values import SortedValues, sorted_values
+from kartosql.formats.sorted_values import SortedValues, Span, sorted_values
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
-from kartosql.predicate.tree import Comparison, Predicate
+from kartosql.predicate.tree import Comparison, In, Predicate, Value
 from kartosql.tables.table import FileTable
 from kartosql.text.report import counted
 
@@ -479,18 +479,40 @@ def _invalid(key: str | None, reason: str) -> FormatError:
     return FormatError(f"{key}: {reason}", code="invalid-index", hint="Build the index again.")
 
 
+def _plainly(value: Value, type_: pa.DataType) -> Any:
+    """Return a constant with which comparing a column means what it says, None for all others.
+
+    It is an integer of up to 18 digits beside integers, or a text beside texts.
+    """
+    if pa.types.is_string(type_):
+        return value.value if value.kind in ("string", "text") else None
+    found = value.value if pa.types.is_integer(type_) and value.kind == "integer" else None
+    return found if isinstance(found, int) and abs(found) < 10**18 else None
+
+
 def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
     """Return how a predicate like ``v < 5`` compares a column of integers or texts with such a constant, and that.
 
     Integers have up to 18 digits. The operator is empty for all other predicates.
     """
     if isinstance(predicate, Comparison) and len(predicate.path) == 1:
-        value = predicate.value.value
-        is_text = pa.types.is_string(type_) and predicate.value.kind in ("string", "text")
-        is_integer = pa.types.is_integer(type_) and predicate.value.kind == "integer"
-        if is_text or (is_integer and isinstance(value, int) and abs(value) < 10**18):
+        value = _plainly(predicate.value, type_)
+        if value is not None:
             return predicate.op, value
     return "", None
+
+
+def in_order(predicate: Predicate, index: SortedValues, type_: pa.DataType) -> list[Span] | None:
+    """Return where the values stand for which a predicate is TRUE, None for all that only the engine evaluates."""
+    if isinstance(predicate, In) and len(predicate.path) == 1 and not predicate.negated:
+        values = [_plainly(v, type_) for v in predicate.values or ()]
+        return None if not values or None in values else index.among(values)
+    op, value = compared(predicate, type_)
+    if op == "=":
+        return index.equal(value)
+    if op in ("<", "<="):
+        return index.between(None, value, without_high=op == "<")
+    return index.between(value, without_low=op == ">") if op in (">", ">=") else None
 
 
 @dataclass
@@ -514,7 +536,7 @@ class Lookup:
     def __post_init__(self) -> None:
         self._structures = self._planner.structures
         self._index = self._structures.index(self._table, self._column)
-        self._operator, self._value = compared(self._says, self._index.index.type)
+        self._operator, _ = compared(self._says, self._index.index.type)
         self._everything = Candidates(self._table.all_files)
         self._sample_pairs = min(MAX_SAMPLE, PER_FILE * len(self._table.files))
 
@@ -530,8 +552,10 @@ class Lookup:
 
     def _found(self) -> Candidates:
         index = self._index
-        if index.ascending is not None and not self._parts and self._operator == "=":
-            return Candidates(index.ascending.files(index.ascending.equal(self._value)))
+        if index.ascending is not None and not self._parts:
+            spans = in_order(self._says, index.ascending, index.index.type)
+            if spans is not None and index.ascending.pairs_of(spans) <= FIRST_PAIRS:
+                return Candidates(index.ascending.files(spans))
         lowest = index.touch_seconds
         if self._parts:
             making = 0.0 if index.held is not None else min(index.hold_seconds, index.read_seconds)

@@ -479,7 +479,7 @@ class Relations(RelationBuilder[str]):
         """Return about how many rows files have: roughly, so that many small scans have the same view."""
         sizes = self._session.files.sizes
         rows = max(1, sum(sizes.get(k) or 0 for k in keys) // 50)
-        return rows if rows > EXACT_ROWS else 4 ** (rows.bit_length() // 2)
+        return rows if rows > EXACT_ROWS else 16 ** (rows.bit_length() // 4)
 
     def _arrow_rows(self, keys: Sequence[str], columns: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Table:
         """Return rows of files as pyarrow reads them, exposed like ``_parquet_files`` does it."""
