@@ -32,6 +32,11 @@ TICKS = [
 ]
 
 
+_FINE = pa.decimal128(38, 10)
+_RECORDS = pa.list_(pa.struct([("t", pa.timestamp("us")), ("a b", pa.string())]))
+_MAP = pa.map_(pa.time64("us"), pa.list_(pa.int8()))
+
+
 def arrays() -> dict[str, pa.Array]:
     """A column of each kind, with NULLs, cut out of a longer one."""
     odd = random.Random(7)
@@ -52,6 +57,20 @@ def arrays() -> dict[str, pa.Array]:
         "float32": pa.array([*floats, None], pa.float64()).cast(pa.float32(), safe=False),
         "float64": pa.array([*floats, None], pa.float64()),
         "time": pa.array([0, 1, 86_399_999_999, None], pa.int64()).cast(pa.time64("us")),
+        "late time": pa.array([0, 86_400_000_000, None], pa.int64()).cast(pa.time64("us")),
+        "time ms": pa.array([1, 86_399_999, 60_000, None], pa.int32()).cast(pa.time32("ms")),
+        "time s": pa.array([1, 86_399, None], pa.int32()).cast(pa.time32("s")),
+        "time ns": pa.array([1, 1_000, 0, None], pa.int64()).cast(pa.time64("ns")),
+        "large binary": pa.array([b"\0", None, b""], pa.large_binary()),
+        "lists of lists": pa.array([[[1.5], None, []], [], None, [[math.nan, None, 1e300]]]),
+        "large list": pa.array([["a"], None, []], pa.large_list(pa.string())),
+        "fixed list": pa.array([[1, 2], None, [None, 4]], pa.list_(pa.int64(), 2)),
+        "records": pa.array([[{"t": 5, "a b": 'x"\n\\'}, None], None, [{"t": None, "a b": ""}]], _RECORDS),
+        "blobs": pa.array([[b"\xff"], [None, b""], None]),
+        "times by time": pa.array([[(1, [2])], None, [], [(3, None), (4, [])]], _MAP),
+        "no fields": pa.array([{}, None], pa.struct([])),
+        "twins": pa.StructArray.from_arrays([pa.array([1, None]), pa.array(["x", "é"])], ["a", "a"]),
+        "decimals": pa.array(list(map(decimal.Decimal, ["0.0000010", "0.0000009", "-0.000001", "1e20", "0"])), _FINE),
         "duration": pa.array([0, -1, 10**12, None], pa.duration("us")),
         "interval": pa.array([pa.MonthDayNano([1, 2, 3]), None, pa.MonthDayNano([0, 0, 0])]),
         "list": pa.array([[1, None], [], None, ["x"] and [3]]),

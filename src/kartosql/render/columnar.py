@@ -5,7 +5,10 @@ What Arrow would spell in another way than we do is left to ``render.values``, f
 
 from __future__ import annotations
 
+import decimal
 import re
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +20,7 @@ from kartosql.render import values
 # Where Arrow writes a float with Python's digits, but for the ".0" of whole numbers.
 _SMALLEST, _LARGEST = 1e-4, 1e9
 _MAX_SCALE = 6  # Arrow writes decimals of more digits with an exponent
-_JSON_SPECIAL = '"\\' + "".join(map(chr, range(0x20)))
+_JSON_SPECIAL = '\\"' + "".join(map(chr, range(0x20)))
 _SAMPLE = 4_096  # values that tell whether they repeat
 
 
@@ -36,13 +39,50 @@ def csv_rows(batch: pa.RecordBatch, separator: str, special: str) -> memoryview:
 
 def json_rows(batch: pa.RecordBatch, before: str, after: str) -> memoryview:
     """Return the JSON objects of a batch in UTF-8, a text before and one behind each."""
+    return _joined(_object(batch.schema.names, batch.columns, before, after))
+
+
+def _object(names: list[str], columns: Sequence[pa.Array], before: str, after: str) -> list[Any]:
+    """Return the pieces of which JSON objects are joined, columns and constants."""
     pieces: list[Any] = []
     end = f"{before}{{"
-    for name, column in zip(values.json_names(batch.schema.names), batch.columns, strict=True):
+    for name, column in zip(values.json_names(names), columns, strict=True):
         texts, quote = _json_cells(values.plain(column))
         pieces += [f"{end}{values.json_string(name)}:{quote}", texts]
         end = f"{quote},"
-    return _joined([*pieces, f"{end[:-1]}}}{after}"])
+    return [*pieces, f"{end[:-1]}}}{after}"]
+
+
+def _jsons(array: pa.Array) -> pa.Array:
+    """Return the JSON of each value; NULL is ``null``."""
+    array = values.plain(array)
+    type_ = array.type
+    if t.is_struct(type_) and type_.num_fields and len(array):
+        columns = [array.field(i) for i in range(type_.num_fields)]
+        found = pc.binary_join_element_wise(*_object([f.name for f in type_], columns, "", ""), "")
+    elif t.is_list(type_) and len(array):
+        found = _lists(array, _jsons(_inner(array, array.values)), "[", "]")
+    elif t.is_map(type_) and len(array):
+        keys = _in_quotes(_escaped(_text(values.plain(_inner(array, array.keys)))))
+        pairs = pc.binary_join_element_wise(keys, _jsons(_inner(array, array.items)), ":")
+        found = _lists(array, pairs, "{", "}")
+    elif t.is_nested(type_):
+        return pa.array(values.jsons(array), pa.string())
+    else:
+        texts, quote = _json_cells(array)
+        return _in_quotes(texts) if quote else texts
+    return pc.if_else(array.is_valid(), found, "null")
+
+
+def _inner(array: pa.Array, items: pa.Array) -> pa.Array:
+    """Return those of the items of lists that a slice of them has."""
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return items.slice(first, last - first)
+
+
+def _lists(array: pa.Array, items: pa.Array, start: str, end: str) -> pa.Array:
+    lists = pa.ListArray.from_arrays(pc.subtract(array.offsets, array.offsets[0]), items)
+    return pc.binary_join_element_wise(start, pc.binary_join(lists, ","), end, "")
 
 
 def _joined(pieces: list[Any]) -> memoryview:
@@ -71,19 +111,39 @@ def _csv_cells(texts: pa.Array, special: str) -> pa.Array:
 def _json_cells(array: pa.Array) -> tuple[pa.Array, str]:
     """Return the JSON of each value, and the quote that belongs around each."""
     type_ = array.type
-    if t.is_nested(type_) or values.is_binary(type_):
+    if t.is_nested(type_):
+        return _jsons(array), ""
+    if values.is_binary(type_) and not t.is_binary(type_):
         return pa.array(values.jsons(array), pa.string()), ""
-    texts = _text(array, "T")
+    texts = _hex(array, "") if t.is_binary(type_) else _text(array, "T")
     if t.is_boolean(type_) or values.is_number(type_):
         if t.is_floating(type_) and not pc.all(pc.is_finite(array)).as_py():
             for text, found in values.JSON_FLOATS.items():
                 texts = pc.if_else(pc.equal(texts, text), found, texts)
         return texts.fill_null("null"), ""
-    if not t.is_temporal(type_) and _has(texts, _JSON_SPECIAL):
-        special = pc.match_substring_regex(texts, _any_of(_JSON_SPECIAL)).fill_null(False)
-        escaped = [values.json_string(text)[1:-1] for text in texts.filter(special).to_pylist()]
-        texts = pc.replace_with_mask(texts, special, pa.array(escaped, pa.string()))
+    if not t.is_temporal(type_):
+        texts = _escaped(texts)
     return (_in_quotes(texts).fill_null("null"), "") if texts.null_count else (texts, '"')
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """Return texts as they stand between the quotes of JSON."""
+    if _has(texts, _JSON_SPECIAL):
+        for character in filter(partial(_has, texts), _JSON_SPECIAL):
+            texts = pc.replace_substring(texts, character, values.json_string(character)[1:-1])
+    return texts
+
+
+def _hex(array: pa.Array, before: str) -> pa.Array:
+    """Return the bytes of each value in hexadecimal, something before each, all at once."""
+    valid, offsets, data = array.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), len(array) + 1, [None, offsets], offset=array.offset)
+    first, last = ends[0].as_py(), ends[-1].as_py()
+    text = memoryview(data)[first:last].hex(" ") if data is not None and last > first else ""
+    text = (before + text.upper().replace(" ", before)) if before and text else text.replace(" ", "")
+    sizes = pc.multiply_checked(pc.subtract(ends, first), 2 + len(before)).cast(pa.int32()).buffers()[1]
+    made = pa.Array.from_buffers(pa.string(), len(array), [None, sizes, pa.py_buffer(text.encode())])
+    return pc.if_else(array.is_valid(), made, None) if valid is not None else made
 
 
 def _in_quotes(texts: pa.Array) -> pa.Array:
@@ -111,6 +171,10 @@ def _text(array: pa.Array, separator: str = " ") -> pa.Array:
         return array
     if t.is_boolean(type_) or t.is_integer(type_) or t.is_large_string(type_) or t.is_string_view(type_):
         return array.cast(pa.string())
+    if t.is_binary(type_):
+        return _hex(array, "\\x")
+    if t.is_nested(type_):
+        return pc.if_else(array.is_valid(), _jsons(array), None)
     bits = _bits(array)
     if bits is None or 2 * pc.count_distinct(some := bits.slice(0, _SAMPLE)).as_py() > len(some):
         return _distinct_text(array, separator)
@@ -132,6 +196,17 @@ def _distinct_text(array: pa.Array, separator: str) -> pa.Array:
         return _floats(array)
     if t.is_decimal(type_) and 0 <= type_.scale <= _MAX_SCALE:
         return array.cast(pa.string())
+    if t.is_decimal(type_) and type_.scale > _MAX_SCALE and type_.precision > type_.scale:
+        # Those with fewer leading zeros than that have no exponent.
+        small = pc.less(pc.abs(array), pa.scalar(decimal.Decimal(1).scaleb(-_MAX_SCALE), type_))
+        return _replaced(array.cast(pa.string()), array, small)
+    if t.is_time(type_) and type_.unit != "ns":
+        moments, ticks = array.view(pa.int32() if type_.bit_width == 32 else pa.int64()), values.PER_SECOND[type_.unit]
+        moments = moments.cast(pa.int64())
+        if (found := pc.min_max(moments).as_py())["min"] is None or 0 <= found["min"] <= found[
+            "max"
+        ] < values.DAY * ticks:
+            return pc.utf8_slice_codeunits(_timestamps(moments.view(pa.timestamp(type_.unit)), moments, ticks, " "), 11)
     if t.is_date(type_):
         days = array.cast(pa.date32())
         if _are_days_of_python(days.view(pa.int32()), 1):
@@ -165,7 +240,12 @@ def _floats(array: pa.Array) -> pa.Array:
     alike = pc.or_(pc.equal(size, 0), pc.and_(pc.greater_equal(size, _SMALLEST), pc.less(size, _LARGEST)))
     found = array.cast(pa.string())
     found = pc.if_else(pc.match_substring(found, "."), found, pc.binary_join_element_wise(found, ".0", ""))
-    other = pc.invert(alike).fill_null(False)
+    return _replaced(found, array, pc.invert(alike))
+
+
+def _replaced(texts: pa.Array, array: pa.Array, other: pa.Array) -> pa.Array:
+    """Return texts of values, of some ``other`` ones as Python writes them."""
+    other = other.fill_null(False)
     if not pc.any(other).as_py():
-        return found
-    return pc.replace_with_mask(found, other, pa.array(values.texts(array.filter(other)), pa.string()))
+        return texts
+    return pc.replace_with_mask(texts, other, pa.array(values.texts(array.filter(other)), pa.string()))
