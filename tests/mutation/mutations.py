@@ -213,7 +213,10 @@ MUTATIONS = [
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._narrow(draft, self._conditions, key)", "self._narrow(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached
     Mutation("a record that retracts another one is read, whatever its data", "plan/prune.py", "own &= part.rows.stable", "pass", by="tests/sources/test_attach_odf.py::test_a_later_record_counts_though_a_condition_does_not_hold_for_it"),
-    Mutation("rows of a state are not those of files", PRUNE, "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", by="tests/sources/test_attach_odf.py::test_states_follow_from_records_whatever_is_pruned"),
+    Mutation("rows of a state are not those of files", PRUNE, "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", survives="rows_are_files_rows and whole_files say so, too"),
+    Mutation("deleted rows are counted", "plan/scan.py", "return not rows.touched(self.files)", "return True", by="tests/engines/test_deletes.py::test_counts_and_extremes_are_told_of_whole_files_only"),
+    Mutation("a LIMIT counts deleted rows", "plan/scan.py", "return files.difference(rows.touched(files))", "return files", by="tests/engines/test_deletes.py::test_a_limit_counts_rows_of_whole_files_only"),
+    Mutation("keys delete rows of later files", "engines/base.py", "r.{_SEQUENCE} < k{number}.{_SEQUENCE}", "r.{_SEQUENCE} <> k{number}.{_SEQUENCE}", by="tests/engines/test_deletes.py"),
     Mutation("an indexed column that other engines see otherwise", "indexes/skipping.py", "elif known is not None and (texts or known.family", "elif known is not None and (True or known.family", by="tests/sources/test_attach_metadata.py::test_texts_under_a_collation_are_not_compared_with_metadata"),
     Mutation("members of structs of another table", "indexes/skipping.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
     Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),

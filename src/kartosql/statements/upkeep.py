@@ -202,16 +202,8 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
         return dropped(reports(drop_skipping_index(session, table)))
     if isinstance(statement, ws.RefreshSkipping):
         return by_dataset(reports(refresh_skipping_index(session, table)), _SKIPPING)
-    columns: dict[str, Any] = {"MINMAX": [], "VALUELIST": [], "BLOOMFILTER": {}, "REGEXVALUELIST": {}}
-    for one in statement.indexes:
-        name = spelled(one.column)
-        if one.kind == "BLOOMFILTER":
-            columns[one.kind][name] = {k.lower(): float(v) if k == "FPP" else v for k, v in one.parameters}
-        elif one.kind == "REGEXVALUELIST":
-            columns[one.kind][name] = [pattern for _, pattern in one.parameters]
-        else:
-            columns[one.kind].append(name)
-    return by_dataset(reports(create_skipping_index(session, table, skipping.specs(*columns.values()))), _SKIPPING)
+    specs = skipping.specs_named((i.kind, spelled(i.column), i.parameters) for i in statement.indexes)
+    return by_dataset(reports(create_skipping_index(session, table, specs)), _SKIPPING)
 
 
 def create_skipping_index(

@@ -64,6 +64,17 @@ def specs(
     return found
 
 
+def specs_named(named: Iterable[tuple[str, str, Sequence[tuple[str, Any]]]]) -> list[IndexSpec]:
+    """Return the indexes that a statement asks for, by kind, column and parameters; raises ``invalid-argument``."""
+    found = []
+    for kind, column, parameters in named:
+        patterns = columns_of([v for k, v in parameters if k == "PATTERN"], kind.lower())
+        more = {k.lower(): float(v) if k == "FPP" else v for k, v in parameters if k != "PATTERN"}
+        found.append(IndexSpec(kind.lower(), column, patterns=patterns, **more))
+    columns_of([f"{s.name}({s.column})" for s in found], "indexes")  # each of them once
+    return found
+
+
 def merged(found: Sequence[IndexSpec], wanted: Sequence[IndexSpec]) -> list[IndexSpec]:
     """Return indexes that there are and those that are asked for, which count where only parameters differ.
 
