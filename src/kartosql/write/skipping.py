@@ -69,7 +69,7 @@ def specs_named(named: Iterable[tuple[str, str, Sequence[tuple[str, Any]]]]) -> 
     found = []
     for kind, column, parameters in named:
         patterns = columns_of([v for k, v in parameters if k == "PATTERN"], kind.lower())
-        more = {k.lower(): float(v) if k == "FPP" else v for k, v in parameters if k != "PATTERN"}
+        more: dict[str, Any] = {k.lower(): float(v) if k == "FPP" else v for k, v in parameters if k != "PATTERN"}
         found.append(IndexSpec(kind.lower(), column, patterns=patterns, **more))
     columns_of([f"{s.name}({s.column})" for s in found], "indexes")  # each of them once
     return found
