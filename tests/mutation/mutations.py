@@ -30,6 +30,7 @@ DYNAMIC_FILTERS, ENGINE = "plan/dynamic_filters.py", "engines/duckdb/"
 LOOKUPS, SORTED_INDEX = ENGINE + "lookups.py", ENGINE + "sorted_index.py"
 FROM_SQL = "predicate/from_sql.py"
 EVALUATOR, FOOTERS = ENGINE + "evaluator.py", ENGINE + "footers.py"
+ALIGNMENT = ENGINE + "alignment.py"
 
 MUTATIONS = [
     # -- joins
@@ -195,6 +196,11 @@ MUTATIONS = [
     Mutation("a row becomes one row, whatever is selected", PRUNE, "elif reader.pieces(value) is None:\n            return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cells
     Mutation("binary values and floats are exact in indices", "plan/evaluate.py", "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
+    Mutation("files with other cells stand beside each other", ALIGNMENT, "coalesce({equal} AND (before", "coalesce(true AND (before", by="tests/engines/test_alignment.py"),
+    Mutation("a cell stands once in a file", ALIGNMENT, "IS DISTINCT FROM {FILE} OR {ascends})", "IS DISTINCT FROM {FILE} OR true)", by="tests/engines/test_alignment.py"),
+    Mutation("files of one write have no cell in common when they join by position", ALIGNMENT, "if number not in without and len(", "if True or len(", by="tests/engines/test_alignment.py"),
+    Mutation("what was found of files is kept whatever becomes of them", ALIGNMENT, "names[f] = repr(tuple(stamp)).encode()", "names[f] = str(f).encode()", by="tests/engines/test_alignment.py"),
+    Mutation("files that were written just now do not change", ALIGNMENT, '(b"" if settled else os.urandom(_DIGEST))', 'b""', by="tests/engines/test_alignment.py"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges of one row group are those of the file", ENGINE + "shared_cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges: row groups without statistics hold nothing", ENGINE + "shared_cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_shared_cells.py"),

@@ -312,13 +312,12 @@ def _compared(
     same = " AND ".join(f"{FILE} = {FILE}{n}" for n in range(1, len(found) + 1))
     before = ", ".join(f"lag({name}) OVER () AS before_{name}" for name in names.values())
     request = RowRequest(names, ordered=True, beside=tuple(beside))
-    with relations.numbered_apart():
-        queries = [
-            f"SELECT {at}, {FILE}, bool_and(coalesce({same}, false)), {', '.join(tests)} FROM "
-            f"(SELECT *, lag({FILE}) OVER () AS before, {before} FROM ({query})) GROUP BY {FILE}"
-            for at, query in relations.side_by_side(seed.part.table, files, request)
-        ]
-        rows = session.rows(" UNION ALL ".join(queries))
+    queries = [
+        f"SELECT {at}, {FILE}, bool_and(coalesce({same}, false)), {', '.join(tests)} FROM "
+        f"(SELECT *, lag({FILE}) OVER () AS before, {before} FROM ({query})) GROUP BY {FILE}"
+        for at, query in relations.side_by_side(seed.part.table, files, request)
+    ]
+    rows = session.rows(" UNION ALL ".join(queries))
     if not all(is_beside for _, _, is_beside, *_ in rows):
         return []
     return [

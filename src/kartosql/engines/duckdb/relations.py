@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -328,15 +327,6 @@ class Relations(RelationBuilder[str]):
         for start in range(0, len(files), most):
             others = tuple((t, fs[start : start + most], w) for t, fs, w in wanted.beside)
             yield start, self.rows_of(table, files[start : start + most], replace(wanted, beside=others))
-
-    @contextlib.contextmanager
-    def numbered_apart(self) -> Iterator[None]:
-        """Make queries that run at once, of which views know nothing."""
-        count, by_position = self._count, self.by_position
-        try:
-            yield
-        finally:
-            self._count, self.by_position = count, by_position
 
     def rows_of(
         self, table: FileTable, files: Sequence[int], wanted: RowRequest, variant: Variant | None = None
