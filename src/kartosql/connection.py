@@ -117,11 +117,6 @@ class Connection:
         self.read_only = session.read_only
 
     @property
-    def session(self) -> Session:
-        """What the statements of the connection share."""
-        return self._session
-
-    @property
     def settings(self) -> Settings:
         """The settings of all statements that follow."""
         return self._session.settings
