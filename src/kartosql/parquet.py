@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH = 16
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
+_STOP, _TRUE, _FALSE, _BYTE, _EIGHT_BYTES, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 # What wrong types of values in damaged data lead to.
-DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error)
 
 
 class Reader:
@@ -59,12 +59,11 @@ class Reader:
         found = self.number()
         return (found >> 1) ^ -(found & 1)
 
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Return the fields of the next struct by their numbers."""
+    def struct(self, depth: int = 0, field: int = 0) -> dict[int, Any]:
+        """Return the fields of the next struct by their numbers, those after ``field``."""
         if depth > MAX_DEPTH:
             raise IndexError
         found: dict[int, Any] = {}
-        field = 0
         while True:
             head = self.data[self.at]
             self.at += 1
@@ -111,7 +110,7 @@ class Reader:
         if kind == _BYTE:
             self.at += 1
             return self.data[self.at - 1]
-        if kind == _DOUBLE:
+        if kind == _EIGHT_BYTES:
             self.at += 8
             return None
         raise IndexError
@@ -121,14 +120,15 @@ MAGIC = b"PAR1"
 GEO = b"geo"  # the key of GeoParquet's note
 END = len(MAGIC) + 4  # behind the footer: its length, and the magic bytes
 _SCHEMA, _ROWS = 2, 3  # fields of FileMetaData
+_ROWS_FOLLOW, _GROUPS_FOLLOW = 0x16, 0x19  # the next field is a number of 64 bits, or a list
 _BOUNDS = (1, 2, 5, 6)  # fields of Statistics
 _SHORT_TEXT = 32  # bytes; writers that cut texts in statistics keep at least so many
-_BOOLEAN, _INT32, _INT64, _BYTE_ARRAY, _FIXED = 0, 1, 2, 6, 7  # physical types
+_BOOLEAN, _INT32, _INT64, _FLOAT, _DOUBLE, _BYTE_ARRAY, _FIXED = 0, 1, 2, 4, 5, 6, 7  # physical types
 _PHYSICAL = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _LENGTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, _BYTE_ARRAY: None}  # of values, by physical type
-_UTF8, _DATE, _DECIMAL, _MILLIS, _MICROS = 0, 6, 5, 9, 10  # converted types
-_SIGNED = (15, 16, 17, 18)
-_BAD = (*DAMAGE, struct.error)
+_UTF8, _DATE, _DECIMAL, _TIME_MILLIS, _TIME_MICROS, _MILLIS, _MICROS = 0, 6, 5, 7, 8, 9, 10  # converted types
+_UNSIGNED, _SIGNED = (11, 12, 13, 14), (15, 16, 17, 18)
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def footer_of(tail: bytes) -> bytes | None:
@@ -196,7 +196,7 @@ class Footer:
                     self._unsure.add(name)
                 self._places[name] = place
                 self.leaves.append(_leaf(element, definition, repetition))
-        except _BAD:
+        except DAMAGE:
             raise ValueError("the footer is damaged") from None
 
     def bounds(self, column: str, type_: pa.DataType) -> tuple[Any, Any] | None:
@@ -205,41 +205,77 @@ class Footer:
         Dates and times are days and microseconds since 1970. None, where the footer does not tell:
         floating-point numbers may be NaN, of which statistics know nothing, and texts may be cut.
         """
-        name = column.lower()
-        if name not in self._places or name in self._unsure:
+        name, types = column.lower(), pa.types
+        if name not in self._places or name in self._unsure or not any(test(type_) for test in _TOLD):
             return None
+        if types.is_timestamp(type_):
+            type_ = pa.timestamp("us", type_.tz)
         try:
-            return self._bounds(self._places[name], type_)
-        except _BAD:
+            found = self._bounds(self._places[name], type_)
+        except DAMAGE:
             return None
+        if found is None or found[0] is None or not types.is_decimal128(type_):
+            return found
+        # Exactly; Decimal's own arithmetic rounds to the digits of its context.
+        return Decimal(f"{found[0]}E{-type_.scale}"), Decimal(f"{found[1]}E{-type_.scale}")
 
     def _bounds(self, place: int, type_: pa.DataType) -> tuple[Any, Any] | None:
-        leaf, lows, highs = self.leaves[place], [], []
-        decode = _decoder(leaf, type_)
+        leaf, found = self.leaves[place], []
+        decode = decoder(leaf, type_, clock=None)
         if decode is None:
             return None
         for group in self.groups:
             chunk = group[1][place]
-            if 8 in chunk or 9 in chunk:
-                return None  # encrypted
-            meta = chunk[3]
-            if meta[1] != leaf.physical:
+            if 8 in chunk or 9 in chunk or chunk[3][1] != leaf.physical:
+                return None  # encrypted, or damaged
+            told = group_bounds(chunk[3], leaf, decode)
+            # Metadata made of bounds outlive this process: texts that some writers cut are left out, whatever is said.
+            if told is None or not told.exact or (isinstance(told.low, str) and _is_long(told.low, told.high)):
                 return None
-            stats = meta.get(12, {})
-            if stats.get(3) == meta[5]:
-                continue
-            # The older fields are in an order that only signed numbers have for certain.
-            older = leaf.physical in (_INT32, _INT64)
-            low = stats.get(6, stats.get(2) if older else None)
-            high = stats.get(5, stats.get(1) if older else None)
-            if low is None or high is None or stats.get(7) is False or stats.get(8) is False:
-                return None
-            found = decode(low), decode(high)
-            if found[0] > found[1]:
-                return None
-            lows.append(found[0])
-            highs.append(found[1])
-        return (min(lows), max(highs)) if lows else (None, None)
+            if told.low is not None:
+                found.append(told)
+        return (min(g.low for g in found), max(g.high for g in found)) if found else (None, None)
+
+
+@dataclass(frozen=True)
+class GroupBounds:
+    """What a row group tells of a column: bounds, whether these are values of it, and its NULLs (-1: not known).
+
+    Both bounds are None if it holds nothing but NULL.
+    """
+
+    low: Any
+    high: Any
+    exact: bool
+    nulls: int
+    rows: int
+
+
+def _is_long(*texts: str) -> bool:
+    return any(len(text.encode()) >= _SHORT_TEXT for text in texts)
+
+
+def group_bounds(meta: dict[int, Any], leaf: Leaf, decode: Callable[[bytes], Any]) -> GroupBounds | None:
+    """Return what the metadata of a column in a row group tell, None if no bounds; raises what is in ``DAMAGE``."""
+    stats, rows = meta.get(12, {}), meta[5]
+    nulls = 0 if leaf.definition == 0 else stats.get(3, -1)
+    if not -1 <= nulls <= rows:
+        return None
+    if nulls == rows:
+        return GroupBounds(None, None, True, nulls, rows)
+    # The older fields are in an order that only signed numbers have for certain.
+    older = leaf.physical in (_INT32, _INT64) and not _is_unsigned(leaf)
+    low = stats.get(6, stats.get(2) if older else None)
+    high = stats.get(5, stats.get(1) if older else None)
+    if low is None or high is None:
+        return None
+    least, greatest = decode(low), decode(high)
+    if least > greatest:
+        return None
+    said = stats.get(7), stats.get(8)
+    may_be_cut = isinstance(least, str) and _is_long(least, greatest)
+    exact = said == (True, True) or not (False in said or may_be_cut)
+    return GroupBounds(least, greatest, exact, nulls, rows)
 
 
 def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]]] | None:
@@ -321,58 +357,181 @@ def _column(chunk: dict[int, Any], leaf: Leaf) -> tuple[str, int]:
     return ".".join(name.decode() for name in meta[3]), size
 
 
-def _decoder(leaf: Leaf, type_: pa.DataType) -> Callable[[bytes], Any] | None:
-    """Return what reads a statistic of a column as a value of a type, None for other columns and types."""
+def _is_unsigned(leaf: Leaf) -> bool:
+    return leaf.converted in _UNSIGNED or (10 in leaf.logical and leaf.logical[10].get(2) is False)
+
+
+_TOLD = (
+    *(pa.types.is_signed_integer, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_string),
+    *(pa.types.is_boolean, pa.types.is_decimal128),
+)
+
+
+def decoder(leaf: Leaf, type_: pa.DataType, *, clock: bool | None = True) -> Callable[[bytes], Any] | None:
+    """Return what reads a bound of a column as a value of a type, None for other columns and types.
+
+    Dates, times and decimals are the integers that Arrow stores for them. The bounds of what engines read as another
+    value, such as infinity, raise ValueError. With ``clock`` a time has to be of a clock or an instant, as the type is.
+    """
     types, logical, converted = pa.types, leaf.logical, leaf.converted
     plain = {_INT32: "<i", _INT64: "<q"}.get(leaf.physical, "")
     if leaf.repetition:
         return None
-    if types.is_signed_integer(type_):
-        signed = not logical or (10 in logical and logical[10].get(2) is True)
-        if plain and signed and (converted is None or converted in _SIGNED):
-            return lambda raw: struct.unpack(plain, raw)[0]
+    if types.is_integer(type_):
+        unsigned, kinds = types.is_unsigned_integer(type_), (_UNSIGNED if _is_unsigned(leaf) else _SIGNED)
+        numeric = (not logical or 10 in logical) and (converted is None or converted in kinds)
+        if plain and numeric and unsigned == _is_unsigned(leaf):
+            least = 0 if unsigned else -(1 << (type_.bit_width - 1))
+            return _number(plain.upper() if unsigned else plain, least, least + (1 << type_.bit_width) - 1)
     elif types.is_date32(type_):
         if leaf.physical == _INT32 and (6 in logical or converted == _DATE):
-            return lambda raw: struct.unpack("<i", raw)[0]
+            return _number("<i", 2 - (1 << 31), (1 << 31) - 2)
     elif types.is_timestamp(type_):
-        factor = _factor(leaf)
-        if factor:
-            return lambda raw: struct.unpack("<q", raw)[0] * factor
-    elif types.is_string(type_):
+        if leaf.physical == _INT64 and (clock is None or bool(logical.get(8, {}).get(1)) == (type_.tz is not None)):
+            return _moment(leaf, 8, type_)
+    elif types.is_time(type_):
+        return _moment(leaf, 7, type_) if plain and not logical.get(7, {}).get(1) else None
+    elif types.is_string(type_) or types.is_large_string(type_):
         if leaf.physical == _BYTE_ARRAY and (1 in logical or converted == _UTF8):
-            return _text
+            return bytes.decode
     elif types.is_boolean(type_):
         if leaf.physical == _BOOLEAN:
             return lambda raw: bool(struct.unpack("<?", raw)[0])
-    elif types.is_decimal128(type_) and (5 in logical or converted == _DECIMAL) and leaf.scale == type_.scale:
-        if plain:
-            # Exactly; Decimal's own arithmetic rounds to the digits of its context.
-            return lambda raw: Decimal(f"{struct.unpack(plain, raw)[0]}E{-leaf.scale}")
-        if leaf.physical in (_BYTE_ARRAY, _FIXED):
-            return lambda raw: _decimal(raw, leaf.scale)
+    elif types.is_floating(type_):
+        letter = {_FLOAT: "<f", _DOUBLE: "<d"}.get(leaf.physical)
+        if letter and not logical and converted is None and (type_.bit_width == 64 or leaf.physical == _FLOAT):
+            return _real(letter) if type_.bit_width > 16 else None
+    elif types.is_decimal128(type_) and (5 in logical or converted == _DECIMAL):
+        return _decimal(leaf, plain, type_)
     return None
 
 
-def _factor(leaf: Leaf) -> int:
-    """Return by what times have to be multiplied to be microseconds, 0 where they cannot."""
-    if leaf.physical != _INT64:
-        return 0
-    unit = leaf.logical.get(8, {}).get(2, {}) if 8 in leaf.logical else {}
-    if 1 in unit or (not leaf.logical and leaf.converted == _MILLIS):
-        return 1000
-    return 1 if 2 in unit or (not leaf.logical and leaf.converted == _MICROS) else 0
+def _number(letter: str, least: int, most: int) -> Callable[[bytes], int]:
+    unpack = struct.Struct(letter).unpack
+
+    def decode(raw: bytes) -> int:
+        value: int = unpack(raw)[0]
+        if not least <= value <= most:
+            raise ValueError
+        return value
+
+    return decode
 
 
-def _text(raw: bytes) -> str:
-    if len(raw) >= _SHORT_TEXT:
-        raise ValueError
-    return raw.decode()
+def _real(letter: str) -> Callable[[bytes], float]:
+    def decode(raw: bytes) -> float:
+        value: float = struct.unpack(letter, raw)[0]
+        if value != value:  # NaN
+            raise ValueError
+        return value
+
+    return decode
 
 
-def _decimal(raw: bytes, scale: int) -> Decimal:
-    if not 0 < len(raw) <= 16:
-        raise ValueError
-    return Decimal(f"{int.from_bytes(raw, 'big', signed=True)}E{-scale}")
+def _moment(leaf: Leaf, kind: int, type_: pa.DataType) -> Callable[[bytes], int] | None:
+    """Return what reads times as integers in the unit of a type; ``kind`` is the logical type."""
+    unit = leaf.logical[kind].get(2, {}) if kind in leaf.logical else {}
+    millis, micros = (_MILLIS, _MICROS) if kind == 8 else (_TIME_MILLIS, _TIME_MICROS)
+    legacy = None if leaf.logical else {millis: 1, micros: 2}.get(leaf.converted or 0)
+    digits = 3 * next((number for number in (1, 2, 3) if number in unit or number == legacy), 0)
+    if not digits:
+        return None
+    times, parts = 10 ** max(0, _DIGITS[type_.unit] - digits), 10 ** max(0, digits - _DIGITS[type_.unit])
+    letter, most = ("<i" if leaf.physical == _INT32 else "<q"), (1 << 63) - 2
+
+    def decode(raw: bytes) -> int:
+        value, rest = divmod(struct.unpack(letter, raw)[0] * times, parts)
+        if rest or not -most <= value <= most:
+            raise ValueError
+        return int(value)
+
+    return decode
+
+
+def _decimal(leaf: Leaf, plain: str, type_: pa.DataType) -> Callable[[bytes], int] | None:
+    more = type_.scale - leaf.scale
+    if more < 0 or not (plain or leaf.physical in (_BYTE_ARRAY, _FIXED)):
+        return None
+    factor, most = 10**more, 10**type_.precision
+
+    def decode(raw: bytes) -> int:
+        if not 0 < len(raw) <= 16:
+            raise ValueError
+        value = struct.unpack(plain, raw)[0] if plain else int.from_bytes(raw, "big", signed=True)
+        value *= factor
+        if abs(value) >= most:
+            raise ValueError
+        return int(value)
+
+    return decode
+
+
+class FooterLayout:
+    """What footers with the same schema have in common: their columns, and how row groups tell of them.
+
+    Made of the bytes that ``schema_bytes`` returns; raises what is in ``DAMAGE`` where they are no schema.
+    """
+
+    def __init__(self, schema: bytes) -> None:
+        if schema[-1] != _ROWS_FOLLOW:
+            raise ValueError("the footer is unusual")
+        self._start = len(schema)
+        self.names: set[str] = set()  # of columns, lower case
+        self._columns: dict[str, tuple[bytes, Leaf] | None] = {}
+        for path, element, definition, repetition in _leaves_of(Reader(schema[:-1] + b"\0").struct()[_SCHEMA]):
+            name = path.lower()
+            around = [name[:at] for at, letter in enumerate(name) if letter == "."]
+            self.names.update(around)
+            self._columns.update(dict.fromkeys(around))
+            # Of two columns that differ in case only, it is not known which is meant.
+            is_sure = element[4].decode() == path and name not in self.names
+            self._columns[name] = (element[4], _leaf(element, definition, repetition)) if is_sure else None
+            self.names.add(name)
+
+    def column(self, name: str) -> tuple[bytes, Leaf] | None:
+        """Return the name and the leaf of a top-level column that is not nested, None where there is no such one."""
+        found = self._columns.get(name.lower())
+        return found if found is not None and found[0] == name.encode() else None
+
+    def rows(self, footer: bytes) -> int:
+        """Return the number of rows; raises what is in ``DAMAGE``."""
+        reader = Reader(footer)
+        reader.at = self._start
+        return reader.signed()
+
+    def chunks(self, footer: bytes, name: bytes) -> list[dict[int, Any]] | None:
+        """Return what each row group tells of a top-level column behind its path; raises what is in ``DAMAGE``.
+
+        Each row group names the path once, so where these bytes stand so often, they stand nowhere else, and nothing
+        before them has to be read. None, if they stand more or less often, or if the column is encrypted.
+        """
+        reader = Reader(footer)
+        reader.at = self._start
+        reader.signed()
+        if footer[reader.at] != _GROUPS_FOLLOW:
+            return None
+        head = footer[reader.at + 1]
+        reader.at += 2
+        count = head >> 4 if head >> 4 != 15 else reader.number()
+        path, at = _path(name), reader.at
+        if footer.count(path, at) != count:
+            return None
+        found = []
+        for _ in range(count):
+            at = reader.at = footer.index(path, at) + len(path)
+            found.append(reader.struct(2, 3))
+            rest = reader.struct(1, 3)
+            if 8 in rest or 9 in rest:
+                return None
+        return found
+
+
+def _path(name: bytes) -> bytes:
+    """Return the field of a column's metadata that holds the path of a top-level column."""
+    length, size = b"", len(name)
+    while size >= 0x80:
+        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+    return b"\x19\x18" + length + bytes([size]) + name
 
 
 TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
@@ -464,16 +623,11 @@ class Facts:
     """What the footers of one table's files tell.
 
     ``schemas`` are the numbers of the schemas of files, by their keys and what tells their contents apart, such as
-    their size; ``rows`` are row counts by key; ``statistics`` is what an engine keeps of columns.
+    their size.
     """
 
     table: weakref.ref[Any]
     schemas: dict[tuple[str, Any], int] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-    statistics: Any = None
-
-    def __len__(self) -> int:
-        return max(len(self.schemas), len(self.rows), len(self.statistics or ()))
 
 
 class FooterCache:
@@ -488,6 +642,7 @@ class FooterCache:
         self._facts: dict[int, Facts] = {}
         self._numbers: dict[Hashable, int] = {}
         self._recent: dict[bytes, int] = {}  # beginning of a footer -> number of its schema
+        self._layouts: dict[bytes, FooterLayout] = {}  # by beginnings, of recent ones
 
     def facts(self, table: object) -> Facts:
         """Return what is known of the files of a table."""
@@ -499,11 +654,9 @@ class FooterCache:
 
     def make_room(self, coming: int) -> None:
         """Forget everything if so many more files are too many."""
-        if sum(map(len, self._facts.values())) + coming > MAX_FILES:
+        if sum(len(facts.schemas) for facts in self._facts.values()) + coming > MAX_FILES:
             for facts in self._facts.values():
                 facts.schemas.clear()
-                facts.rows.clear()
-                facts.statistics = None
 
     def number(self, schema: Hashable) -> int:
         """Return the number of a schema, the same for the same one."""
@@ -518,11 +671,23 @@ class FooterCache:
                 number = self.number(prefix or hashlib.sha256(footer).digest())
                 if prefix is not None:
                     while len(self._recent) >= MAX_PREFIXES:
-                        del self._recent[next(iter(self._recent))]
+                        oldest = next(iter(self._recent))
+                        del self._recent[oldest]
+                        self._layouts.pop(oldest, None)
                     self._recent[prefix] = number
             # What GeoParquet notes behind the schema gives columns another type.
             notes = _geo_notes(footer) if GEO in footer else ()
             return self.number((number, notes)) if notes else number
+
+    def layout(self, footer: bytes) -> FooterLayout:
+        """Return the layout of a footer that was recognised just now; raises what is in ``DAMAGE`` if it has none."""
+        with self.lock:
+            prefix = next((p for p in self._recent if footer.startswith(p)), None)
+            if prefix is None:
+                raise ValueError("the footer is unusual")
+            if prefix not in self._layouts:
+                self._layouts[prefix] = FooterLayout(prefix)
+            return self._layouts[prefix]
 
 
 def _geo_notes(footer: bytes) -> tuple[bytes, ...]:

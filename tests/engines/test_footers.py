@@ -11,6 +11,7 @@ import pytest
 
 import builders
 from kartosql import parquet
+from kartosql.engines.duckdb import evaluator
 from kartosql.engines.duckdb import footers as module
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.footers import Footers
@@ -21,6 +22,8 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.predicate.tree import Comparison, Value
 from kartosql.store import Store
+from kartosql.tables import statistics
+from kartosql.tables.statistics import statistics_of
 
 SEVEN = Comparison(("x",), "=", Value("integer", 7))
 
@@ -89,7 +92,7 @@ def test_of_many_new_files_with_one_schema_only_the_first_is_read_by_the_engine(
     checker.footers._ask = counted  # type: ignore[method-assign]
     checker.check({"x": "BIGINT"}, checker.table.files[:10])
     checker.check({"x": "BIGINT"})
-    assert asked == [1, 0]
+    assert sum(asked) == 1
     assert checker.narrower == set()
 
 
@@ -154,79 +157,75 @@ def test_a_file_of_another_size_is_another_file(make, local):
         checker.check({"x": "BIGINT"})
 
 
-def test_row_counts_are_read_once(make):
+def _known(checker: Checker, *columns: str, files: range | None = None) -> Any:
+    wanted = range(len(checker.table.files)) if files is None else files
+    return checker.footers.statistics(checker.planner, checker.table, wanted, columns)
+
+
+def test_row_counts_are_read_once(make, monkeypatch):
     checker = make([_x(1, 2), _x(3), _x()])
-    assert checker.footers.known_rows(checker.table) == [None, None, None]
-    checker.footers.load(checker.planner, checker.table, checker.table.files[:2])
-    assert checker.footers.known_rows(checker.table) == [2, 1, None]
-    checker.footers.load(checker.planner, checker.table, checker.table.files)
-    assert checker.footers.known_rows(checker.table) == [2, 1, 0]
-    checker.queries.clear()
-    checker.footers.load(checker.planner, checker.table, checker.table.files)
-    assert checker.queries == []
+    assert _known(checker, files=range(2)).rows([0, 1]) == [2, 1]
+    assert statistics_of(checker.table).rows([1, 2]) is None
+    assert _known(checker).rows([0, 1, 2]) == [2, 1, 0]
+    monkeypatch.setattr(module, "local_footer", None)
+    assert _known(checker).rows([0, 1, 2]) == [2, 1, 0]
 
 
-def test_statistics_are_read_when_a_second_statement_that_asked_opens_the_files(make):
-    checker = make([_x(n, n + 1) for n in range(40)])
-    footers, table, kept = checker.footers, checker.table, checker.planner.statistics
-    assert checker.check({"x": "BIGINT"})
-    assert checker.check({"x": "BIGINT"}) == []
-    assert kept(table, "x", SEVEN, {}) is None
-    assert checker.check({"x": "BIGINT"}) == []
-    assert kept(table, "x", SEVEN, {}) is None
-    assert len(checker.check({"x": "BIGINT"})) == 1
-    assert kept(table, "x", SEVEN, {}) == {6, 7}
-    assert checker.check({"x": "BIGINT"}) == []
-    assert footers.statistics(table, "x", "BIGINT") is not None
-
-
-def test_files_that_were_not_opened_are_kept(make):
-    checker = make([_x(n) for n in range(80)])
-    kept = checker.planner.statistics
-    for _ in range(2):
-        kept(checker.table, "x", SEVEN, {})
-        checker.check({"x": "BIGINT"}, checker.table.files[:40])
-    assert kept(checker.table, "x", SEVEN, {}) == {7, *range(40, 80)}
-    kept(checker.table, "x", SEVEN, {})
+def test_a_footer_read_for_statistics_tells_the_schema_too(make, monkeypatch):
+    checker = make([_x(n) for n in range(3)])
+    _known(checker, "x")
+    monkeypatch.setattr(module, "local_footer", None)
     checker.check({"x": "BIGINT"})
-    assert kept(checker.table, "x", SEVEN, {}) == {7}
+    assert checker.narrower == set()
 
 
-def test_statistics_are_forgotten_with_their_table(make, local):
-    checker = make([_x(n) for n in range(40)])
-    for _ in range(2):
-        checker.planner.statistics(checker.table, "x", SEVEN, {})
-        checker.check({"x": "BIGINT"})
-    again = Snapshot(local).dataset("d").tables["table"]
-    assert checker.planner.statistics(again, "x", SEVEN, {}) is None
-    assert checker.planner.statistics(checker.table, "x", SEVEN, {}) == {7}
+def _kept(checker: Checker, *among: int) -> Any:
+    asked = frozenset(among) or checker.table.all_files
+    return checker.planner.statistics(checker.table, "x", SEVEN, {}, asked)
 
 
-def test_nothing_is_read_for_few_files(make):
-    checker = make([_x(n) for n in range(module.MIN_FILES - 1)])
+def test_footers_are_read_where_a_few_of_them_leave_out_enough(make, monkeypatch):
+    monkeypatch.setattr(evaluator, "SAMPLED_FOOTERS", 4)
+    checker = make([_x(n, n + 1) for n in range(40)])
+    assert _kept(checker) == {6, 7}
+    assert statistics_of(checker.table).column("x").seen == checker.table.all_files
+
+
+def test_a_few_footers_tell_that_no_more_have_to_be_read(make, monkeypatch):
+    monkeypatch.setattr(evaluator, "SAMPLED_FOOTERS", 4)
+    checker = make([_x(0, 100) for _ in range(40)])
     for _ in range(3):
-        assert checker.planner.statistics(checker.table, "x", SEVEN, {}) is None
-        checker.check({"x": "BIGINT"})
-    assert checker.check({"x": "BIGINT"}) == []
+        assert _kept(checker) == checker.table.all_files
+        assert len(statistics_of(checker.table).column("x").seen) == 4
+
+
+def test_only_footers_of_files_that_are_left_are_read(make):
+    checker = make([_x(n) for n in range(80)])
+    assert _kept(checker, *range(40)) == {7, *range(40, 80)}
+    assert _kept(checker) == {7}
+
+
+def test_statistics_are_those_of_one_state_of_a_table(make, local):
+    checker = make([_x(n) for n in range(40)])
+    assert _kept(checker) == {7}
+    again = Snapshot(local).dataset("d").tables["table"]
+    assert statistics_of(again).column("x") is None
+    assert statistics_of(checker.table).column("x") is not None
 
 
 def test_what_is_remembered_is_bounded(make, monkeypatch):
-    monkeypatch.setattr(parquet, "MAX_FILES", 3)
+    monkeypatch.setattr(statistics, "MAX_GROUPS", 3)
     checker = make([_x(1), _x(2), _x(3), _x(4)])
-    for key in (*checker.table.files, *checker.table.files):
-        checker.check({"x": "BIGINT"}, (key,))
-        checker.footers.load(checker.planner, checker.table, [key])
-    assert sum(n is not None for n in checker.footers.known_rows(checker.table)) <= 3
+    for at in (*range(4), *range(4)):
+        _known(checker, "x", files=range(at, at + 1))
+    assert len(statistics_of(checker.table)) <= 3
 
 
 def test_a_collation_of_the_session_keeps_all_files(make):
     checker = make([pa.table({"x": [f"a{n}", f"B{n}"]}) for n in range(40)])
-    kept = checker.planner.statistics
-    table = checker.table
+    table, wanted = checker.table, Comparison(("x",), "=", Value("string", "A7"))
     object.__setattr__(table, "schema", pa.schema([("x", pa.string())]))
-    for _ in range(2):
-        kept(table, "x", Comparison(("x",), "=", Value("string", "A7")), {})
-        checker.check({"x": "VARCHAR"})
-    assert kept(table, "x", Comparison(("x",), "=", Value("string", "A7")), {}) == frozenset()
+    assert checker.planner.statistics(table, "x", wanted, {}, table.all_files) == frozenset()
     checker.planner.instance.settings["default_collation"] = "nocase"
-    assert kept(table, "x", Comparison(("x",), "=", Value("string", "A7")), {}) is None
+    assert checker.planner.statistics(table, "x", wanted, {}, table.all_files) is None
+    assert checker.planner.bounds(table, ["x"], range(40)) is None

@@ -51,18 +51,12 @@ class Files:
         owners = [n for n, values in enumerate(files) for _ in range(len(values))]
         rows = pa.chunked_array(files, type_).cast(self.table.types["x"])
         self.planner.register("all_rows", pa.table({"file": pa.array(owners, pa.int32()), "v": rows}))
-        for _ in range(2):
-            assert self.footers.statistics(self.table, "x", self.declared["x"]) is None
-            self.check()
-
-    def check(self) -> None:
-        keys = self.table.files
-        self.planner.set_files("kartosql_test", keys)
-        self.footers.check(self.planner, self.table, keys, self.declared)
 
     def kept(self, predicate: str, parameters: dict[str, Any]) -> frozenset[int] | None:
         evaluator = self.planner
-        return evaluator.statistics(self.table, "x", tree_of(evaluator, predicate, parameters), parameters)
+        return evaluator.statistics(
+            self.table, "x", tree_of(evaluator, predicate, parameters), parameters, self.table.all_files
+        )
 
     def matching(self, predicate: str, parameters: dict[str, Any]) -> set[int]:
         rows = self.planner.rows(f"SELECT DISTINCT file FROM all_rows WHERE {predicate}", parameters)

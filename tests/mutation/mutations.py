@@ -29,7 +29,7 @@ READER, TREE = "plan/reader.py", "predicate/tree.py"
 DYNAMIC_FILTERS, ENGINE = "plan/dynamic_filters.py", "engines/duckdb/"
 LOOKUPS, SORTED_INDEX = ENGINE + "lookups.py", ENGINE + "sorted_index.py"
 FROM_SQL = "predicate/from_sql.py"
-EVALUATOR, FOOTERS = ENGINE + "evaluator.py", ENGINE + "footers.py"
+EVALUATOR, STATISTICS, LIMITS = ENGINE + "evaluator.py", "tables/statistics.py", "plan/limits.py"
 ALIGNMENT = ENGINE + "alignment.py"
 
 MUTATIONS = [
@@ -120,14 +120,14 @@ MUTATIONS = [
     # -- less than all rows
     Mutation(
         "a LIMIT counts rows that its condition may drop",
-        PRUNE,
-        "if not all(o == of and c in keys for o, c in condition.columns):\n        return frozenset()",
-        "if not all(o == of and c in keys for o, c in condition.columns):\n        return frozenset(part.files)", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read",
+        LIMITS,
+        "if not all(o == self._of and c in keys for o, c in condition.columns):\n            return frozenset()",
+        "if not all(o == self._of and c in keys for o, c in condition.columns):\n            return frozenset(part.files)", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read",
     ),
-    Mutation("a LIMIT forgets its OFFSET", PRUNE, 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("the first rows of a DISTINCT suffice", PRUNE, '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("the first rows of an ORDER BY suffice", PRUNE, '"qualify", "order", "sample"', '"qualify", "sample"', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("overlaid files are counted", PRUNE, "or scan.parts[0].overlaid:", ":", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT forgets its OFFSET", LIMITS, 'for key in ("limit", "offset")]', 'for key in ("limit",)]', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("the first rows of a DISTINCT suffice", LIMITS, '_NOT_FIRST = ("distinct", "group",', '_NOT_FIRST = ("group",', by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("the first rows of an ORDER BY suffice", LIMITS, 'first.of_files() if scope.select.args.get("order") is None else first.of_order()', "first.of_files()", by="tests/plan/test_leading_files.py"),
+    Mutation("overlaid files are counted", LIMITS, "or scan.parts[0].overlaid:", ":", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- cubes
     Mutation("left joined datasets are pruned by their payload", PRUNE, 'payload = own if seed or draft.join == "inner" else key', "payload = own", by="tests/plan/test_prune.py"),
     Mutation("every condition makes a dataset inner", PRUNE, '''        if self._is_about(condition, payload):
@@ -180,20 +180,28 @@ MUTATIONS = [
     Mutation("statistics: constants need no type in common", EVALUATOR, "if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):\n            return None", "", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("statistics: texts beside constants take any type", EVALUATOR, "if types and None in self.typed:\n            return None", "", by="tests/engines/test_statistics.py::test_a_text_takes_the_type_that_several_constants_have_in_common"),
     Mutation("statistics with a collation count", EVALUATOR, 'or (declared == "VARCHAR" and self.has_collation())', "", by="tests/engines/test_footers.py::test_a_collation_of_the_session_keeps_all_files"),
-    Mutation("files without statistics match nothing", FOOTERS, "bool_and(coalesce(nulls = num_values, false) OR (low", "bool_or(coalesce(nulls = num_values, false) OR (low", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
-    Mutation("a file's row group speaks for all", FOOTERS, "{_text('max(high)', c.type)}", "{_text('min(high)', c.type)}", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("files without statistics match nothing", STATISTICS, "self.told.union(new)", "self.told.union(found)", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("a row group without statistics matches nothing", STATISTICS, "return None if None in groups else groups", "return [g for g in groups if g is not None]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("a file's first row group speaks for all", STATISTICS, "for chunk in chunks]", "for chunk in chunks[:1]]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
-    Mutation("extremes of all types are exact", EVALUATOR, "DECIMAL.*|BOOLEAN", "DECIMAL.*|BOOLEAN|DOUBLE|VARCHAR", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
-    Mutation("files without rows are counted", PRUNE, "kept = [i for i, count in enumerate(rows) if count]", "kept = list(range(len(rows)))", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
+    Mutation("extremes of floats are exact", LIMITS, "if not pa.types.is_floating(known.type) else None", "", by="tests/plan/test_limit_pushdown.py::test_the_largest_float_may_be_no_number_of_the_statistics"),
+    Mutation("bounds that were cut are values", STATISTICS, "if not self.are_exact and not all(compress(self.exact, mask)):", "if False:", by="tests/plan/test_leading_files.py"),
+    Mutation("partitions without rows are counted", LIMITS, "for number, count in counts.items() if count}", "for number, count in counts.items()}", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
     Mutation("no files have no count", "plan/bind.py", "coalesce(sum(kartosql_rows), 0)", "sum(kartosql_rows)", by="tests/plan/test_limit_pushdown.py::test_files_without_rows_make_no_groups"),
-    Mutation("rows are grouped by what is in no metadata", PRUNE, "column is None or column[0] != source.id or column[1] not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("min and max have one argument", PRUNE, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("DISTINCT ON is DISTINCT", PRUNE, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("GROUP BY ROLLUP is answered from metadata", PRUNE, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("rows are grouped by what is in no metadata", LIMITS, "column is None or column[0] != source.id or column[1] not in keys):", "column is None or column[0] != source.id):", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("min and max have one argument", LIMITS, 'column[0] != source.id or any(v for k, v in node.args.items() if k != "this"):', "column[0] != source.id:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("DISTINCT ON is DISTINCT", LIMITS, 'if distinct is not None and distinct.args.get("on") is not None:', "if False:", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("GROUP BY ROLLUP is answered from metadata", LIMITS, "exp.Group, exp.Having", "exp.Group, exp.Rollup, exp.Having", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
     # -- LIMIT
-    Mutation("a LIMIT counts the rows of all files", PRUNE, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
-    Mutation("a LIMIT in percent counts rows", PRUNE, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n        return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
-    Mutation("a row becomes one row, whatever is selected", PRUNE, "elif reader.pieces(value) is None:\n            return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a LIMIT counts the rows of all files", LIMITS, "found += count if file in sure else 0", "found += count", survives="what is left of files is sure by the same condition, except where that fails, as the statement then does"),
+    Mutation("a LIMIT in percent counts rows", LIMITS, 'if any(value for key, value in node.args.items() if key not in ("this", "expression")):\n        return None', "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("a row becomes one row, whatever is selected", LIMITS, "elif reader.pieces(value) is None:\n            return False", "", by="tests/plan/test_limit_pushdown.py::test_the_files_that_are_read"),
+    Mutation("rows that are equal to the last one are not needed", LIMITS, "(value >= end if descending else value <= end)", "(value > end if descending else value < end)", by="tests/plan/test_leading_files.py"),
+    Mutation("NULL comes last in any order", LIMITS, "or (nulls_first and nulls)", "", by="tests/plan/test_leading_files.py"),
+    Mutation("NaN never comes first", LIMITS, "if descending and pa.types.is_floating(bounds.type):", "if False:", by="tests/plan/test_leading_files.py"),
+    Mutation("all rows of floats are numbers", LIMITS, "is_number = not pa.types.is_floating(bounds.type)", "is_number = True", by="tests/plan/test_leading_files.py"),
+    Mutation("rows that a condition drops count for the first ones", LIMITS, "if not has_values or file not in sure:", "if not has_values:", by="tests/plan/test_leading_files.py"),
+    Mutation("files that tell no bounds hold no first row", LIMITS, "return (files - bounds.told) | (files & may_lead)", "return files & may_lead", by="tests/plan/test_leading_files.py"),
     # -- cells
     Mutation("binary values and floats are exact in indices", "plan/evaluate.py", "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("files with other cells stand beside each other", ALIGNMENT, "coalesce({equal} AND (before", "coalesce(true AND (before", by="tests/engines/test_alignment.py"),
@@ -202,8 +210,8 @@ MUTATIONS = [
     Mutation("what was found of files is kept whatever becomes of them", ALIGNMENT, "names[f] = repr(tuple(stamp)).encode()", "names[f] = str(f).encode()", by="tests/engines/test_alignment.py"),
     Mutation("files that were written just now do not change", ALIGNMENT, '(b"" if settled else os.urandom(_DIGEST))', 'b""', by="tests/engines/test_alignment.py"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
-    Mutation("ranges of one row group are those of the file", ENGINE + "shared_cells.py", "min(min), max(max) FROM (SELECT", "min(min), min(max) FROM (SELECT", by="tests/engines/test_shared_cells.py"),
-    Mutation("ranges: row groups without statistics hold nothing", ENGINE + "shared_cells.py", "HAVING bool_and(num_values = 0 OR", "HAVING bool_or(num_values = 0 OR", by="tests/engines/test_shared_cells.py"),
+    Mutation("ranges of one row group are those of the file", STATISTICS, "found[file] = min(least, low), max(most, high)", "found[file] = low, high", by="tests/engines/test_shared_cells.py"),
+    Mutation("ranges tell of NULL", STATISTICS, "self.told.intersection(files) - holding", "self.told.intersection(files)", by="tests/engines/test_shared_cells.py"),
     Mutation("files that cannot be compared share no cells", ENGINE + "shared_cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlays.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
     # -- overlays
     Mutation("a file is overlaid only by all its partners", "plan/overlays.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlays.py::test_an_enrichments_overwritten_rows_stay_overwritten"),
@@ -219,7 +227,7 @@ MUTATIONS = [
     Mutation("skipping indexes of payload columns bring overwritten rows back", "plan/prune.py", "self._narrow(draft, self._conditions, key)", "self._narrow(draft, self._conditions, payload | key)", by="tests/write/test_dataset_skipping.py::test_overlaid_rows_stay_hidden"),
     # -- what is attached
     Mutation("a record that retracts another one is read, whatever its data", "plan/prune.py", "own &= part.rows.stable", "pass", by="tests/sources/test_attach_odf.py::test_a_later_record_counts_though_a_condition_does_not_hold_for_it"),
-    Mutation("rows of a state are not those of files", PRUNE, "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", survives="rows_are_files_rows and whole_files say so, too"),
+    Mutation("rows of a state are not those of files", LIMITS, "if isinstance(scan.parts[0].part.rows, Changelog):", "if False:", survives="rows_are_files_rows and whole_files say so, too"),
     Mutation("deleted rows are counted", "plan/scan.py", "return not rows.touched(self.files)", "return True", by="tests/engines/test_deletes.py::test_counts_and_extremes_are_told_of_whole_files_only"),
     Mutation("a LIMIT counts deleted rows", "plan/scan.py", "return files.difference(rows.touched(files))", "return files", by="tests/engines/test_deletes.py::test_a_limit_counts_rows_of_whole_files_only"),
     Mutation("keys delete rows of later files", "engines/base.py", "r.{_SEQUENCE} < k{number}.{_SEQUENCE}", "r.{_SEQUENCE} <> k{number}.{_SEQUENCE}", by="tests/engines/test_deletes.py"),

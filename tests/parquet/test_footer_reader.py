@@ -147,9 +147,9 @@ class Table:
 
 def test_facts_go_with_their_table():
     known, table = FooterCache(), Table()
-    known.facts(table).rows["a"] = 1
-    assert known.facts(table).rows == {"a": 1}
-    assert known.facts(Table()).rows == {}
+    known.facts(table).schemas["a", 1] = 1
+    assert known.facts(table).schemas == {("a", 1): 1}
+    assert known.facts(Table()).schemas == {}
     del table
     gc.collect()
     known.facts(other := Table())
@@ -160,10 +160,8 @@ def test_all_is_forgotten_rather_than_too_much_kept(monkeypatch):
     monkeypatch.setattr(parquet, "MAX_FILES", 3)
     known, tables = FooterCache(), [Table(), Table()]
     for table in tables:
-        facts = known.facts(table)
-        facts.rows["a"] = facts.schemas["a", 1] = 1
+        known.facts(table).schemas["a", 1] = 1
     known.make_room(1)
-    assert [len(known.facts(t)) for t in tables] == [1, 1]
-    known.facts(tables[0]).statistics = [1, 2]
-    known.make_room(1)
-    assert [len(known.facts(t)) for t in tables] == [0, 0]
+    assert [len(known.facts(t).schemas) for t in tables] == [1, 1]
+    known.make_room(2)
+    assert [len(known.facts(t).schemas) for t in tables] == [0, 0]

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
-from kartosql.engines.duckdb import footers
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 PARTITIONS = [["1", "2", "10", "-3", NULL], ["a b", "a/b", "A", "%", NULL, "é"], ["2020-01-01", "2021-06-30", NULL]]
@@ -73,7 +72,6 @@ LITERALS = {
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 @pytest.mark.parametrize("seed", range(3))
 def test_pruned_unpruned_and_duckdb_agree(kind, seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(footers, "MIN_FILES", 1)
     monkeypatch.setattr("kartosql.indexes.index.MIN_FOR_STATISTICS", 1)
     chance = random.Random(f"{kind} {seed}")
     (tmp_path / "store").mkdir()

@@ -18,7 +18,6 @@ from odf_folder import SECOND, Dataset, state
 
 import golden
 import kartosql
-from kartosql.engines.duckdb import footers
 from kartosql.errors import KartosqlError
 from kartosql.sources import odf
 from odf_data import TIME
@@ -154,7 +153,6 @@ def test_a_new_head_is_seen_and_one_statement_sees_one(con, tmp_path):
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_states_follow_from_records_whatever_is_pruned(con, tmp_path, monkeypatch, keyed, seed):
-    monkeypatch.setattr(footers, "MIN_FILES", 1)
     monkeypatch.setattr("kartosql.indexes.index.MIN_FOR_STATISTICS", 1)
     chance = random.Random(f"{keyed} {seed}")
     key = ["k", "s"] if keyed else None
@@ -213,7 +211,6 @@ def test_states_follow_from_records_whatever_is_pruned(con, tmp_path, monkeypatc
 
 
 def test_a_later_record_counts_though_a_condition_does_not_hold_for_it(con, tmp_path, monkeypatch):
-    monkeypatch.setattr(footers, "MIN_FILES", 1)
     monkeypatch.setattr("kartosql.indexes.index.MIN_FOR_STATISTICS", 1)
     data = Dataset(tmp_path / "d", key=["k"])
     types = {"k": pa.int64(), "v": pa.int64()}

@@ -93,12 +93,15 @@ class IndexEvaluator(Protocol):
         them does not pay.
         """
 
+    def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
+        """Return whether footers may tell in which files a predicate over ``column`` is TRUE; none is read for it."""
+
     def statistics(
-        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any]
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], among: Files
     ) -> Files | None:
         """Return the files in which a predicate over ``column`` may be TRUE, or None.
 
-        Only what is remembered of the footers of files is used, no file is opened for it.
+        Footers of the files ``among`` which it is asked are read, as far as a few of them tell that this pays.
         """
 
 
@@ -219,7 +222,7 @@ MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evalua
 
 @dataclass(frozen=True)
 class RowGroups:
-    """The statistics of the footers that are known of the files of a table; each predicate is asked about once."""
+    """The bounds that footers tell of the row groups of a table; each predicate is asked about once."""
 
     subject: Subject
     kind: str = ROW_GROUPS
@@ -236,29 +239,31 @@ class RowGroups:
         return None
 
     def covers(self, condition: Condition) -> bool:
-        """Return whether a condition is one predicate over one column in the files that statistics tell about."""
-        if not isinstance(condition, Opaque):
+        """Return whether a condition is one predicate over one column of which footers may tell bounds."""
+        column = self._column(condition)
+        if column is None or not isinstance(condition, Opaque):
             return False
-        if condition not in self._found:
-            self._found[condition] = self._asked(condition)
-        return self._found[condition] is not None
+        return self.subject.evaluator.tells_bounds(self.subject.table, column, condition.says())
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
+        subject, column = self.subject, self._column(condition)
         assert isinstance(condition, Opaque)
-        files = self._found.get(condition)
+        assert column is not None
+        if condition not in self._found:
+            parameters = parameters_for(condition, subject.parameters)
+            self._found[condition] = subject.evaluator.statistics(
+                subject.table, column, condition.says(), parameters, among
+            )
+        files = self._found[condition]
         return [] if files is None else [Candidates(files, by=self.kind)]
 
-    def _asked(self, predicate: Opaque) -> Files | None:
-        subject = self.subject
-        columns = subject.columns(predicate)
+    def _column(self, condition: Condition) -> str | None:
+        columns = self.subject.columns(condition) if isinstance(condition, Opaque) else None
         if columns is None or len(columns) != 1:
             return None
         (column,) = columns
-        if column in subject.keys or column not in subject.table.types:
-            return None
-        parameters = parameters_for(predicate, subject.parameters)
-        return subject.evaluator.statistics(subject.table, column, predicate.says(), parameters)
+        return column if column not in self.subject.keys and column in self.subject.table.types else None
 
 
 def _skipping(subject: Subject) -> FileIndex | None:

@@ -12,6 +12,7 @@ from kartosql.indexes.index import Files, IndexEvaluator
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.predicate.tree import Condition, joined, parameters_for
+from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
 
 
@@ -161,12 +162,10 @@ class Evaluator(IndexEvaluator, Protocol):
     def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
         """Return how many rows files have; footers that are not known are read."""
 
-    def extremes(
-        self, table: FileTable, column: str, files: Sequence[int]
-    ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
-        """Return the minimum and maximum of a column in each file as text, None unless all are known exactly.
+    def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
+        """Return what footers tell of columns in files, once those that are not known were read.
 
-        Both are None for files in which the column is NULL everywhere.
+        None for types of which they tell nothing, and where texts that differ may be equal.
         """
 
     def null(self, type_: Any) -> str:

@@ -48,13 +48,14 @@ class Step:
 class FileSummary:
     """The rows that replace those of files that need not be opened.
 
-    Positions of the files, their row counts, and the minimum and maximum of columns as text;
-    files without rows are left out.
+    One for each combination of partition values, by its position, or, where these are not asked for, one for all: how
+    many rows there are, and the minimum and maximum of columns. Combinations without rows are left out.
     """
 
-    files: tuple[int, ...]
+    parts: tuple[int, ...]
+    is_split: bool  # by partition values
     rows: tuple[int, ...]
-    extremes: Mapping[str, tuple[tuple[str | None, ...], tuple[str | None, ...]]]
+    extremes: Mapping[str, tuple[pa.Array, pa.Array]]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from kartosql.engines.duckdb.lookups import IndexTables, Lookup, PlannerTables
 from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
 from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, literal, quote, sql_of, sql_type
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, StoreError
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
 from kartosql.plan.names import Occurrence
@@ -34,6 +34,7 @@ from kartosql.predicate.tree import (
     may_hold_for_null,
     parameters_for,
 )
+from kartosql.tables.statistics import ColumnBounds, TableStatistics, is_told, statistics_of
 from kartosql.tables.table import FileTable, shown_data
 
 if TYPE_CHECKING:
@@ -346,10 +347,9 @@ def _listed(listed: In) -> Bounded | None:
 
 
 MAX_FETCHED = 256  # more values than these are faster where they are than as a parameter
-# Types whose statistics in a footer are values of the file, not bounds.
-_EXACT = re.compile(
-    r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)|DATE|TIMESTAMP(_S|_MS|_NS| WITH TIME ZONE)?|DECIMAL.*|BOOLEAN"
-)
+# Footers that are read to see whether it pays to read all, which it does if at least that share of the files may be
+# left out: to read a footer takes a third of the time that it takes to scan a small file, or a request.
+SAMPLED_FOOTERS, PAYING_SHARE, PAYING_REMOTE_SHARE = 64, 0.25, 0.5
 MAX_TEXTS = 512  # predicates of which the parse is kept
 MAX_LENGTH = 5_000  # of their texts
 _NULL = r"CAST\(NULL AS [^()']+(?:\([\d, ]+\))?\)"
@@ -575,36 +575,66 @@ class Planner(EngineSession):
     # -- statistics ------------------------------------------------------------------------------
 
     def statistics(
-        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any]
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], among: Files
     ) -> Files | None:
-        """Return the files in which a predicate over a column may be TRUE by what is remembered of footers."""
+        """Return the files in which a predicate over a column may be TRUE by what their footers tell."""
+        asked = bounded(predicate)
+        condition = self._over_bounds(table, column, asked, parameters) if asked is not None else None
+        if condition is None:
+            return None
+        unread = sorted(statistics_of(table).unread(among, [column]))
+        if unread and len(among) - len(unread) < SAMPLED_FOOTERS:
+            self._known_of(table, unread[:: max(1, len(unread) // SAMPLED_FOOTERS)], [column])
+        found, told = self._left(table, column, condition, parameters), statistics_of(table).column(column)
+        if found is not None and told is not None and unread:
+            looked = among & told.told
+            share = PAYING_SHARE if self.store.is_local else PAYING_REMOTE_SHARE
+            if len(looked - found) >= share * max(1, len(looked)) and self._known_of(table, unread, [column]):
+                found = self._left(table, column, condition, parameters)
+        return found
+
+    def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
+        """Return whether footers may tell in which files a predicate over a column is TRUE; none is read for it."""
+        return table.has_footers and is_told(table.types[column]) and bounded(predicate) is not None
+
+    def _over_bounds(self, table: FileTable, column: str, asked: Bounded, parameters: Mapping[str, Any]) -> str | None:
+        """Return a predicate as a condition over bounds, None where these do not tell whether it is TRUE."""
         type_ = table.types[column]
-        asked = bounded(predicate) if table.has_footers and not pa.types.is_null(type_) else None
-        if asked is None:
+        if not table.has_footers or not is_told(type_):
             return None
         try:
             declared = sql_type(type_)
-        except FormatError:
-            return None
-        found = self.footers.statistics(table, column, declared)
-        if found is None:
-            return None
-        try:
             typed = ", ".join(f"typeof({t})" for t in asked.typed if t is not None)
             types = self.rows(f"SELECT {typed}", _used(parameters, typed))[0] if typed else ()
             condition = asked.over(declared, types)
             if condition is None or (declared == "VARCHAR" and self.has_collation()):
                 return None
-            given = _used(parameters, condition)
             nan = f"CAST('nan' AS {declared})"
             number = f"SELECT 1 FROM (SELECT {nan} AS low, {nan} AS high, true AS has_values, 0 AS nulls) WHERE "
-            if pa.types.is_floating(type_) and self.rows(number + condition, given):
+            if pa.types.is_floating(type_) and self.rows(number + condition, _used(parameters, condition)):
                 return None
-            name = self.structures.statistics(table, found)
-            rows = self.rows(f"SELECT file FROM {name} WHERE NOT ({condition})", given)
+        except (duckdb.Error, FormatError):
+            return None
+        return condition
+
+    def _left(self, table: FileTable, column: str, condition: str, parameters: Mapping[str, Any]) -> Files | None:
+        """Return the files of which a row group may satisfy a condition over bounds, or that do not tell them."""
+        known = statistics_of(table).column(column)
+        if known is None or not known.told:
+            return None
+        try:
+            name = self.structures.statistics(table, column, known)
+            rows = self.rows(f"SELECT DISTINCT file FROM {name} WHERE {condition}", _used(parameters, condition))
         except duckdb.Error:
             return None
-        return table.all_files.difference([row[0] for row in rows])
+        return (table.all_files - known.told).union(row[0] for row in rows)
+
+    def _known_of(self, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()) -> TableStatistics | None:
+        """Return what is known of a table, once footers were read; None where the statement will tell what is wrong."""
+        try:
+            return self.footers.statistics(self, table, files, columns)
+        except (FormatError, StoreError):
+            return None
 
     # -- types, as the session has them -----------------------------------------
 
@@ -633,29 +663,19 @@ class Planner(EngineSession):
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> list[int] | None:
         """Return how many rows files have; footers that are not known are read."""
-        if not table.has_footers:
-            return None
-        footers = self.footers
-        try:
-            footers.load(self, table, [table.files[f] for f in files])
-        except (duckdb.Error, FormatError):
-            return None  # the statement itself will tell what is wrong with a file
-        known = footers.known_rows(table)
-        rows = [known[f] for f in files]
-        return None if None in rows else [r for r in rows if r is not None]
+        known = self._known_of(table, files) if table.has_footers else None
+        return None if known is None else known.rows(files)
 
-    def extremes(
-        self, table: FileTable, column: str, files: Sequence[int]
-    ) -> tuple[tuple[str | None, ...], tuple[str | None, ...]] | None:
-        """Return the minimum and maximum of a column in each file as text, None unless all are known exactly."""
-        type_ = self.type_name(table.types[column])
-        if type_ is None or not table.has_footers or not _EXACT.fullmatch(type_):
+    def bounds(self, table: FileTable, columns: Sequence[str], files: Sequence[int]) -> list[ColumnBounds] | None:
+        """Return what footers tell of columns in files, None for types of which they tell nothing."""
+        types = [table.types[column] for column in columns]
+        if not table.has_footers or not all(map(is_told, types)):
             return None
-        found = self.footers.statistics(table, column, type_)
-        by_file = {file: (low, high) for file, low, high, _ in found.rows} if found is not None else {}
-        if not by_file.keys() >= set(files):
+        if self.has_collation() and any(t in (pa.string(), pa.large_string()) for t in types):
             return None
-        return tuple(by_file[f][0] for f in files), tuple(by_file[f][1] for f in files)
+        known = self._known_of(table, files, columns)
+        found = [known.column(column) for column in columns] if known is not None else [None]
+        return None if None in found else found  # type: ignore[return-value]
 
     # -- small sources -------------------------------------------------------------------------
 

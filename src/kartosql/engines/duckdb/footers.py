@@ -2,66 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kartosql import stopping
 from kartosql.engines.base import schema_mismatch
-from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, fits, literal
-from kartosql.parquet import FooterCache, local_footer
+from kartosql.engines.duckdb.types import SIGNED, UNSIGNED, fits
+from kartosql.parquet import DAMAGE, FooterCache, local_footer, read_footer
+from kartosql.store import Files
+from kartosql.tables.statistics import ReadFooter, TableStatistics, statistics_of
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession
 
-MIN_FILES = 32  # scans of fewer files are not worth statistics
-# To read the statistics of a small file takes as long as to scan it, so a statement does it for part of its files:
-# so many, or more if their share of the seconds that it takes to scan all files suffices.
-STATISTICS_AT_ONCE, STATISTICS_SHARE = 64, 0.05
-STATISTICS_SECONDS, FILE_SECONDS, BYTE_SECONDS = 1.7e-4, 1e-4, 1e-9
-_ORDERED = {
-    *(*SIGNED, *UNSIGNED, *TIMESTAMPS, "TIMESTAMP WITH TIME ZONE"),
-    *("FLOAT", "DOUBLE", "DATE", "TIME", "BOOLEAN", "VARCHAR"),
-}
 _NARROWER = {"BIGINT": SIGNED[:-1], "UBIGINT": UNSIGNED[:-1]}
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
 _File = tuple[str, int | None]  # key and size
-Bounds = tuple[int, str | None, str | None, int | None]  # file, minimum, maximum, number of NULLs
-
-
-@dataclass
-class ColumnStatistics:
-    """Bounds of one column of one table, for the files of which they are known.
-
-    A minimum and maximum of None stand for a file in which the column is NULL everywhere. NaN
-    is beyond all bounds. ``seen`` are the files whose footers were read, also those that tell
-    nothing.
-    """
-
-    column: str
-    type: str
-    asked: bool = False
-    uses: int = 0
-    rows: list[Bounds] = field(default_factory=list)
-    seen: set[int] = field(default_factory=set)
-
-
-@dataclass
-class _Watched:
-    """The positions of a table's files by their keys, and the columns of which statistics were asked for."""
-
-    position: dict[str, int]
-    columns: dict[str, ColumnStatistics] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.position)
 
 
 class Footers:
-    """Schemas, row counts and statistics of files, as DuckDB tells them."""
+    """Schemas of files as DuckDB tells them, and the footers that tell statistics of tables."""
 
     def __init__(self) -> None:
         self._cache = FooterCache()
@@ -92,11 +56,11 @@ class Footers:
                 known = list(map(schemas.get, named))
             wanted = tuple(declared.items())
             numbers = {*known}
+            self._read_shapes(session, {number: file for file, number in zip(named, known, strict=True)})
             for number in numbers:
                 if number is not None and (number, wanted) not in self._checked:
                     _check_shape(session, keys[known.index(number)], self._shapes[number], declared)
                     self._checked[number, wanted] = _narrower(self._shapes[number], declared)
-            self._collect(session, table, keys)
             shapes = {None if number is None else id(self._shapes[number]) for number in numbers}
             number = numbers.pop() if len(shapes) == 1 else None
             return None if number is None else self._checked[number, wanted]
@@ -109,21 +73,22 @@ class Footers:
         local = files if session.store.is_local else []
         for path, file in zip(session.files.names([key for key, _ in local]), local, strict=True):
             stopping.check()
-            try:
-                footer = local_footer(path, file[1]) if file[1] is not None else None
-            except OSError:  # the engine tells it better
-                footer = None
+            footer = _local(path, file[1]) if file[1] is not None else None
             if footer is None:
                 unread.append(file)
             else:
                 numbers[file] = self._cache.recognise(footer)
-        new = {number: file for file, number in numbers.items() if number not in self._shapes}
-        asked = self._ask(session, [*new.values(), *(unread if session.store.is_local else files)])
-        self._shapes.update((number, asked.pop(file)) for number, file in new.items())
+        asked = self._ask(session, unread if session.store.is_local else files)
         schemas.update(numbers)
         for file, shape in asked.items():
             schemas[file] = number = self._cache.number(shape)
             self._shapes[number] = shape
+
+    def _read_shapes(self, session: EngineSession, file_of: Mapping[int | None, _File]) -> None:
+        """Ask DuckDB for the shapes of schemas of which it is not known yet, given a file of each."""
+        new = {n: file for n, file in file_of.items() if n is not None and n not in self._shapes}
+        asked = self._ask(session, list(new.values()))
+        self._shapes.update((number, asked[file]) for number, file in new.items())
 
     def _ask(self, session: EngineSession, files: list[_File]) -> dict[_File, Shape]:
         if not files:
@@ -141,76 +106,58 @@ class Footers:
             asked.update(dict.fromkeys(map(named.__getitem__, found), shape))
         return asked
 
-    # -- row counts ----------------------------------------------------------------------------
-
-    def known_rows(self, table: FileTable) -> list[int | None]:
-        """Return the number of rows of each file of a table, None where it is not known."""
-        with self._cache.lock:
-            return list(map(self._cache.facts(table).rows.get, table.files))
-
-    def load(self, session: EngineSession, table: FileTable, keys: Sequence[str]) -> None:
-        """Read the row counts of those files of a table whose count is not known."""
-        with self._cache.lock:
-            counts = self._cache.facts(table).rows
-        unknown = [k for k in dict.fromkeys(keys) if k not in counts]
-        if not unknown:
-            return
-        paths = session.set_files("kartosql_uncounted", unknown)
-        rows = session.rows("SELECT file_name, num_rows FROM parquet_file_metadata(getvariable('kartosql_uncounted'))")
-        key_of = dict(zip(paths, unknown, strict=True))
-        with self._cache.lock:
-            self._cache.make_room(len(rows))
-            counts.update((key_of[path], count) for path, count in rows)
-
     # -- statistics ----------------------------------------------------------------------------
 
-    def statistics(self, table: FileTable, column: str, type_: str) -> ColumnStatistics | None:
-        """Return what is known of a column of DuckDB type ``type_``, or None.
+    def statistics(
+        self, session: EngineSession, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()
+    ) -> TableStatistics:
+        """Return what is known of a table, once the footers of some files were read for the bounds of columns.
 
-        Asking is remembered: footers are read for a column when a second statement that asked
-        opens files of the table.
+        Without columns they are read for row counts. What cannot be read stays unknown. Raises ``missing-file``, and
+        what the store raises.
         """
-        if not (type_ in _ORDERED or type_.startswith("DECIMAL(")) or "," in column or len(table.files) < MIN_FILES:
-            return None
+        found = statistics_of(table)
+        unread = found.unread(files, columns)
+        if unread:
+            found = statistics_of(table, coming=len(unread) * len(columns))
+            found.add(table, self._footers(session, table, unread), columns)
+        return found
+
+    def _footers(self, session: EngineSession, table: FileTable, files: Sequence[int]) -> Iterator[ReadFooter | int]:
+        """Read footers, and note the schemas that they tell; the file alone where there is none."""
+        keys, store = [table.files[f] for f in files], session.store
+        session.files.stat(keys)
+        store.admit(keys)
+        sizes = [session.files.sizes.get(key) or 0 for key in keys]
+        if store.is_local:
+            read: Iterable[bytes | None] = map(_local, session.files.names(keys), sizes)
+        else:
+            read = store.map(lambda file: _remote(store, *file), list(zip(keys, sizes, strict=True)))
         with self._cache.lock:
-            facts = self._cache.facts(table)
-            if facts.statistics is None:
-                self._cache.make_room(len(table.files))
-                facts.statistics = _Watched({key: at for at, key in enumerate(table.files)})
-            found = facts.statistics.columns.setdefault(column, ColumnStatistics(column, type_))
-            found.asked = True
-            return found if found.rows and found.type == type_ else None
+            self._cache.make_room(len(files))
+            schemas = self._cache.facts(table).schemas
+        for file, key, size, footer in zip(files, keys, sizes, read, strict=True):
+            stopping.check()
+            found: ReadFooter | int = file
+            with self._cache.lock, contextlib.suppress(*DAMAGE):
+                if footer is not None:
+                    schemas[key, size] = self._cache.recognise(footer)
+                    found = file, footer, self._cache.layout(footer)
+            yield found
 
-    def _collect(self, session: EngineSession, table: FileTable, keys: Sequence[str]) -> None:
-        """Read the statistics that were asked for repeatedly, of files that are opened anyway."""
-        watched: _Watched | None = self._cache.facts(table).statistics
-        if len(keys) < MIN_FILES or watched is None:
-            return
-        position, wanted = watched.position, []
-        for column in watched.columns.values():
-            column.uses += column.asked
-            column.asked = False
-            if column.uses > 1:
-                wanted.append(column)
-        files = [k for k in keys if k in position and any(position[k] not in c.seen for c in wanted)]
-        if files:
-            scanned = FILE_SECONDS * len(keys) + BYTE_SECONDS * sum(session.files.sizes.get(k) or 0 for k in keys)
-            affordable = int(STATISTICS_SHARE * scanned / STATISTICS_SECONDS)
-            self._read_statistics(session, position, files[: max(STATISTICS_AT_ONCE, affordable)], wanted)
 
-    def _read_statistics(
-        self, session: EngineSession, position: Mapping[str, int], keys: list[str], columns: list[ColumnStatistics]
-    ) -> None:
-        paths = session.set_files("kartosql_unread", keys)
-        file_of = {path: position[key] for path, key in zip(paths, keys, strict=True)}
-        rows = session.rows(_statistics_query(columns))
-        for at, column in enumerate(columns):
-            column.rows += [
-                (file_of[path], low, high, nulls)
-                for number, path, low, high, nulls in rows
-                if number == at and file_of[path] not in column.seen
-            ]
-            column.seen.update(file_of.values())
+def _local(path: str, size: int) -> bytes | None:
+    try:
+        return local_footer(path, size)
+    except OSError:  # the engine tells it better
+        return None
+
+
+def _remote(store: Files, key: str, size: int) -> bytes | None:
+    try:
+        return read_footer(store, key, size)
+    except (OSError, KeyError):
+        return None
 
 
 def _check_shape(session: EngineSession, key: str, shape: Shape, declared: Mapping[str, str]) -> None:
@@ -248,56 +195,3 @@ def _narrower(shape: Shape, declared: Mapping[str, str]) -> frozenset[str] | Non
     if not all(types.get(name) in _NARROWER.get(declared[name], ()) for name in others):
         return None
     return frozenset(others)
-
-
-def _statistics_query(columns: Sequence[ColumnStatistics]) -> str:
-    """Return the query for (number of the column, path, minimum, maximum, NULLs) of each file.
-
-    Files of which a row group has values, but no statistics that can be relied on, are left out.
-    """
-    names = ", ".join(literal(c.column) for c in columns)
-    queries = [
-        f"SELECT {at} AS number, file_name, {_text('min(low)', c.type)}, {_text('max(high)', c.type)}, "
-        "CASE WHEN count(nulls) = count(*) THEN CAST(sum(nulls) AS BIGINT) END "
-        f"FROM (SELECT file_name, nulls, num_values, {_exact('low', c.type)} AS low, {_exact('high', c.type)} AS high "
-        f"FROM footers WHERE path_in_schema = {literal(c.column)}) GROUP BY file_name "
-        "HAVING bool_and(coalesce(nulls = num_values, false) OR (low IS NOT NULL AND high IS NOT NULL))"
-        for at, c in enumerate(columns)
-    ]
-    return (
-        "WITH footers AS MATERIALIZED (SELECT file_name, path_in_schema, type, num_values, "
-        "stats_min_value AS low, stats_max_value AS high, stats_null_count AS nulls "
-        f"FROM parquet_metadata(getvariable('kartosql_unread')) WHERE path_in_schema IN ({names})) "
-        + " UNION ALL ".join(queries)
-    )
-
-
-def _exact(text: str, type_: str) -> str:
-    """Return ``text`` as a value of ``type_``, NULL unless it is certainly the value in the file."""
-    value = f"TRY_CAST({text} AS {type_})"
-    if type_ == "VARCHAR":
-        # Bytes that are no text are shown with a backslash. Compared as bytes, whatever the collation is.
-        return f"CASE WHEN NOT contains({text}, '\\') THEN encode({text}) END"
-    if type_ == "TIMESTAMP WITH TIME ZONE":
-        return f"CASE WHEN ends_with({text}, '+00') THEN {value} END"
-    if type_ == "DOUBLE":
-        # 0.1 in a FLOAT is another number than 0.1 in a DOUBLE.
-        narrow = f"TRY_CAST({text} AS FLOAT)"
-        return f"CASE type WHEN 'DOUBLE' THEN {_same(value, text)} WHEN 'FLOAT' THEN {_same(narrow, text)} END"
-    if type_ == "FLOAT":
-        return f"CASE type WHEN 'FLOAT' THEN {_same(value, text)} END"
-    return f"CASE WHEN CAST({value} AS VARCHAR) = {text} THEN {value} END"
-
-
-def _same(value: str, text: str) -> str:
-    """Return a floating-point value that is a number and is written as ``text``."""
-    return f"CASE WHEN CAST({value} AS VARCHAR) = {text} AND NOT isnan({value}) THEN {value} END"
-
-
-def _text(value: str, type_: str) -> str:
-    """Return a value of ``type_`` (text as bytes) as text from which it can be read in any time zone."""
-    if type_ == "VARCHAR":
-        return f"decode({value})"
-    if type_ == "TIMESTAMP WITH TIME ZONE":
-        return f"CAST(timezone('UTC', {value}) AS VARCHAR) || '+00'"
-    return f"CAST({value} AS VARCHAR)"

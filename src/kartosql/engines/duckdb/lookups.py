@@ -15,7 +15,6 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.base import RowRequest
-from kartosql.engines.duckdb.footers import ColumnStatistics
 from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
@@ -24,6 +23,7 @@ from kartosql.formats.sorted_values import SortedValues, Span, sorted_values
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
+from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
 from kartosql.text.report import counted
 
@@ -149,7 +149,7 @@ class _Known:
     number: int
     made: set[str] = field(default_factory=set)
     indices: dict[str, IndexTables] = field(default_factory=dict)
-    statistics: dict[str, tuple[str, int]] = field(default_factory=dict)
+    statistics: dict[str, tuple[str, ColumnBounds]] = field(default_factory=dict)
 
 
 class PlannerTables:
@@ -403,30 +403,20 @@ class PlannerTables:
 
     # -- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, table: FileTable, found: ColumnStatistics) -> str:
-        """Return the table of a column's statistics: file, low, high, has_values and nulls (-1 if not known)."""
+    def statistics(self, table: FileTable, column: str, found: ColumnBounds) -> str:
+        """Return the table of a column's bounds: file, low, high, has_values and nulls (-1 if not known)."""
         known = self._of(table)
-        name, count = known.statistics.get(found.column, ("", 0))
-        if count != len(found.rows):
+        name, held = known.statistics.get(column, ("", None))
+        if held is not found:
             if name:
                 self._session.run(f"DROP TABLE {name}")
-                del known.statistics[found.column]
-            rows = list(found.rows)
+                del known.statistics[column]
             name = f"kartosql_statistics_{known.number}_{self._count}"
             self._count += 1
-            files, lows, highs, nulls = zip(*rows, strict=True)
-            columns = {
-                "file": array_of(files, pa.int32()),
-                "low": array_of([low or "" for low in lows], pa.string()),
-                "high": array_of([high or "" for high in highs], pa.string()),
-                "has_values": array_of([low is not None for low in lows], pa.bool_()),
-                "nulls": array_of([-1 if n is None else n for n in nulls], pa.int64()),
-            }
-            bounds = [f"CASE WHEN has_values THEN CAST({end} AS {found.type}) END AS {end}" for end in ("low", "high")]
-            self._insert(
-                f"CREATE TABLE {name} AS SELECT file, {', '.join(bounds)}, has_values, nulls", pa.table(columns)
-            )
-            known.statistics[found.column] = (name, len(rows))
+            type_ = sql_type(table.types[column])
+            bounds = ", ".join(f"CAST({end} AS {type_}) AS {end}" for end in ("low", "high"))
+            self._insert(f"CREATE TABLE {name} AS SELECT file, {bounds}, has_values, nulls", found.arrow)
+            known.statistics[column] = (name, found)
         return name
 
     def check(self, index: IndexTables) -> None:

@@ -141,26 +141,26 @@ class Relations(RelationBuilder[str]):
         return " UNION ALL ".join(self.over_files(side, columns, errors, beside) for side, beside in arrangement.sides)
 
     def _summary(self, source: Table, table: FileTable, summary: FileSummary) -> str:
-        """Return the query for one row per file with its row count, and two where extremes are asked for."""
+        """Return the query for rows with row counts and minima, and where extremes are asked for with maxima."""
         number = self._count
         self._count += 1
         name = f"kartosql_facts_{number}"
         partitions = table.partitions
         arrays, items = [array_of(summary.rows, pa.int64())], ["n AS kartosql_rows"]
         names = ["n"]
-        for at, key in enumerate(table.partition_keys):
+        for at, key in enumerate(table.partition_keys if summary.is_split else ()):
             if key in source.columns:
-                values = [partitions.tuples[partitions.part_of_file[f]][at] for f in summary.files]
+                values = [partitions.tuples[part][at] for part in summary.parts]
                 arrays.append(array_of(values, partitions.types[at]))
                 names.append(f"k{at}")
                 items.append(f"k{at} AS {quote(source.exposed.get(key, key))}")
         maxima = ["0 AS kartosql_rows", *items[1:]]
-        for at, (column, (low, high)) in enumerate(summary.extremes.items()):
-            arrays += [array_of([v or "" for v in values], pa.string()) for values in (low, high)]
+        for at, (column, bounds) in enumerate(summary.extremes.items()):
+            arrays += bounds
             names += [f"low{at}", f"high{at}"]
             shown, type_ = quote(source.exposed.get(column, column)), sql_type(table.types[column])
-            items.append(f"CAST(nullif(low{at}, '') AS {type_}) AS {shown}")
-            maxima.append(f"CAST(nullif(high{at}, '') AS {type_}) AS {shown}")
+            items.append(f"CAST(low{at} AS {type_}) AS {shown}")
+            maxima.append(f"CAST(high{at} AS {type_}) AS {shown}")
         self._register(name, pa.table(arrays, names=names))
         rows = f"SELECT {', '.join(items)} FROM {name}"
         return rows if not summary.extremes else f"{rows} UNION ALL SELECT {', '.join(maxima)} FROM {name}"
@@ -270,10 +270,14 @@ class Relations(RelationBuilder[str]):
 
     def row_counts(self, table: FileTable, files: Sequence[int]) -> Sequence[int]:
         """Return how many rows files have; raises what is wrong with their footers."""
-        footers, session = self._session.footers, self._session
-        footers.load(session, table, [table.files[f] for f in files])
-        known = footers.known_rows(table)
-        return [known[f] or 0 for f in files]
+        session = self._session
+        known = session.footers.statistics(session, table, files).rows(files)
+        if known is not None:
+            return known
+        paths = session.set_files("kartosql_uncounted", [table.files[f] for f in files])
+        sql = "SELECT file_name, num_rows FROM parquet_file_metadata(getvariable('kartosql_uncounted'))"
+        counted = dict(session.rows(sql))
+        return [counted[path] for path in paths]
 
     def given(self, data: pa.Table) -> str:
         """Return the name of a relation that has the rows of Arrow data."""

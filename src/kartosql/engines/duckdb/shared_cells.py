@@ -11,7 +11,6 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.base import RowRequest
-from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.indexes.index import Files
@@ -60,25 +59,10 @@ class DuckCells:
         t = pa.types
         naive = t.is_timestamp(type_) and type_.tz is None
         plain = t.is_signed_integer(type_) or t.is_date32(type_) or naive
-        store = self._planner.store
-        if column in table.partition_keys or not plain or not store.is_local:
+        if column in table.partition_keys or not plain or not self._planner.store.is_local:
             return {}  # where the store is remote a footer is a request of its own
-        keys = {f: table.files[f] for f in sorted(files)}
-        declared = sql_type(type_)
-        values = ", ".join(f"TRY_CAST(stats_{which}_value AS {declared}) AS {which}" for which in ("min", "max"))
-        try:
-            paths = self._planner.set_files("kartosql_ranged", list(keys.values()))
-            rows = self._planner.rows(
-                "SELECT file_name, min(min), max(max) FROM (SELECT file_name, num_values, stats_null_count AS nulls, "
-                f"{values} FROM parquet_metadata(getvariable('kartosql_ranged')) WHERE path_in_schema = ?) "
-                "GROUP BY file_name "
-                "HAVING bool_and(num_values = 0 OR coalesce(nulls = 0 AND min <= max, false)) AND min(min) IS NOT NULL",
-                [column],
-            )
-        except (duckdb.Error, FormatError, StoreError):
-            return {}  # what is wrong with a file matters only if it is read
-        found = {path: (low, high) for path, low, high in rows}
-        return {f: found[path] for f, path in zip(keys, paths, strict=True) if path in found}
+        found = self._planner.bounds(table, [column], sorted(files))
+        return found[0].ranges(files) if found is not None else {}
 
     def share_values(self, table: FileTable, column: str, groups: Mapping[int, int]) -> set[tuple[int, int]]:
         """Return the pairs (earlier, later) of files of one group with a value of an indexed column in common."""
