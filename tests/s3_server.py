@@ -14,14 +14,15 @@ import hashlib
 import random
 import socket
 import threading
+import time
 import urllib.parse
 import uuid
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 BUCKET = "a-bucket"
@@ -35,13 +36,36 @@ class Object:
     modified: dt.datetime
 
 
+class Answer(NamedTuple):
+    """What was asked, when, the range of it if one was asked for, and the status and the bytes of the answer."""
+
+    method: str
+    key: str
+    range: str | None
+    status: int
+    size: int
+    start: float = 0.0
+    end: float = 0.0
+
+
+def trips(answers: Iterable[Answer]) -> int:
+    """Return how many round trips followed each other: the longest chain of answers, each before the next request."""
+    count, end = 0, float("-inf")
+    for answer in sorted(answers, key=lambda a: a.end):
+        if answer.start >= end:
+            count, end = count + 1, answer.end
+    return count
+
+
 @dataclass
 class S3Server:
     """The content of the buckets, how the server behaves, and what it was asked.
 
     ``lose`` is the share of answers that are lost after the request was carried out, of the
-    ``losing`` methods; ``ignore_put_conditions`` and ``ignore_delete_conditions`` make it careless;
-    ``refuse`` maps a method to the status it is answered with, before anything happens.
+    ``losing`` methods; ``ignore_put_conditions``, ``ignore_delete_conditions``, ``ignore_get_conditions`` and
+    ``ignore_ranges`` make it careless; ``refuse`` maps a method to the status it is answered with, before anything
+    happens; ``latency`` is how many seconds each answer takes. ``etag_of`` makes the ETag of content, its MD5 if it
+    is not given; ``always_unmodified`` answers 304 whatever the condition says.
     """
 
     seed: int = 0
@@ -49,9 +73,15 @@ class S3Server:
     losing: frozenset[str] = frozenset({"PUT", "DELETE", "POST"})
     ignore_put_conditions: bool = False
     ignore_delete_conditions: bool = False
+    ignore_get_conditions: bool = False
+    ignore_ranges: bool = False
+    always_unmodified: bool = False
+    etag_of: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
+    latency: float = 0.0
     refuse: dict[str, int] = field(default_factory=dict)
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
+    answers: list[Answer] = field(default_factory=list)
     lost: int = 0
     url: str = ""
     clock_ahead: dt.timedelta = dt.timedelta()
@@ -142,6 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         state = self.server.state
+        start = time.perf_counter()
         body = self._body()
         path, _, query = self.path.partition("?")
         bucket, _, key = urllib.parse.unquote(path.lstrip("/")).partition("/")
@@ -155,6 +186,11 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._answer(state, bucket, key, parameters, body)
             lost = self.command in state.losing and state.random.random() < state.lose
             state.lost += lost
+            size = 0 if self.command == "HEAD" else len(answer[2])
+            end = time.perf_counter() + state.latency
+            state.answers.append(Answer(self.command, key, self.headers.get("Range"), answer[0], size, start, end))
+        if state.latency:
+            time.sleep(state.latency)
         if lost:
             self.close_connection = True
             with contextlib.suppress(OSError):
@@ -213,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return _error(404, "NoSuchKey")
             if match and found and match.strip('"') != found.etag:
                 return _error(412, "PreconditionFailed")
-        etag = hashlib.md5(data).hexdigest()
+        etag = state.etag_of(data)
         state.objects[BUCKET, key] = Object(data, etag, state.now())
         return 200, {"ETag": f'"{etag}"'}, b""
 
@@ -235,8 +271,14 @@ class _Handler(BaseHTTPRequestHandler):
             "Accept-Ranges": "bytes",
             "Content-Length": str(len(found.data)),
         }
+        condition = None if state.ignore_get_conditions else self.headers.get("If-None-Match")
+        if condition and (state.always_unmodified or found.etag in (condition.strip('"'), "*")):
+            return 304, {name: headers[name] for name in ("ETag", "Last-Modified")} | {"Content-Length": "0"}, b""
+        condition = None if state.ignore_get_conditions else self.headers.get("If-Match")
+        if condition and condition.strip('"') != found.etag:
+            return _error(412, "PreconditionFailed")
         span = self.headers.get("Range")
-        if not span:
+        if not span or state.ignore_ranges:
             return 200, headers, found.data
         first, _, last = span.removeprefix("bytes=").partition("-")
         size = len(found.data)

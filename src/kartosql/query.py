@@ -136,7 +136,7 @@ class Execution:
             found = context.plans.scan(bound, prune, context.settings.engine_settings())
         scan = replace(found, phases={}) if found is not None else self._pruned(statement, traced)
         self._is_kept = found is not None
-        self.report = report = self._report_on(scan)
+        self.report = report = self._report_on(scan, traced)
         return report
 
     def _pruned(self, statement: EngineStatement | None, traced: bool) -> Scan:
@@ -151,7 +151,7 @@ class Execution:
             finally:
                 self._running = None
 
-    def _report_on(self, scan: Scan) -> ScanReport:
+    def _report_on(self, scan: Scan, traced: bool) -> ScanReport:
         files = self._files
         phases = {**self._context.phases, **scan.phases}
         residual = partial(_residual, self.attempt.bound)
@@ -159,8 +159,12 @@ class Execution:
         report = ScanReport(
             self.attempt.bound.select.text, "duckdb", "", scan, files.sizes, residual, aligned, phases=phases
         )
-        most = STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
-        if report.files_selected <= most or self._context.settings["max_bytes"] is not None:
+        settings, most = self._context.settings, STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
+        is_known = self._store.is_local or traced or settings["max_bytes"] is not None or settings["engine"] == "spark"
+        if report.files_selected <= most and not is_known:
+            self._store.admit(report.selected)
+            files.begin_reading(report.selected)  # which DuckDB needs as well, and tells their sizes
+        elif report.files_selected <= most or settings["max_bytes"] is not None:
             files.stat(report.selected)
         engine, reason = self._chosen_engine(report)
         if engine == "spark":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
+from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.partition_table import Variant
@@ -136,7 +137,7 @@ class CsvFolder(Folder):
         if path is not None and not _PATTERN.intersection(path):
             return ask(path)
         key = self._prefix + file.name
-        self._filesystem.fetch({key: file.size})
+        self._filesystem.allow(key, FileAccess(self._location.mounts).begin_reading([key])[key])
         try:
             return ask(f"{PROTOCOL}://{key}")
         finally:

@@ -88,6 +88,53 @@ class Version:
     token: str
 
 
+class ObjectStamp(NamedTuple):
+    """What a store tells one content of an object from others by.
+
+    ``modified`` is None where ``etag`` alone proves the content, as its MD5 does.
+    """
+
+    etag: str
+    modified: dt.datetime | None
+
+    def is_same(self, other: ObjectStamp | None) -> bool:
+        """Return whether an object of that other stamp has the content that this one was kept for."""
+        return other is not None and self.etag == other.etag and self.modified in (None, other.modified)
+
+
+# By the clock of the store. Whatever is written later than that after a write has another time.
+SETTLED = dt.timedelta(seconds=3)
+
+
+class Fetched(NamedTuple):
+    """Bytes of an object from ``start`` on, with the size of all of it, and what the store told about its content.
+
+    ``unchanged`` says that it still is what the caller knows, so there are no bytes.
+    """
+
+    data: bytes
+    start: int
+    size: int
+    etag: str = ""
+    modified: dt.datetime | None = None
+    now: dt.datetime | None = None  # by the clock of the store
+    unchanged: bool = False
+
+    @property
+    def proof(self) -> ObjectStamp | None:
+        """What proves later that a whole object still is the same; None if nothing does.
+
+        ETags that are no MD5 may be anything, so there the time has to be the same too, and so long ago that no
+        later write has it.
+        """
+        etag = self.etag.strip('"')
+        if etag and hashlib.md5(self.data, usedforsecurity=False).hexdigest() == etag:
+            return ObjectStamp(etag, None)
+        if etag and self.modified and self.now and self.now - self.modified > SETTLED:
+            return ObjectStamp(etag, self.modified)
+        return None
+
+
 class Detail(NamedTuple):
     """The size of an object and when it was last written, by the clock of the store."""
 

@@ -1,30 +1,47 @@
-"""Writing to object stores: through fsspec, and by the low-level calls of its drivers where they have conditions.
+"""Object stores: through fsspec, and by the low-level calls of its drivers where they have conditions.
 
-On S3 the high-level calls drop the condition when an object is uploaded in parts. Workers that have neither
+On S3 the high-level calls drop the condition when an object is uploaded in parts, and ask for the size of an object
+before they read its end. Workers that have neither
 fsspec nor its drivers read and write by pyarrow alone, without conditions.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime as dt
 import email.utils
 import importlib
 import os
+import re
 import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import IO, Any, TypeVar, cast
 from urllib.parse import quote
 
 from kartosql.errors import StoreError
-from kartosql.store.keys import Detail, OutcomeUnknown, PreconditionFailed, Unsupported, Version, settling, version_of
+from kartosql.store.keys import (
+    Detail,
+    Fetched,
+    OutcomeUnknown,
+    PreconditionFailed,
+    Unsupported,
+    Version,
+    settling,
+    version_of,
+)
 
 SPOOL_BYTES = 32 << 20
 _TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated")
 _PROBE_ATTEMPTS = 6
+_ATTEMPTS = 5  # to read an object of which the bytes do not come to their end
+MAX_AT_ONCE = 64  # requests
+_T = TypeVar("_T")
+Counting = Callable[[str, int], None]  # told of each answer: the key, and how many bytes came
 _memory_lock = threading.RLock()
 
 
@@ -38,8 +55,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release)
 
 
+Span = tuple[int, int | None]  # from where to where; a negative number for so many bytes at the end
+
+
 class RemoteWriter:
-    """The writing side of a store on any fsspec filesystem; it offers no conditional writes."""
+    """A store on any fsspec filesystem; it offers no conditional writes."""
+
+    has_ranges = False  # with conditions, and of the end without asking for the size
 
     def __init__(self, fs: Any, root: str) -> None:
         self.fs = fs
@@ -58,6 +80,65 @@ class RemoteWriter:
         from fsspec.asyn import sync
 
         return sync(self.fs.loop, call, *arguments)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def get(self, key: str, span: Span | None = None, *, unless: str = "", only: str = "") -> Fetched:
+        """Return an object or a range of it.
+
+        Stores with conditions send no bytes if the ETag is ``unless``, and raise PreconditionFailed if it is not
+        ``only``, with its quotes; the others take no notice of them.
+        """
+        return self._finished(self._get(key, span, unless, only))
+
+    async def _get(self, key: str, span: Span | None = None, unless: str = "", only: str = "") -> Fetched:
+        path, (start, end) = self.path(key), span or (0, None)
+        if start < 0:
+            size = self.fs.size(path)
+            start = max(0, size + start)
+            return Fetched(self.fs.cat_file(path, start=start, end=size), start, size)
+        data: bytes = self.fs.cat_file(path, start=start, end=end) if span else self.fs.cat_file(path)
+        return Fetched(data, start, start + len(data))
+
+    async def _get_end(self, key: str, length: int, wanted: Callable[[Fetched], int], count: Counting) -> Fetched:
+        """Return so many bytes at the end, and as many before them as are ``wanted`` then."""
+        if not self.has_ranges:
+            size = self.fs.size(self.path(key))
+            length = max(length, wanted(Fetched(b"", size or 0, size or 0)))
+            found = await self._get(key, None if size is None or length >= size else (size - length, size))
+            found = found._replace(size=found.start + len(found.data))
+        else:
+            found = await self._get(key, (-length, None))
+        count(key, len(found.data))
+        begin = max(0, found.size - wanted(found))
+        if begin >= found.start:
+            return found
+        more = await self._get(key, (begin, found.start), only=found.etag)
+        count(key, len(more.data))
+        if more.start != begin or len(more.data) != found.start - begin:
+            raise OSError(f"{key}: the store sent another range than it was asked for")
+        return found._replace(data=more.data + found.data, start=begin)
+
+    def start(
+        self, lengths: Mapping[str, int], wanted: Callable[[Fetched], int], count: Counting
+    ) -> dict[str, Future[Fetched]]:
+        """Start to read the ends of objects, see ``Store.start_reading``."""
+        pool = ThreadPoolExecutor(min(MAX_AT_ONCE, len(lengths)))
+        try:
+            return {
+                key: pool.submit(lambda k, n: self._finished(self._get_end(k, n, wanted, count)), key, length)
+                for key, length in lengths.items()
+            }
+        finally:
+            pool.shutdown(wait=False)
+
+    def _finished(self, reading: Coroutine[Any, Any, _T]) -> _T:
+        """Return what comes of reading, which never waits for a loop here."""
+        try:
+            reading.send(None)
+        except StopIteration as e:
+            return cast("_T", e.value)
+        raise AssertionError
 
     # -- whole objects ---------------------------------------------------------------------
 
@@ -243,11 +324,13 @@ _NOT_SENT = ("NoCredentialsError", "PartialCredentialsError", "NoRegionError", "
 
 
 class _S3Writer(RemoteWriter):
-    """The writing side of a store on S3; versions are etags."""
+    """A store on S3; versions are etags."""
+
+    has_ranges = True
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
-        data, etag = self._run(self._get, key)
-        return data, Version(etag)
+        found = self.get(key)
+        return found.data, Version(found.etag)
 
     def put_atomically(self, key: str, data: bytes, expected: Version | None) -> Version:
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": expected.token}
@@ -293,14 +376,43 @@ class _S3Writer(RemoteWriter):
         date: str = answer["ResponseMetadata"]["HTTPHeaders"]["date"]
         return email.utils.parsedate_to_datetime(date)
 
-    async def _get(self, key: str) -> tuple[bytes, str]:
+    def _finished(self, reading: Coroutine[Any, Any, _T]) -> _T:
+        return cast("_T", self._run(lambda: reading))
+
+    def start(
+        self, lengths: Mapping[str, int], wanted: Callable[[Fetched], int], count: Counting
+    ) -> dict[str, Future[Fetched]]:
+        gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def one(key: str, length: int) -> Fetched:
+            async with gate:
+                return await self._get_end(key, length, wanted, count)
+
+        loop = self.fs.loop
+        return {key: asyncio.run_coroutine_threadsafe(one(key, n), loop) for key, n in lengths.items()}
+
+    async def _get(self, key: str, span: Span | None = None, unless: str = "", only: str = "") -> Fetched:
         bucket, name = self._split(key)
-        for attempt in range(5):
-            answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=name)
+        asked = {"IfNoneMatch": unless and f'"{unless}"', "IfMatch": only, "Range": _range(span)}
+        for attempt in range(_ATTEMPTS):
+            given = {option: value for option, value in asked.items() if value}
             try:
-                return await answer["Body"].read(), answer["ETag"]
+                answer = await self.fs._call_s3("get_object", Bucket=bucket, Key=name, **given)
+            except OSError as e:
+                response = getattr(e.__cause__, "response", None) or {}
+                status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+                if status == 416 and span is not None and span[0] < 0:
+                    asked["Range"] = ""  # of an object without bytes
+                    continue
+                if status == 412:
+                    raise PreconditionFailed(key) from None
+                if status != 304 or not unless:
+                    raise
+                return _told(response)._replace(unchanged=True)
+            try:
+                return _told(answer, await answer["Body"].read())
             except Exception:
-                if attempt == 4:
+                if attempt == _ATTEMPTS - 1:
                     raise
             finally:
                 answer["Body"].close()
@@ -341,12 +453,41 @@ class _S3Writer(RemoteWriter):
         return StoreError(f"Cannot write {key!r}: {error}", code=code)
 
 
+def _range(span: Span | None) -> str:
+    """Return a range as HTTP has it."""
+    if span is None:
+        return ""
+    start, end = span
+    return f"bytes={start}" if start < 0 else f"bytes={start}-{'' if end is None else end - 1}"
+
+
+def _told(answer: dict[str, Any], data: bytes = b"") -> Fetched:
+    """Return what S3 answered; raises OSError for bytes that are not the range which they are said to be."""
+    about = answer["ResponseMetadata"]
+    headers = about["HTTPHeaders"]
+    modified, now = (headers.get(name) for name in ("last-modified", "date"))
+    start, size = 0, len(data)
+    if about["HTTPStatusCode"] == 206:
+        match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("content-range", ""))
+        start, last, size = map(int, match.groups()) if match else (0, -2, 0)
+        if last - start + 1 != len(data) or size <= last:
+            raise OSError("the store does not say which range it sent")
+    return Fetched(
+        data,
+        start,
+        size,
+        headers.get("etag", ""),
+        email.utils.parsedate_to_datetime(modified) if modified else None,
+        email.utils.parsedate_to_datetime(now) if now else None,
+    )
+
+
 class _AzureWriter(RemoteWriter):
     """The writing side of a store on Azure; versions are etags."""
 
     def read_versioned(self, key: str) -> tuple[bytes, Version]:
         try:
-            data, etag = self._run(self._get, key)
+            data, etag = self._run(self._download, key)
         except Exception as e:
             if getattr(e, "status_code", None) == 404:
                 raise FileNotFoundError(key) from e
@@ -383,7 +524,7 @@ class _AzureWriter(RemoteWriter):
         async with self._client(key) as client:
             return await getattr(client, method)(**arguments)
 
-    async def _get(self, key: str) -> tuple[bytes, str]:
+    async def _download(self, key: str) -> tuple[bytes, str]:
         async with self._client(key) as client:
             stream = await client.download_blob()
             return await stream.readall(), stream.properties.etag

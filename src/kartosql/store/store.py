@@ -9,17 +9,21 @@ import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from weakref import WeakMethod, WeakValueDictionary
 
 from kartosql.errors import FULL, FormatError, KartosqlError, StoreError, UsageError, quoted, reraise
 from kartosql.memo import memoized
-from kartosql.stopping import checked, shielded
+from kartosql.stopping import check, checked, shielded
 from kartosql.store.keys import (
     Detail,
+    Fetched,
+    ObjectStamp,
     OutcomeUnknown,
     PreconditionFailed,
     Unsupported,
@@ -28,7 +32,7 @@ from kartosql.store.keys import (
     side_folder,
     version_of,
 )
-from kartosql.store.urls import filesystem_of, no_answer, protocols_of, whole_object
+from kartosql.store.urls import filesystem_of, no_answer, protocols_of
 from kartosql.text.secrets import harmless, redacted
 
 if TYPE_CHECKING:
@@ -48,12 +52,12 @@ MAX_METADATA_BYTES = 1 << 30
 
 
 class Entry(NamedTuple):
-    """One name of a listing; ``size`` is None for folders and local files, ``etag`` where the store gives none."""
+    """One name of a listing; ``size`` is None for folders and local files, ``stamp`` where the store gives no ETag."""
 
     name: str
     size: int | None
     is_dir: bool
-    etag: str | None = None
+    stamp: ObjectStamp | None = None
 
 
 class Stamp(NamedTuple):
@@ -175,7 +179,6 @@ class Store:
         self.is_local = found is None
         self.fs: Any = LocalFiles() if found is None else found
         self.root: str = root.rstrip("/")
-        self._whole = whole_object(self.fs)
         self.counter = StoreCounter()
         self._real_root = ""
         self._probe_lock = threading.Lock()
@@ -282,10 +285,11 @@ class Store:
         entries = []
         for row in self._listed("", lambda: self.fs.ls(self.root or "/", detail=True, **options)) or ():
             is_dir = row["type"] == "directory"
-            etag = row.get("ETag")
-            etag = etag.strip('"') if isinstance(etag, str) and not is_dir else None
+            etag, modified = row.get("ETag"), row.get("LastModified")
+            modified = modified.replace(microsecond=0) if isinstance(modified, datetime) else None
+            stamp = ObjectStamp(etag.strip('"'), modified) if isinstance(etag, str) and not is_dir else None
             name = row["name"].rstrip("/").rsplit("/", 1)[-1]
-            entries.append(Entry(name, None if is_dir else row.get("size"), is_dir, etag))
+            entries.append(Entry(name, None if is_dir else row.get("size"), is_dir, stamp))
         return sorted(entries, key=attrgetter("name"))
 
     def list_below(self, prefix: str) -> dict[str, int | None]:
@@ -314,18 +318,70 @@ class Store:
                     if self.is_local or "memory" not in self.fs.protocol or isinstance(e, RecursionError):
                         raise
 
-    def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
-        """Return the bytes of ``key``, or of its range [start, end).
+    def read(self, key: str, *, start: int | None = None, end: int | None = None, only: str = "") -> bytes:
+        """Return the bytes of ``key``, or of its range [start, end); ``only`` is the ETag that it must have.
 
-        Raises KeyError when there is no such key, ``store-failed`` and ``access-denied``.
+        Raises KeyError when there is no such key, ``corrupt-file`` when its ETag is another one, ``store-failed``
+        and ``access-denied``.
         """
         if self.is_local:
             self.local_path(key)
-        with self.failures(key, "read"):
-            how = self._whole if start is None and end is None else {}
-            data: bytes = self.fs.cat_file(self.path(key), start=start, end=end, **how)
+            with self.failures(key, "read"):
+                data: bytes = self.fs.cat_file(self.path(key), start=start, end=end)
+        else:
+            data = self._read_remote(key, None if start is None and end is None else (start or 0, end), only)
         self.counter.add("reads", key, len(data))
         return data
+
+    def _read_remote(self, key: str, span: tuple[int, int | None] | None, only: str) -> bytes:
+        with self.failures(key, "read"):
+            try:
+                found = self._remote.get(key, span, only=only)
+            except PreconditionFailed:
+                raise changed_file(key) from None
+            start, end = span or (0, None)
+            if found.start == start and end is None:
+                return found.data
+            if found.start > start or (end is not None and found.start + len(found.data) < min(end, found.size)):
+                raise OSError("the store sent another range than it was asked for")
+            return found.data[start - found.start : None if end is None else end - found.start]
+
+    def read_unless(self, key: str, known: ObjectStamp | None) -> tuple[bytes | None, ObjectStamp | None]:
+        """Return a metadata file of a remote store, and what proves later that it is the same, if anything does.
+
+        There are no bytes if it certainly is what ``known`` was kept for. Raises as for ``read``.
+        """
+        if not self._remote.has_ranges:
+            return self.read_metadata(key), None
+        with self.failures(key, "read"):
+            found = self._remote.get(key, unless=known.etag if known is not None else "")
+            if found.unchanged and known is not None:
+                if known.is_same(ObjectStamp(found.etag.strip('"'), found.modified)):
+                    self.counter.add("reads", key)
+                    return None, known
+                found = self._remote.get(key)
+        self.counter.add("reads", key, len(found.data))
+        self._check_size(key, len(found.data))
+        return found.data, found.proof
+
+    def start_reading(self, lengths: Mapping[str, int], wanted: Callable[[Fetched], int]) -> dict[str, Future[Fetched]]:
+        """Start to read so many bytes at the end of each of some remote objects, many at once.
+
+        ``wanted`` tells by what came how many are needed; more of them are then read. ``result_of`` returns them.
+        """
+        count = partial(self.counter.add, "reads")
+        return self._remote.start(lengths, wanted, count) if lengths else {}
+
+    def result_of(self, key: str, reading: Future[Fetched]) -> Fetched:
+        """Return what comes of reading that was started, which stopping ends; raises as for ``read``."""
+        with self.failures(key, "read"):
+            while not reading.done():
+                check()
+                wait([reading], 0.1)
+            try:
+                return reading.result()
+            except PreconditionFailed:
+                raise changed_file(key) from None
 
     def read_metadata(self, key: str) -> bytes:
         """Return the whole of a metadata document, index or schema file of at most 1 GiB."""
@@ -460,7 +516,7 @@ class Store:
             return data, version_of(data)
         check_key(key, source="read")
         with self.failures(key, "read"):
-            data, version = cast("RemoteWriter", self._writer).read_versioned(key)
+            data, version = self._remote.read_versioned(key)
         self.counter.add("reads", key, len(data))
         return data, version
 
@@ -548,6 +604,10 @@ class Store:
 
     # -- how -----------------------------------------------------------------------------
 
+    @property
+    def _remote(self) -> RemoteWriter:
+        return cast("RemoteWriter", self._writer)
+
     @memoized
     def _writer(self) -> LocalWriter | RemoteWriter:
         """The writing side for the kind of filesystem; the parts of it are imported only then."""
@@ -600,6 +660,15 @@ class Store:
             code="no-conditional-put",
             hint=SINGLE_WRITER_HINT,
         )
+
+
+def changed_file(name: str) -> FormatError:
+    """Return the error about a file that was written anew while it was read."""
+    return FormatError(
+        f"{name}: it was written anew while it was read",
+        code="corrupt-file",
+        hint="Files of datasets never change; run the statement again.",
+    )
 
 
 def _link_error(key: str) -> FormatError:
@@ -688,19 +757,36 @@ class Mounts:
 
     def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; KeyError for one that is not there."""
-        groups: dict[str, list[str]] = {}
-        for key in keys:
-            groups.setdefault(key[: key.index("/") + 1] if key.startswith(MARK) else "", []).append(key)
         found: dict[str, int | None] = {}
-        for prefix, group in groups.items():
+        for prefix, group in self._by_prefix(keys).items():
             sizes = self.place(prefix)[0].sizes([key[len(prefix) :] for key in group])
             found.update((key, sizes[key[len(prefix) :]]) for key in group)
         return found
 
-    def read(self, key: str, *, start: int | None = None, end: int | None = None) -> bytes:
+    def read(self, key: str, *, start: int | None = None, end: int | None = None, only: str = "") -> bytes:
         """Return the bytes of a file or of a range of it; KeyError when there is none."""
         store, rest = self.place(key)
-        return store.read(rest, start=start, end=end)
+        return store.read(rest, start=start, end=end, only=only)
+
+    def start_reading(self, lengths: Mapping[str, int], wanted: Callable[[Fetched], int]) -> dict[str, Future[Fetched]]:
+        """Start to read the ends of remote files; KeyError for one that is mounted no more."""
+        found: dict[str, Future[Fetched]] = {}
+        for prefix, keys in self._by_prefix(lengths).items():
+            inner = {key[len(prefix) :]: lengths[key] for key in keys}
+            started = self.place(prefix)[0].start_reading(inner, wanted)
+            found.update((prefix + key, reading) for key, reading in started.items())
+        return found
+
+    def result_of(self, key: str, reading: Future[Fetched]) -> Fetched:
+        """Return what comes of reading that was started; KeyError when there is no such file."""
+        store, rest = self.place(key)
+        return store.result_of(rest, reading)
+
+    def _by_prefix(self, keys: Iterable[str]) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for key in keys:
+            groups.setdefault(key[: key.index("/") + 1] if key.startswith(MARK) else "", []).append(key)
+        return groups
 
     def admit(self, keys: Sequence[str]) -> None:
         """Raise what speaks against reading files that are about to be opened."""

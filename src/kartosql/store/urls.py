@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +20,7 @@ _EXTRAS = {
     **dict.fromkeys(("abfs", "abfss", "az", "adl"), "azure"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
 }
+CONNECTIONS = 64
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "TokenRetrievalError")
 _CREDENTIALS = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the storage options key and "
@@ -94,6 +94,10 @@ def filesystem_of(url: str, options: Mapping[str, Any], *, without_driver: bool 
         return None, os.path.abspath(os.path.expanduser(url))
     if url.partition("://")[0] in _EXTRAS and "::" not in url:
         options = {**options, "use_listings_cache": False}
+        if _EXTRAS[url.partition("://")[0]] == "s3":
+            # Ten connections are what the client opens otherwise.
+            config = {"max_pool_connections": CONNECTIONS, **(options.get("config_kwargs") or {})}
+            options["config_kwargs"] = config
     try:
         from fsspec.core import url_to_fs
 
@@ -112,14 +116,6 @@ def filesystem_of(url: str, options: Mapping[str, Any], *, without_driver: bool 
 def protocols_of(filesystem: Any) -> tuple[str, ...]:
     """Return the names that a filesystem of fsspec gives itself."""
     return (filesystem.protocol,) if isinstance(filesystem.protocol, str) else tuple(filesystem.protocol)
-
-
-def whole_object(filesystem: Any) -> dict[str, Any]:
-    """Return what lets ``cat_file`` ask for a whole object at once, where S3's driver would ask for its size first."""
-    call = getattr(filesystem, "_cat_file", None)
-    if "s3" not in getattr(filesystem, "protocol", ()) or call is None:
-        return {}
-    return {"max_concurrency": 1} if "max_concurrency" in inspect.signature(call).parameters else {}
 
 
 def not_opened(url: str, error: Exception) -> StoreError:

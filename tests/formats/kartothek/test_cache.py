@@ -15,7 +15,7 @@ from builders import document, schema_bytes, write_cube, write_dataset
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek import snapshot as snapshot_module
 from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
-from kartosql.store import Entry, Store
+from kartosql.store import Entry, ObjectStamp, Store
 
 SCHEMA = {"p": pa.int64(), "v": pa.int64()}
 SEED = {"p": pa.int64(), "x": pa.int64(), "v": pa.int64()}
@@ -261,7 +261,9 @@ def with_etags(store, monkeypatch, etag_of):
     monkeypatch.setattr(
         store,
         "list_root",
-        lambda: [e if e.is_dir else Entry(e.name, e.size, e.is_dir, etag_of(e.name)) for e in plain()],
+        lambda: [
+            e if e.is_dir else Entry(e.name, e.size, e.is_dir, ObjectStamp(etag_of(e.name), None)) for e in plain()
+        ],
     )
 
 

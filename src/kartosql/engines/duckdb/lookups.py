@@ -289,9 +289,13 @@ class PlannerTables:
     def _index_view(self, name: str, key: str, column: str, declared: str) -> None:
         """Create a view (v, labels) over an index file; raises ``missing-file`` and ``invalid-index``."""
         session = self._session
+        whole = None
         if session.instance.filesystem is not None:
+            from kartosql.engines.duckdb.remote import WHOLE_INDEX
+
+            whole = WHOLE_INDEX
             session.instance.filesystem.keep(key)
-        path = session.files.paths([key], session.instance.filesystem)[0]
+        path = session.files.paths([key], session.instance.filesystem, whole)[0]
         if session.store.is_local:
             session.store.counter.add("reads", key, session.files.sizes[key] or 0)
         # With a size, as then the name is not taken for a pattern.

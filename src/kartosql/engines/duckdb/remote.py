@@ -7,19 +7,74 @@ import datetime as dt
 import io
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fsspec.spec import AbstractFileSystem
 
 from kartosql.errors import KartosqlError
-from kartosql.store import Files
+from kartosql.parquet import END, MAGIC
+from kartosql.store import Fetched, Files
 
 PROTOCOL = "kartosql"
-# Files up to this size are fetched whole with one request; of larger ones only what is asked for.
+# Files up to this size are fetched whole; of larger ones the footer, and what is asked for.
 WHOLE_FILE = 8 << 20
+WHOLE_INDEX = 256 << 10  # of the indices that conditions look few values up in, and that are fetched when used again
+# Bytes at the end that are asked for at first, and where many files of which nothing is known may be small.
+FIRST, FIRST_OF_MANY, MANY = 64 << 10, 256 << 10, 8
 BLOCK = 1 << 20
+EXACT_READS = 8  # of a large file, before blocks are read ahead
 KEPT_BYTES = 64 << 20  # of files that later statements may open too
+_learned: WeakKeyDictionary[Files, dict[str, tuple[bool, int]]] = WeakKeyDictionary()
+
+
+def footer_length(end: Fetched) -> int | None:
+    """Return how many bytes the footer of a Parquet file takes, with what follows it; None if it has none."""
+    data = end.data[-END:]
+    length = int.from_bytes(data[: -len(MAGIC)], "little") + END
+    return length if len(data) == END and data.endswith(MAGIC) and length <= end.size - len(MAGIC) else None
+
+
+class Ends:
+    """The last bytes of a statement's remote files, with the footers; of small files all bytes.
+
+    How many are asked for follows from what other files in the same folder were like.
+    """
+
+    def __init__(self, store: Files) -> None:
+        self._store = store
+        self._readings: dict[str, Future[Fetched]] = {}
+
+    def start(self, keys: Sequence[str], whole: int) -> None:
+        """Start to read files, all of those up to the size ``whole``."""
+        new = [key for key in dict.fromkeys(keys) if key not in self._readings]
+        first = FIRST if len(new) <= MANY else FIRST_OF_MANY
+        known = _learned.setdefault(self._store, {})
+        lengths = {key: known.get(_folder(key), (False, min(first, max(whole, END))))[1] for key in new}
+
+        def wanted(end: Fetched) -> int:
+            return end.size if end.size <= whole else footer_length(end) or 0
+
+        self._readings.update(self._store.start_reading(lengths, wanted))
+
+    def get(self, key: str) -> Fetched:
+        """Return what was read of a file; raises KeyError if there is none, and what the store raises."""
+        end = self._store.result_of(key, self._readings[key])
+        known, is_large = _learned.setdefault(self._store, {}), end.start > 0
+        needed = (footer_length(end) or END) if is_large else end.size
+        before = known.get(_folder(key), (False, 0))
+        # Large files decide, as of them more than the footer would be read in vain.
+        if is_large >= before[0] and (is_large > before[0] or needed > before[1]):
+            known[_folder(key)] = (is_large, needed + needed // 4 + END)
+        return end
+
+
+def _folder(key: str) -> str:
+    """Return what the keys of files that are probably alike begin with: dataset and table, or index."""
+    parts = key.split("/", 3)
+    return "/".join(parts[: 3 if "indices" in parts else 2])
 
 
 class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -31,52 +86,49 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
     def __init__(self, store: Files) -> None:
         super().__init__()
         self._store = store
-        self._sizes: dict[str, int] = {}
-        self._whole: dict[str, bytes] = {}
+        self._ends: dict[str, Fetched] = {}
         self._stamps: dict[str, int] = {}
-        self._kept: dict[str, None] = {}
+        self._kept: dict[str, int] = {}  # in how many statements each was opened
+        self._opened: set[str] = set()
         self.failure: KartosqlError | None = None  # of the store, of which DuckDB passes on a text only
 
     def keep(self, key: str) -> None:
         """Let ``key`` be opened by later statements too, with the content that it has now."""
-        self._kept[key] = None
-        self._whole.pop(key, None)
+        self._kept[key] = 0
+        self._ends.pop(key, None)
 
     def forget(self) -> int:
         """Allow no more files than those that are kept; returns how many bytes of them are in memory."""
         self.failure = None
-        self._sizes = {k: size for k, size in self._sizes.items() if k in self._kept}
-        whole, room = {}, KEPT_BYTES
+        self._opened.clear()
+        kept, room = {}, KEPT_BYTES
         for key in reversed(self._kept):
-            room -= len(self._whole.get(key, b""))
-            if key in self._whole and room >= 0:
-                whole[key] = self._whole[key]
-        self._whole = whole
-        return sum(map(len, whole.values()))
+            if (end := self._ends.get(key)) is not None:
+                room -= len(end.data)
+                whole = room >= 0 or end.start > 0
+                kept[key] = end if whole else end._replace(data=end.data[-FIRST:], start=max(0, end.size - FIRST))
+        self._ends = kept
+        return sum(len(end.data) for end in kept.values())
 
-    def fetch(self, sizes: dict[str, int | None]) -> None:
-        """Allow the files of ``sizes``, and read the small ones at once."""
-        unknown = [k for k, size in sizes.items() if size is None or size <= WHOLE_FILE]
-        wanted = [k for k in unknown if k not in self._whole]
-        self._whole.update(zip(wanted, self._store.map(self._store.read, wanted), strict=True))
-        self._sizes.update({k: len(self._whole[k]) if k in self._whole else size or 0 for k, size in sizes.items()})
-        for key in sizes:
-            self._stamps[key] = zlib.crc32(self._whole[key]) if key in self._whole else self._sizes[key]
+    def allow(self, key: str, end: Fetched) -> None:
+        """Allow a file to be opened, of which the end was read."""
+        self._ends[key] = end
+        self._stamps[key] = zlib.crc32(end.data, end.size)
 
     def _key(self, path: str) -> str:
         key = str(path).removeprefix(f"{PROTOCOL}://")
-        if key not in self._sizes:
+        if key not in self._ends:
             raise FileNotFoundError(path)
         return key
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Return name, size and type of a file."""
         key = self._key(path)
-        return {"name": path, "size": self._sizes[key], "type": "file"}
+        return {"name": path, "size": self._ends[key].size, "type": "file"}
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Return whether the statement may open a path."""
-        return str(path).removeprefix(f"{PROTOCOL}://") in self._sizes
+        return str(path).removeprefix(f"{PROTOCOL}://") in self._ends
 
     def glob(self, path: str, **kwargs: Any) -> list[str]:
         """Return the path itself: names are never patterns."""
@@ -96,17 +148,17 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         if mode != "rb":
             raise PermissionError(path)
         key = self._key(path)
-        if key in self._kept and key not in self._whole:
-            with self._noting():
-                self.fetch({key: self._sizes[key]})
-        whole = self._whole.get(key)
-        if whole is not None:
-            return _OpenFile(lambda start, end: whole[start:end], len(whole))
-        return _OpenFile(_Ranges(self._range, key, self._sizes[key]).read, self._sizes[key])
+        end = self._ends[key]
+        if key in self._kept and key not in self._opened:
+            self._opened.add(key)
+            self._kept[key] += 1
+        if end.start and self._kept.get(key, 0) > 1 and end.size <= KEPT_BYTES:
+            end = self._ends[key] = end._replace(data=self._range(key, 0, end.size), start=0)
+        return _OpenFile(_Ranges(self._range, key, end).read, end.size)
 
     def _range(self, key: str, start: int, end: int) -> bytes:
         with self._noting():
-            return self._store.read(key, start=start, end=end)
+            return self._store.read(key, start=start, end=end, only=self._ends[key].etag)
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
@@ -152,21 +204,20 @@ class _OpenFile:
 
 
 class _Ranges:
-    """Ranges of a large file; short reads fetch a block, and its end, with the footer, is kept."""
+    """Ranges of a file of which the end is there; the first reads are exact, later ones fetch a block."""
 
-    def __init__(self, read: Callable[[str, int, int], bytes], key: str, size: int) -> None:
-        self._read, self._key, self._size = read, key, size
-        self._tail = max(0, size - BLOCK)
-        self._blocks: dict[int, bytes] = {}
+    def __init__(self, read: Callable[[str, int, int], bytes], key: str, end: Fetched) -> None:
+        self._read, self._key, self._end = read, key, end
+        self._count = 0
+        self._block = (0, b"")
 
     def read(self, start: int, end: int) -> bytes:
-        for at, block in list(self._blocks.items()):
+        for at, block in ((self._end.start, self._end.data), self._block):
             if at <= start and end <= at + len(block):
                 return block[start - at : end - at]
-        if end - start >= BLOCK:
-            return self._read(self._key, start, end)
-        first = self._tail if start >= self._tail else start
-        block = self._read(self._key, first, min(first + BLOCK, self._size))
-        # The tail and the last block: readers go back to the footer and forward through the pages.
-        self._blocks = {at: b for at, b in self._blocks.items() if at == self._tail} | {first: block}
-        return block[start - first : end - first]
+        self._count += 1
+        stop = end if self._count <= EXACT_READS else max(end, min(start + BLOCK, self._end.size))
+        block = self._read(self._key, start, stop)
+        if len(block) < BLOCK or stop > end:
+            self._block = (start, block)  # readers go forward through the pages
+        return block[: end - start]

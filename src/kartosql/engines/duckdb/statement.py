@@ -23,16 +23,17 @@ from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.types import exact_type, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, SqlError, missing_file, reraise
 from kartosql.formats.arrays import array_of
+from kartosql.parquet import footer_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
 from kartosql.sql.statement_policy import judge
 from kartosql.sql.tree import Edit
-from kartosql.store import Files
+from kartosql.store import Fetched, Files
 from kartosql.store.store import MARK
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.alignment import Alignments
-    from kartosql.engines.duckdb.remote import StoreFiles
+    from kartosql.engines.duckdb.remote import Ends, StoreFiles
     from kartosql.engines.duckdb.runtime import Instance
     from kartosql.store.store import Stamp
 
@@ -51,14 +52,45 @@ class FileAccess:
     def __init__(self, store: Files) -> None:
         self.store = store
         self.sizes: dict[str, int | None] = {}
+        self._ends: Ends | None = None  # of remote files
         self._prefix = self._beginning("")
         self._mounted: dict[str, str] = {}  # beginnings of other stores' names, by those of their keys
 
     def stat(self, keys: Sequence[str]) -> None:
         """Note the sizes of files; raises ``missing-file`` for those that do not exist."""
         wanted = [k for k in dict.fromkeys(keys) if k not in self.sizes]
-        try:
+        with self._present():
             self.sizes.update(self.store.sizes(wanted))
+
+    def begin_reading(self, keys: Sequence[str], whole: int | None = None) -> dict[str, Fetched]:
+        """Read the ends of remote files, of those up to the size ``whole`` all, and note sizes.
+
+        Raises ``missing-file``.
+        """
+        from kartosql.engines.duckdb import remote
+
+        keys = [k for k in keys if not self.store.is_on_disk(k)]
+        with self._present():
+            if self._ends is None:
+                self._ends = remote.Ends(self.store)
+            self._ends.start(keys, remote.WHOLE_FILE if whole is None else whole)
+            found = {key: self._ends.get(key) for key in keys}
+        self.sizes.update((key, end.size) for key, end in found.items())
+        return found
+
+    def footer(self, key: str) -> bytes | None:
+        """Return the footer of a remote file whose end was read; None if it has none."""
+        return None if self._ends is None or self.store.is_on_disk(key) else footer_of(self._ends.get(key).data)
+
+    def footer_lengths(self, keys: Sequence[str]) -> list[int]:
+        """Return the lengths of the footers of remote files whose ends were read; none if one has no footer."""
+        footers = [self.footer(key) for key in keys]
+        return [] if None in footers else [len(f or b"") for f in footers]
+
+    @contextlib.contextmanager
+    def _present(self) -> Iterator[None]:
+        try:
+            yield
         except KeyError as e:
             hint = "It was deleted after the metadata were read, or the dataset is damaged. Run the statement again."
             raise missing_file(self.store.display_name(e.args[0]), hint) from None
@@ -77,15 +109,16 @@ class FileAccess:
             known = self._mounted[prefix] = self._beginning(f"{prefix}/")
         return known + rest
 
-    def paths(self, keys: Sequence[str], filesystem: StoreFiles | None) -> list[str]:
-        """Return the names under which DuckDB opens ``keys``; remote ones are fetched concurrently.
+    def paths(self, keys: Sequence[str], filesystem: StoreFiles | None, whole: int | None = None) -> list[str]:
+        """Return the names under which DuckDB opens ``keys``; remote ones are read concurrently.
 
         Raises ``missing-file``, ``unsafe-key`` for links, and what attached stores object to.
         """
-        self.stat(keys)
         self.store.admit(keys)
         if filesystem is not None:
-            filesystem.fetch({k: self.sizes[k] for k in keys if not self.store.is_on_disk(k)})
+            for key, end in self.begin_reading(keys, whole).items():
+                filesystem.allow(key, end)
+        self.stat(keys)
         return self.names(keys)
 
     def key_in(self, message: str) -> str | None:
@@ -205,6 +238,9 @@ class EngineSession:
             self._connection.execute(f"SET VARIABLE {variable} = ?", [paths])
         elif len(paths) < SMALL_LIST:
             listed = [{"filename": path, "file_size": size} for path, size in zip(paths, sizes, strict=True)]
+            footers = self.files.footer_lengths(keys) if self.instance.filesystem is not None else []
+            for file, length in zip(listed, footers, strict=False):
+                file["footer_size"] = length  # else more than that is read of large files
             self._connection.execute(f"SET VARIABLE {variable} = ?", [listed])
         else:
             columns = {"filename": array_of(paths, pa.string()), "file_size": array_of(sizes, pa.int64())}

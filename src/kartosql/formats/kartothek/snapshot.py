@@ -22,7 +22,7 @@ from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents
 from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document, read_schema
 from kartosql.memo import memoized
-from kartosql.store import Stamp, Store
+from kartosql.store import Fetched, ObjectStamp, Stamp, Store
 
 ATTEMPTS = 100
 PATIENT_ROUNDS = 10
@@ -37,36 +37,36 @@ Failure = KartosqlError | KeyError
 
 @dataclass(frozen=True)
 class Wanted:
-    """A metadata file and how to read it; ``etag`` is what a listing says about its content."""
+    """A metadata file and how to read it; ``stamp`` is what a listing says about its content."""
 
     uuid: str
     key: str
     parse: Callable[[bytes], Any]
-    etag: str | None = None
+    stamp: ObjectStamp | None = None
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What was read, and by what to tell that it did not change: one of stamp, etag and digest."""
+    """What was read, and by what to tell that it did not change: one of stamp and digest."""
 
     value: Any
-    stamp: Stamp | None
-    etag: str | None
+    stamp: Stamp | ObjectStamp | None
     digest: bytes | None
 
-    def is_same(self, stamp: Stamp | None, etag: str | None, digest: bytes | None = None) -> bool:
-        """Return whether one of them proves that the content is the same."""
-        known = ((self.stamp, stamp), (self.etag, etag), (self.digest, digest))
-        return any(mine is not None and mine == other for mine, other in known)
+    def is_same(self, stamp: Stamp | ObjectStamp | None) -> bool:
+        """Return whether a stamp proves that the content is the same."""
+        if isinstance(self.stamp, ObjectStamp):
+            return isinstance(stamp, ObjectStamp) and self.stamp.is_same(stamp)
+        return stamp is not None and self.stamp == stamp
 
 
 class MetadataCache:
     """Holds documents and schemas by key, and what was made of them, for the datasets used last.
 
     A local file is the same if its inode, size and times are, and the times lie so far back
-    that no later write can have left them; an object of a store if its ETag is the MD5 of what
-    was read. All others are read again, and only not parsed again if their bytes are the same.
-    May be used by several threads.
+    that no later write can have left them; an object of a store if its ETag is, and is the MD5 of
+    what was read, or its time is as well, and as far back. All others are read again, and only
+    not parsed again if their bytes are the same. May be used by several threads.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,8 @@ class MetadataCache:
         Files that are read are read concurrently. Errors stand in place of values; none is kept.
         """
         results: list[Any | Failure] = [None] * len(wanted)
-        missing: list[tuple[int, Stamp | None]] = []
+        held: dict[int, Any] = {}
+        missing: list[tuple[int, Stamp | None, ObjectStamp | None]] = []
         for at, one in enumerate(wanted):
             try:
                 stamp = store.stamp(one.key)
@@ -91,28 +92,39 @@ class MetadataCache:
                 continue
             with self._lock:
                 file = self._files.get(one.uuid, {}).get(one.key)
-                if file is not None and file.is_same(stamp, one.etag):
+                if file is not None and file.is_same(one.stamp if stamp is None else stamp):
                     self._files.move_to_end(one.uuid)
                     results[at] = file.value
                 else:
-                    missing.append((at, stamp))
-        rows = store.map(lambda item: _read(store, wanted[item[0]].key, item[1]), missing)
-        for (at, _), row in zip(missing, rows, strict=True):
-            results[at] = self._settle(wanted[at], *row) if isinstance(row, tuple) else row
+                    known = file.stamp if file is not None and isinstance(file.stamp, ObjectStamp) else None
+                    missing.append((at, stamp, known))
+                    held[at] = file
+        rows = store.map(lambda item: _read(store, wanted[item[0]], *item[1:]), missing)
+        for (at, *_), row in zip(missing, rows, strict=True):
+            if not isinstance(row, tuple):
+                results[at] = row
+            elif row[0] is None:
+                results[at] = held[at].value
+            else:
+                results[at] = self._settle(wanted[at], *row)
         return results
 
-    def _settle(self, one: Wanted, data: bytes, stamp: Stamp | None) -> Any | Failure:
+    def holds(self, one: Wanted, value: object) -> bool:
+        """Return whether a listing tells that the object of a store still has the content that gave a value."""
+        with self._lock:
+            file = self._files.get(one.uuid, {}).get(one.key)
+            return file is not None and file.value is value and file.is_same(one.stamp)
+
+    def _settle(self, one: Wanted, data: bytes, stamp: Stamp | ObjectStamp | None) -> Any | Failure:
         """Parse what was read unless it is what was there before."""
-        etag = one.etag if one.etag and hashlib.md5(data, usedforsecurity=False).hexdigest() == one.etag else None
         with self._parsing:
             with self._lock:
                 before = self._files.get(one.uuid, {}).get(one.key)
-            proven = stamp is not None or etag is not None
             is_known_by_it = before is not None and before.digest is not None
-            digest = hashlib.blake2b(data, digest_size=20).digest() if not proven or is_known_by_it else None
+            digest = hashlib.blake2b(data, digest_size=20).digest() if stamp is None or is_known_by_it else None
             with self._lock:
-                if before is not None and before.is_same(stamp, etag, digest):
-                    self._files.setdefault(one.uuid, {})[one.key] = _Kept(before.value, stamp, etag, digest)
+                if before is not None and (before.is_same(stamp) or (digest is not None and digest == before.digest)):
+                    self._files.setdefault(one.uuid, {})[one.key] = _Kept(before.value, stamp, digest)
                     return before.value
                 # The old content goes before the new one comes, as both may be large.
                 del before
@@ -122,7 +134,7 @@ class MetadataCache:
             except KartosqlError as e:
                 return e
             with self._lock:
-                self._files.setdefault(one.uuid, {})[one.key] = _Kept(value, stamp, etag, digest)
+                self._files.setdefault(one.uuid, {})[one.key] = _Kept(value, stamp, digest)
                 self._files.move_to_end(one.uuid)
                 self._evict()
             return value
@@ -176,7 +188,11 @@ class MetadataCache:
 
     def _forget_made(self, uuid: str) -> None:
         split = naming.split_member(uuid)
-        for name in (f"dataset {uuid}", f"listing {uuid}", f"cube {split[0]}" if split else ""):
+        for name in (
+            f"dataset {uuid}",
+            f"listing {uuid}",
+            *((f"cube {split[0]}", f"moment {split[0]}") if split else ()),
+        ):
             self._made.pop(name, None)
 
     def _evict(self) -> None:
@@ -192,9 +208,18 @@ class MetadataCache:
         return sum(len(getattr(value, "labels", None) or ()) for value in kept)
 
 
-def _read(store: Store, key: str, stamp: Stamp | None) -> tuple[bytes, Stamp | None] | Failure:
+def _read(
+    store: Store, one: Wanted, stamp: Stamp | None, known: ObjectStamp | None
+) -> tuple[bytes | None, Stamp | ObjectStamp | None] | Failure:
+    """Return the bytes of a file, and its stamp if that will prove that it is the same; none if it is what is known."""
     settled = stamp is not None and max(stamp.mtime_ns, stamp.ctime_ns) + SETTLED_NS < time.time_ns()
     try:
+        if not store.is_local:
+            found, proof = store.read_unless(one.key, known)
+            if found is not None and proof is None and one.stamp is not None:
+                proof = Fetched(found, 0, len(found), one.stamp.etag).proof
+            return found, proof
+        key = one.key
         data = store.read_metadata(key)
         # A file that was replaced meanwhile may come back as it was.
         return data, stamp if settled and store.stamp(key) == stamp else None
@@ -328,7 +353,7 @@ class Snapshot:
     def __init__(self, store: Store, cache: MetadataCache | None = None) -> None:
         self.store = store
         self._cache = MetadataCache() if cache is None else cache
-        self._etags: dict[str, str | None] = {}
+        self._stamps: dict[str, ObjectStamp | None] = {}
         self._documents: dict[str, DatasetDocument | Failure] = {}
         self._datasets: dict[str, Dataset | Failure] = {}
         self._cubes: dict[str, CubeState] = {}
@@ -345,7 +370,7 @@ class Snapshot:
             uuid = None if entry.is_dir else naming.metadata_uuid(entry.name)
             if uuid is not None and naming.is_dataset_uuid(uuid):
                 found.setdefault(uuid, []).append(entry.name)
-                self._etags[entry.name] = entry.etag
+                self._stamps[entry.name] = entry.stamp
         self._cache.note_listed([name for names in found.values() for name in names])
         return {uuid: sorted(names) for uuid, names in found.items()}
 
@@ -408,8 +433,8 @@ class Snapshot:
 
     def _list_again(self, uuids: Sequence[str]) -> None:
         """List the store anew where only that shows what changed: ETags, and documents not known yet."""
-        if any(self._etags.values()) or any(u not in self.keys for u in uuids):
-            self._etags = {}
+        if any(self._stamps.values()) or any(u not in self.keys for u in uuids):
+            self._stamps = {}
             for name in ("keys", "members"):
                 self.__dict__.pop(name, None)
 
@@ -418,11 +443,11 @@ class Snapshot:
         keys = self.keys.get(uuid, [])
         if self.store.is_local:
             return [_stamp(self.store, key) for key in keys]
-        etags = [self._etags.get(key) for key in keys]
-        return etags if etags and all(etags) else None
+        stamps = [self._stamps.get(key) for key in keys]
+        return stamps if stamps and all(stamps) else None
 
     def _wanted(self, uuid: str, key: str) -> Wanted:
-        return Wanted(uuid, key, lambda data: parse_document(data, key, uuid), self._etags.get(key))
+        return Wanted(uuid, key, lambda data: parse_document(data, key, uuid), self._stamps.get(key))
 
     def datasets(self, uuids: Iterable[str]) -> dict[str, Dataset | Failure]:
         """Return the dataset of each uuid, or the error that reading it gave.
@@ -461,13 +486,26 @@ class Snapshot:
                 watched.append(uuid)
         if not watched:
             return ()
+        raw = [self._raw.get(u) for u in watched]
+        prefix = (naming.split_member(watched[0]) or ("",))[0]
+        together: list[bool] = self._cache.made(f"moment {prefix}", watched[0], raw, lambda: [False])
+        if together[0] and all(map(self._is_as_listed, watched)):
+            return ()  # at one moment before the listing, and each one since: so they stood when the listing began
         self._list_again(watched)
         states = {u: self._state(u) for u in watched}
         again = self._read([u for u in watched if states[u] is None or self._states[u] is None])
         same = all(again[u] is self._raw[u] if u in again else states[u] == self._states[u] for u in watched)
         for uuid in watched if same else ():
             _prove(self._datasets[uuid])
+        together[0] = same and not any(map(_is_marked, raw))
         return () if same else watched
+
+    def _is_as_listed(self, uuid: str) -> bool:
+        """Return whether a dataset of a remote store is whole, and its document the one that the listing tells of."""
+        document, dataset = self._raw.get(uuid), self._datasets[uuid]
+        if not isinstance(document, DatasetDocument) or not isinstance(dataset, Dataset) or not dataset.is_proven:
+            return False
+        return self._cache.holds(self._wanted(uuid, document.key), document)
 
     def _read_datasets(self, uuids: Sequence[str]) -> dict[str, Dataset | Failure]:
         unsealed: list[tuple[DatasetDocument, Sequence[str]]] = []  # with their tables

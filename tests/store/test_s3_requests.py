@@ -1,0 +1,62 @@
+"""How many requests a query takes on S3, exactly, and that a careless server gives no wrong answer."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+
+import pyarrow as pa
+import pytest
+
+import kartosql
+from s3_server import BUCKET, serve
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+CUBE = kartosql.Cube("c", ["x"], ["p"])
+
+
+def build(server, value, overwrite=False):
+    options = server.storage_options
+    with kartosql.connect(f"s3://{BUCKET}/x", storage_options=options, single_writer=True) as con:
+        data = pa.table({"x": [1, 2], "p": ["a", "b"], "v": [value, value]})
+        con.build_cube(CUBE, data, overwrite=overwrite)
+
+
+def ask(con):
+    return con.sql("SELECT v FROM c WHERE p = 'b'").rows()
+
+
+def test_a_warm_query_takes_a_listing_and_one_request_for_each_file():
+    with serve() as server:
+        build(server, 1)
+        with kartosql.connect(f"s3://{BUCKET}/x", storage_options=server.storage_options) as con:
+            assert ask(con) == ask(con) == [(1,)]
+            server.answers.clear()
+            assert ask(con) == [(1,)]
+            asked = [(a.method, a.range is not None, a.status) for a in server.answers]
+            assert asked == [("GET", False, 200), ("GET", True, 206)]
+
+
+@pytest.mark.parametrize(
+    "careless",
+    [
+        {"ignore_ranges": True},
+        {"ignore_get_conditions": True},
+        {"always_unmodified": True},
+        {"etag_of": lambda data: "the-same"},
+        {"etag_of": lambda data: str(len(data))},
+        {"etag_of": lambda data: uuid.uuid4().hex},
+        {"etag_of": lambda data: "the-same", "clock_ahead": dt.timedelta(hours=1)},
+    ],
+)
+def test_a_careless_server_gives_no_old_answer(careless):
+    with serve(**careless) as server:
+        build(server, 1)
+        with kartosql.connect(f"s3://{BUCKET}/x", storage_options=server.storage_options) as con:
+            assert ask(con) == ask(con) == [(1,)]
+            build(server, 2, overwrite=True)
+            assert ask(con) == ask(con) == [(2,)]
