@@ -149,7 +149,7 @@ class MetadataCache:
         with self._lock:
             held = {key: kept for files in self._files.values() for key, kept in files.items()}
         documents = [kept.value for kept in held.values() if isinstance(kept.value, DatasetDocument)]
-        found = {key: kept.stamp for key, kept in held.items() if kept.stamp is not None}
+        found = {key: kept.stamp for key, kept in held.items() if isinstance(kept.stamp, Stamp)}
         # What is being changed, and what a listing tells, is not only in these files.
         is_whole = len(found) == len(held) and len(self._files) < MAX_DATASETS
         return found if is_whole and not any(d.labels is None or _is_marked(d) for d in documents) else None
