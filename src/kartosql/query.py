@@ -168,7 +168,7 @@ class Execution:
             files.stat(report.selected)
         engine, reason = self._chosen_engine(report)
         if engine == "spark":
-            report = replace(report, by_position=lambda _: None)
+            report = replace(report, _by_position=lambda _: None)
         return replace(report, engine=engine, engine_reason=reason)
 
     def _chosen_engine(self, report: ScanReport) -> tuple[str, str]:

@@ -204,7 +204,7 @@ class ScanReport(Report):
     scan: Scan
     sizes: Sizes
     residual: Callable[[int], str | None]
-    by_position: Callable[[OccurrenceScan], str | None]
+    _by_position: Callable[[OccurrenceScan], str | None]
     actual: Mapping[str, Any] | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
 
@@ -253,7 +253,7 @@ class ScanReport(Report):
             "eliminated": list(scan.eliminated),
             "conditions": list(scan.conditions),
             "residual": self.residual(scan.occurrence.id),
-            "by_position": self.by_position(scan),
+            "by_position": self._by_position(scan),
             "kept_because": scan.kept_because,
             "not_used": [{"condition": text, "reason": reason} for text, reason in scan.unused],
         }
@@ -273,7 +273,7 @@ class ScanReport(Report):
             yield ReportLine(name, condition=text, decided_by="engine", note=reason)
         if scan.kept_because:
             yield ReportLine(name, decided_by="all files kept", note=scan.kept_because)
-        if (told := self.by_position(scan)) is not None:
+        if (told := self._by_position(scan)) is not None:
             yield ReportLine(name, decided_by="joined", note=told)
 
     def _part_lines(self, name: str, part: PartScan) -> Iterator[ReportLine]:
