@@ -348,8 +348,9 @@ def _listed(listed: In) -> Bounded | None:
 
 MAX_FETCHED = 256  # more values than these are faster where they are than as a parameter
 # Footers that are read to see whether it pays to read all, which it does if at least that share of the files may be
-# left out: to read a footer takes a third of the time that it takes to scan a small file, or a request.
-SAMPLED_FOOTERS, PAYING_SHARE, PAYING_REMOTE_SHARE = 64, 0.25, 0.5
+# left out: to read a footer takes a third of the time that it takes to scan a small file, or a request. Of fewer remote
+# files the requests for the sample cost more than there is to save.
+SAMPLED_FOOTERS, PAYING_SHARE, PAYING_REMOTE_SHARE, MIN_REMOTE_FILES = 64, 0.25, 0.5, 256
 MAX_TEXTS = 512  # predicates of which the parse is kept
 MAX_LENGTH = 5_000  # of their texts
 _NULL = r"CAST\(NULL AS [^()']+(?:\([\d, ]+\))?\)"
@@ -583,7 +584,7 @@ class Planner(EngineSession):
         if condition is None:
             return None
         unread = sorted(statistics_of(table).unread(among, [column]))
-        if unread and len(among) - len(unread) < SAMPLED_FOOTERS:
+        if unread and len(among) - len(unread) < SAMPLED_FOOTERS and self._samples(len(among)):
             self._known_of(table, unread[:: max(1, len(unread) // SAMPLED_FOOTERS)], [column])
         found, told = self._left(table, column, condition, parameters), statistics_of(table).column(column)
         if found is not None and told is not None and unread:
@@ -594,8 +595,14 @@ class Planner(EngineSession):
         return found
 
     def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
-        """Return whether footers may tell in which files a predicate over a column is TRUE; none is read for it."""
-        return table.has_footers and is_told(table.types[column]) and bounded(predicate) is not None
+        """Return whether footers may tell in which files a predicate over a column is TRUE; none is read for this."""
+        if not table.has_footers or not is_told(table.types[column]) or bounded(predicate) is None:
+            return False
+        known = statistics_of(table).column(column)
+        return self._samples(len(table.files)) or (known is not None and bool(known.told))
+
+    def _samples(self, files: int) -> bool:
+        return self.store.is_local or files >= MIN_REMOTE_FILES
 
     def _over_bounds(self, table: FileTable, column: str, asked: Bounded, parameters: Mapping[str, Any]) -> str | None:
         """Return a predicate as a condition over bounds, None where these do not tell whether it is TRUE."""
