@@ -19,6 +19,7 @@ from kartosql.formats.partition_table import Variant
 from kartosql.formats.xskipper.naming import spelled
 from kartosql.sources.attachments import AttachOptions
 from kartosql.sources.folder import Folder, FolderTable
+from kartosql.store import Fetched
 from kartosql.store.listing import ListedFile
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ class CsvFolder(Folder):
         if path is not None and not _PATTERN.intersection(path):
             return ask(path)
         key = self._prefix + file.name
-        self._filesystem.allow(key, FileAccess(self._location.mounts).begin_reading([key])[key])
+        # DuckDB takes some names of local files for patterns; these are read by ranges.
+        ends = FileAccess(self._location.mounts).begin_reading([key])
+        self._filesystem.allow(key, ends.get(key) or Fetched(b"", file.size, file.size))
         try:
             return ask(f"{PROTOCOL}://{key}")
         finally:
