@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -264,21 +264,3 @@ class RowGroups:
             return None
         (column,) = columns
         return column if column not in self.subject.keys and column in self.subject.table.types else None
-
-
-def _skipping(subject: Subject) -> FileIndex | None:
-    if subject.table.skipping is None:
-        return None
-    # Imported late, as most tables have none.
-    from kartosql.indexes.skipping import SkippingIndexes
-
-    return SkippingIndexes(subject)
-
-
-# The kinds of indexes, those first that cost least.
-PRUNERS: tuple[Callable[[Subject], FileIndex | None], ...] = (PartitionValues, _skipping, InvertedIndices, RowGroups)
-
-
-def pruners(subject: Subject) -> list[FileIndex]:
-    """Return the indexes of a table, in the order of PRUNERS."""
-    return [index for make in PRUNERS if (index := make(subject)) is not None]

@@ -11,8 +11,10 @@ from kartosql.indexes.index import (
     PARTITION_KEY,
     FileIndex,
     Files,
+    InvertedIndices,
+    PartitionValues,
+    RowGroups,
     Subject,
-    pruners,
 )
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import MAX_PROBES, Cells, Evaluator, RowSelection, is_exact
@@ -30,6 +32,29 @@ ROUNDS = 2
 FILE_BYTES = 10_000
 INDEX_FACTOR = 2
 FEW_FILES = 1_000  # of a dataset, for which each step of a plan notes what it left
+
+
+def _skipping_indexes(subject: Subject) -> FileIndex | None:
+    if subject.table.skipping is None:
+        return None
+    # Imported late, as most tables have none.
+    from kartosql.indexes.skipping import SkippingIndexes
+
+    return SkippingIndexes(subject)
+
+
+# The kinds of indexes, those first that cost least.
+PRUNERS: tuple[Callable[[Subject], FileIndex | None], ...] = (
+    PartitionValues,
+    _skipping_indexes,
+    InvertedIndices,
+    RowGroups,
+)
+
+
+def _pruners(subject: Subject) -> list[FileIndex]:
+    """Return the indexes of a table, in the order of PRUNERS."""
+    return [index for make in PRUNERS if (index := make(subject)) is not None]
 
 
 @dataclass(frozen=True)
@@ -199,7 +224,7 @@ class FileFilter:
     """Asks the indexes of one table about conditions of one occurrence, part by part, the cheapest first."""
 
     def __init__(self, subject: Subject, indexes: Sequence[FileIndex] | None = None) -> None:
-        self._indexes = [i for i in (pruners(subject) if indexes is None else indexes) if not i.takes_whole]
+        self._indexes = [i for i in (_pruners(subject) if indexes is None else indexes) if not i.takes_whole]
         self._paying = self._indexes
         self._among = self.all_files = subject.table.all_files
         self._notes: list[str] = []
@@ -386,7 +411,7 @@ class OccurrencePruner:
         subject = Subject(
             draft.part.table, self._occurrence.id, self._evaluator, self._query.parameters, usable, never_null
         )
-        indexes = pruners(subject)
+        indexes = _pruners(subject)
         filter_, whole = FileFilter(subject, indexes), [index for index in indexes if index.takes_whole]
         about_keys = [c for c in conditions if whole and c.columns and indexes[0].covers(c)]
         others = [c for c in conditions if c not in about_keys]
