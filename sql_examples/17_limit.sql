@@ -4,4 +4,4 @@ SELECT count(*) AS rows FROM (SELECT carrier, flight, dest FROM flights WHERE mo
 
 EXPLAIN SELECT carrier, flight, dest FROM flights WHERE month > 6 LIMIT 10;
 
-EXPLAIN SELECT carrier, flight, dest FROM flights WHERE month > 6 ORDER BY time_hour LIMIT 10;
+EXPLAIN SELECT carrier, flight, dest FROM flights ORDER BY time_hour LIMIT 10;

@@ -351,7 +351,7 @@ def test_queries_that_were_made_outlive_what_they_read(con, tmp_path):
     assert other.rows() == []
     mounts = con._session.mounts
     assert len(mounts._mounted) == 2
-    con._session.plans = None
+    con._session._state.plans = con._session.plans = None
     con._session.runtime.forget()
     del query, other
     gc.collect()

@@ -99,6 +99,9 @@ class DynamicFilterPlanner:
             return Opaque(f"no row of {source.name[-1]} is left", ("FALSE",), says=lambda: Constant(False))
         if filter_.column is None or scan is None:
             return None
+        is_whole = all(len(part.files) == len(part.part.table.files) for part in scan.parts)
+        if is_whole and all(len(part.files) < MIN_FILES for part in target.parts):
+            return None
         theirs, mine = _partition_values(scan, of[1]), _partition_values(target, filter_.column[1])
         if theirs is None or mine is None or not _is_comparable(theirs[0], mine[0]) or mine[1] <= theirs[1]:
             return None

@@ -32,6 +32,7 @@ _TRANSPARENT = (
     *(exp.TableAlias, exp.Where, exp.Add, exp.Sub, exp.Mul, exp.Mod, exp.Distinct, exp.Tuple, exp.Neg),
 )
 
+MIN_FILES = 8  # fewer are read as fast as their bounds are compared
 FIRST_FILES = 4  # row counts of so many files are read at once for a LIMIT; then four times as many, and so on
 
 
@@ -228,7 +229,7 @@ class _FirstRows:
         wanted, part = self._wanted(), self._part
         first = self._select.args["order"].expressions[0]
         column = self._ordered_by(first)
-        if not wanted or column is None or column in part.part.table.partition_keys or len(part.files) <= FIRST_FILES:
+        if not wanted or column is None or column in part.part.table.partition_keys or len(part.files) < MIN_FILES:
             return None
         sure = self._sure_files()
         found = self._evaluator.bounds(part.part.table, [column], part.files) if sure else None

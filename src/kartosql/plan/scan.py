@@ -271,7 +271,7 @@ class ScanReport(Report):
             )
         for text, reason in scan.unused:
             yield ReportLine(name, condition=text, decided_by="engine", note=reason)
-        if scan.kept_because:
+        if scan.kept_because and not any(part.steps for part in scan.parts):
             yield ReportLine(name, decided_by="all files kept", note=scan.kept_because)
         if (told := self._by_position(scan)) is not None:
             yield ReportLine(name, decided_by="joined", note=told)

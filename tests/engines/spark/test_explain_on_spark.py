@@ -124,7 +124,7 @@ def test_under_spark_connect_the_report_says_who_answers(con, monkeypatch):
 def test_under_auto_the_reason_is_the_refusal(con):
     con.create_dataset("d", pa.table({"x": [1, 2], "clock": pa.array([1, 2], pa.time64("us"))}))
     con.sql("SET spark_threshold = 1")
-    for sql in ("SELECT hash(x) FROM d", "SELECT max(clock) FROM d"):
+    for sql in ("SELECT hash(x) FROM d", "SELECT x, max(clock) FROM d GROUP BY x"):
         with pytest.raises(KartosqlError) as caught:
             con.explain(sql, engine="spark")
         report = con.explain(sql, engine="auto").to_dict()
