@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from kartosql.formats.sorted_values import SortedValues, sorted_values
+from kartosql.formats.sorted_values import SortedValues, ascending_integers, sorted_values
 
 STRANGE = ["", "\0", "a", "a\0", "a\0b", "ab", "b", "é", "é", "z", "\x7f", "\ud7ff", "\ue000", "\uffff", "\U00010000"]
 
@@ -183,3 +183,16 @@ def test_buffers_of_other_lengths_are_refused(of: tuple[int, int | None, int, in
             memoryview(bytes(4 * files)).cast("i"),
             9,
         )
+
+
+def test_integers_that_ascend_are_taken_as_they_are():
+    values, lists = pa.array([-5, 3, 3, 2**62], pa.int64()), pa.array([[1, 0], [2], [], [1]], pa.list_(pa.int32()))
+    found = ascending_integers(values, lists, 3)
+    assert [found.files(found.equal(v)) for v in (-5, 3, 4, 2**62)] == [{0, 1}, {2}, set(), {1}]
+    assert found.files(found.between(0, None)) == {1, 2}
+    disorder = pa.array([3, -5, 3, 2**62], pa.int64())
+    for broken in (disorder, pa.array([1, None, 3, 4], pa.int64()), pa.array([0, *values.to_pylist()], pa.int64())[1:]):
+        with pytest.raises(ValueError, match=r"order|NULL"):
+            ascending_integers(broken, lists, 3)
+    empty = ascending_integers(pa.array([], pa.int64()), pa.array([], pa.list_(pa.int32())), 3)
+    assert empty.equal(1) == []

@@ -139,31 +139,52 @@ def sorted_values(
     """
     texts = _is_text(type_)
     keys: list[Any] = []
-    lists: list[Sequence[int]] = []
+    files: list[int] = []
+    counts: list[int] = []
     for values, labels in batches:
         keys += _texts(values) if texts else _integers(values, type_)
-        lists += _numbers(labels, numbers)
-    if len(keys) != len(lists):
+        found, each = _numbers(labels, numbers)
+        files += found
+        counts += each
+    if len(keys) != len(counts):
         raise ValueError("values without a list of files")
-    if None in keys:
-        lists = [files for key, files in zip(keys, lists, strict=True) if key is not None]
-        keys = [key for key in keys if key is not None]
-    if not all(map(operator.le, keys, islice(keys, 1, None))):
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        keys, lists = list(map(keys.__getitem__, order)), list(map(lists.__getitem__, order))
-    return _packed(keys, lists, texts, file_count)
+    if None in keys or not all(map(operator.le, keys, islice(keys, 1, None))):
+        ends = list(accumulate(counts, initial=0))
+        order = sorted((n for n, key in enumerate(keys) if key is not None), key=keys.__getitem__)
+        keys, counts = list(map(keys.__getitem__, order)), list(map(counts.__getitem__, order))
+        files = list(chain.from_iterable(files[ends[n] : ends[n + 1]] for n in order))
+    return _packed(keys, files, counts, texts, file_count)
 
 
-def _packed(keys: Sequence[Any], lists: Sequence[Sequence[int]], texts: bool, file_count: int) -> SortedValues:
+def ascending_integers(values: pa.Array, lists: pa.ListArray, file_count: int) -> SortedValues:
+    """Return integers of 64 bits that ascend, with lists of the numbers of their files, which is all that it takes.
+
+    Raises ``ValueError`` for all others.
+    """
+    numbers = lists.values
+    if values.null_count or lists.null_count or numbers.null_count or values.offset or lists.offset or numbers.offset:
+        raise ValueError("NULL, or a part of an array")
+    keys, starts, files = (memoryview(part.buffers()[1]).cast("B") for part in (values, lists, numbers))
+    ascending = keys[: 8 * len(values)].cast("q")
+    if not all(map(operator.le, ascending, islice(ascending, 1, None))):
+        raise ValueError("in no order")
+    return SortedValues(
+        ascending, None, starts[: 4 * len(values) + 4].cast("I"), files[: 4 * len(numbers)].cast("i"), file_count
+    )
+
+
+def _packed(
+    keys: Sequence[Any], files: Sequence[int], counts: Sequence[int], texts: bool, file_count: int
+) -> SortedValues:
     try:
-        files = memoryview(array("i", chain.from_iterable(lists)))
-        starts = memoryview(array("I", chain([0], accumulate(map(len, lists)))))
+        numbers = memoryview(array("i", files))
+        starts = memoryview(array("I", accumulate(counts, initial=0)))
         if not texts:
-            return SortedValues(memoryview(array("q", keys)), None, starts, files, file_count)
-        ends = memoryview(array("I", chain([0], accumulate(map(len, keys)))))
+            return SortedValues(memoryview(array("q", keys)), None, starts, numbers, file_count)
+        ends = memoryview(array("I", accumulate(map(len, keys), initial=0)))
     except OverflowError:
         raise ValueError("too large") from None
-    return SortedValues(memoryview(b"".join(keys)), ends, starts, files, file_count)
+    return SortedValues(memoryview(b"".join(keys)), ends, starts, numbers, file_count)
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -206,17 +227,18 @@ def _plain(values: pa.Array) -> list[int | None]:
     return list(found)
 
 
-def _numbers(lists: pa.ListArray, numbers: Mapping[str, int] | None) -> list[Sequence[int]]:
-    """Return the numbers of the files in each list of labels."""
+def _numbers(lists: pa.ListArray, numbers: Mapping[str, int] | None) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the numbers of the files in all lists of labels, one list behind the other, and how many each has."""
     labels = lists.values
     names = labels.dictionary.to_pylist() if hasattr(labels, "dictionary") else labels.to_pylist()
     places = _plain(labels.indices) if hasattr(labels, "dictionary") else range(len(names))
     codes = names if numbers is None else [numbers.get(name, -1) for name in names]
     found = [-1 if i is None else codes[i] for i in places]
-    ends = lists.offsets.to_pylist()
+    ends: list[Any] = _plain(lists.offsets)
+    if not lists.null_count and -1 not in found and ends[0] == 0 and ends[-1] == len(found):
+        return found, list(map(operator.sub, islice(ends, 1, None), ends))
     each: list[Sequence[int]] = [found[a:b] for a, b in pairwise(ends)]
     if lists.null_count:
         each = [files if valid else () for files, valid in zip(each, lists.is_valid().to_pylist(), strict=True)]
-    if -1 in found:
-        each = [[file for file in files if file >= 0] for files in each]
-    return each
+    each = [[file for file in files if file >= 0] for files in each]
+    return list(chain.from_iterable(each)), list(map(len, each))

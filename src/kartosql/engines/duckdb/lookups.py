@@ -19,7 +19,7 @@ from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
-from kartosql.formats.sorted_values import SortedValues, Span, sorted_values
+from kartosql.formats.sorted_values import SortedValues, Span, ascending_integers, sorted_values
 from kartosql.indexes.index import Candidates, Files
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
@@ -371,10 +371,7 @@ class PlannerTables:
             except ValueError:
                 index.plain = False
                 return True
-            searched = pa.types.is_integer(index.index.type) or pa.types.is_string(index.index.type)
-            indices = [i for known in self._known.values() for i in known.indices.values()]
-            twice = sum(i.weight for i in indices if i.ascending is not None)
-            if searched and twice + index.weight <= MAX_TWICE:
+            if pa.types.is_string(index.index.type) and self._may_be_twice(index):
                 index.coming.passed = []
             self._session.run(f"CREATE TABLE {held} (v {declared}, files INTEGER[])")
         for batch in index.coming.some(seconds):
@@ -392,9 +389,21 @@ class PlannerTables:
                 self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
             if passed is not None:
                 batches = ((b.column(0), b.column(1)) for table in passed for b in table.to_batches())
-                with contextlib.suppress(ValueError):  # numbers beyond 63 bits
+                with contextlib.suppress(ValueError):
                     index.ascending = sorted_values(batches, index.index.type, None, len(table.files))
+            elif pa.types.is_integer(index.index.type) and self._may_be_twice(index):
+                with contextlib.suppress(duckdb.Error, ValueError):  # numbers beyond 63 bits
+                    kept = self._session.table(
+                        f"SELECT CAST(v AS BIGINT) AS v, files FROM {held} WHERE v IS NOT NULL"
+                    ).combine_chunks()
+                    values, files = (column.chunk(0) for column in kept.columns)
+                    index.ascending = ascending_integers(values, files, len(table.files))
         return whole or not index.plain
+
+    def _may_be_twice(self, index: IndexTables) -> bool:
+        """Return whether there is room for a held index in ascending order as well."""
+        indices = [i for known in self._known.values() for i in known.indices.values()]
+        return sum(i.weight for i in indices if i.ascending is not None) + index.weight <= MAX_TWICE
 
     def _make_room(self, newest: IndexTables) -> None:
         """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""

@@ -199,6 +199,11 @@ class EngineSession:
             rows: list[Any] = result.fetchall()
             return rows
 
+    def table(self, sql: str) -> pa.Table:
+        """Execute our own query and return its rows as a table of Arrow, in their order."""
+        with stopping.running(self.interrupt):
+            return self._connection.sql(sql).to_arrow_table()
+
     def clock(self, function: str) -> str:
         """Return the literal that a function of the clock stands for in the session's transaction."""
         ((type_, text),) = self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
