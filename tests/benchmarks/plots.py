@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from tests.benchmarks.ratios import Way, in_turns
 IMAGES = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "images")
 MARKS = ("<!-- curves -->\n", "<!-- end of curves -->\n")
 HELD = 12
+SETTLED = 3.5  # seconds after which a file is taken for one that nobody writes any more
 OPENED, ANEW, BARE = "kartosql", "kartosql, new connection", "DuckDB, given the file"
 
 
@@ -203,6 +205,7 @@ def by_datasets(runs: int, most: int) -> Curve:
             part = pa.table(shared | {f"v_{n}": v for n, v in payloads.items()}).slice(month * 25_000, 25_000)
             pq.write_table(part.drop_columns(["p"]), os.path.join(wide, f"{month}.parquet"))
         sums = ", ".join(f"sum(v_{name}) AS s_{name}" for name in names)
+        time.sleep(SETTLED)
         opened = stack.enter_context(kartosql.connect(root, read_only=True))
         bare = stack.enter_context(duckdb.connect())
         tables = [
