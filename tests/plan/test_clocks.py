@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
+from kartosql.engines.duckdb import evaluator
 
 # Of each zone: times that its clocks leave out or show twice.
 CHANGES = {
@@ -103,8 +104,9 @@ def _rows(zone: str) -> pa.Table:
 
 
 @pytest.fixture(params=CHANGES)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A dataset and a folder with the times of a zone in many files, and the same rows in plain DuckDB."""
+    monkeypatch.setattr(evaluator, "MIN_REMOTE_FILES", 0)  # footers are asked in any store
     zone, rows = request.param, _rows(request.param)
     for n in set(rows["n"].to_pylist()):
         (tmp_path / "folder").mkdir(exist_ok=True)
