@@ -115,6 +115,7 @@ def test_extremes_are_those_over_all_files(connection, monkeypatch, column):
     _agrees(connection, monkeypatch, f"SELECT h, count(*), min({column}) FROM t GROUP BY h HAVING h > 0 ORDER BY h")
 
 
+@pytest.mark.process
 def test_few_files_are_read_for_the_first_rows(tmp_path, monkeypatch):
     store = Store(str(tmp_path))
     rows = {"p": [p for p in range(FILES) for _ in range(3)], "v": [p // 2 for p in range(FILES) for _ in range(3)]}
