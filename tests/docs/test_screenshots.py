@@ -11,6 +11,7 @@ import fences
 import pytest
 
 from kartosql.demo import build_flights
+from tests.benchmarks import plots
 
 DOCS = fences.CHECKOUT / "docs"
 
