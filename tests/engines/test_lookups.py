@@ -228,6 +228,14 @@ def test_values_in_any_order_are_found(make, local, values, type_, ascending):
         assert one.find(f"(v = {value})").files == {n for n, v in enumerate(values) if v == value}
 
 
+def test_an_index_without_values_is_held_and_finds_no_file(make, local):
+    one = make([[1], [2], [3]], pa.int64())
+    data = {"i": pa.array([], pa.int64()), "partition": pa.array([], LABELS)}
+    local.put("d/i.parquet", builders.parquet(pa.table(data)))
+    one.hold()
+    assert one.find("(v = 2)").files == frozenset()
+
+
 @pytest.mark.parametrize("predicate", ["(v < 1999.5)", "(v < '2000')", "(v + 1 < 2000)", "(v < 2000 OR v > 2999)"])
 def test_other_predicates_are_asked_of_the_values(make, reckoning, predicate):
     one = make(_scattered())

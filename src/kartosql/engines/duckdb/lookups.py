@@ -393,10 +393,8 @@ class PlannerTables:
                     index.ascending = sorted_values(batches, index.index.type, None, len(table.files))
             elif pa.types.is_integer(index.index.type) and self._may_be_twice(index):
                 with contextlib.suppress(duckdb.Error, ValueError):  # numbers beyond 63 bits
-                    kept = self._session.table(
-                        f"SELECT CAST(v AS BIGINT) AS v, files FROM {held} WHERE v IS NOT NULL"
-                    ).combine_chunks()
-                    values, files = (column.chunk(0) for column in kept.columns)
+                    kept = f"SELECT CAST(v AS BIGINT) AS v, files FROM {held} WHERE v IS NOT NULL"
+                    values, files = (column.combine_chunks() for column in self._session.table(kept).columns)
                     index.ascending = ascending_integers(values, files, len(table.files))
         return whole or not index.plain
 

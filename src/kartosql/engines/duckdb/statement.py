@@ -78,13 +78,11 @@ class FileAccess:
         self.sizes.update((key, end.size) for key, end in found.items())
         return found
 
-    def footer(self, key: str) -> bytes | None:
-        """Return the footer of a remote file whose end was read; None if it has none."""
-        return None if self._ends is None or self.store.is_on_disk(key) else footer_of(self._ends.get(key).data)
-
     def footer_lengths(self, keys: Sequence[str]) -> list[int]:
         """Return the lengths of the footers of remote files whose ends were read; none if one has no footer."""
-        footers = [self.footer(key) for key in keys]
+        if self._ends is None or any(map(self.store.is_on_disk, keys)):
+            return []
+        footers = [footer_of(self._ends.get(key).data) for key in keys]
         return [] if None in footers else [len(f or b"") for f in footers]
 
     @contextlib.contextmanager
