@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import kartosql
+from kartosql import session_pool
 from kartosql.connection import Connection
 from kartosql.engines.duckdb import remote, runtime, statement
+from kartosql.engines.duckdb.lookups import IndexTables
 from kartosql.errors import KartosqlError, LimitError, StoreError, failure_of
 from kartosql.stopping import translated_errors
 from kartosql.store.store import LocalFiles
@@ -108,7 +110,7 @@ def test_what_may_follow_from_the_data_is_no_failure_of_the_machine(error):
 class Faulty:
     """Lets the call of number ``at``, of all those that are watched, raise an error."""
 
-    def __init__(self, at: int, error: Callable[[], Exception]) -> None:
+    def __init__(self, at: int, error: Callable[[], BaseException]) -> None:
         self.calls = 0
         self._at, self._error = at, error
 
@@ -179,7 +181,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def _watched(targets: list[tuple[Any, str]], at: int, error: Callable[[], Exception]) -> Iterator[Faulty]:
+def _watched(targets: list[tuple[Any, str]], at: int, error: Callable[[], BaseException]) -> Iterator[Faulty]:
     faulty = Faulty(at, error)
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in targets:
@@ -247,6 +249,32 @@ def test_memory_and_threads_may_run_out_at_any_step(folder, name):
         (lambda: RuntimeError(NO_THREAD), "too-many-threads"),
     ]
     _each_call(folder, name, MEMORY, errors)
+
+
+@pytest.mark.filterwarnings("ignore::kartosql.errors.KartosqlWarning")
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", ["scan", "index", "cube", "skipping"])
+@pytest.mark.parametrize("before", range(3))
+def test_the_next_statement_is_right_wherever_one_failed(folder, name, before, error, monkeypatch):
+    # Indices are held as soon as they are asked for, whatever that takes.
+    untouched = property(lambda index: 1e-9 if index.held is None and index.may_be_held else 0.0)
+    monkeypatch.setattr(IndexTables, "allowance", untouched)
+    expected = _outcome(folder, STATEMENTS[name])
+
+    def warm() -> None:
+        session_pool.clear()
+        for _ in range(before):
+            _outcome(folder, STATEMENTS[name])
+
+    warm()
+    with _watched(MEMORY, 0, error) as faulty:
+        _outcome(folder, STATEMENTS[name])
+    for at in range(1, faulty.calls + 1):
+        warm()
+        with _watched(MEMORY, at, error), contextlib.suppress(KartosqlError, KeyboardInterrupt):
+            assert _outcome(folder, STATEMENTS[name]) == expected, at
+        for _ in range(2):
+            assert _outcome(folder, STATEMENTS[name]) == expected, at
 
 
 @pytest.mark.parametrize("form", ["arrow", "rows", "df", "pl", "write", "__arrow_c_stream__", "head", "__repr__"])

@@ -205,7 +205,7 @@ class PlannerTables:
         if name not in known.made:
             arrays = [*values.arrow.columns, array_of(range(values.count), pa.int32())]
             names = [*(f"k{i}" for i in range(len(values.keys))), "part"]
-            self._insert(f"CREATE TABLE {name} AS SELECT *", pa.table(arrays, names))
+            self._insert(f"CREATE OR REPLACE TABLE {name} AS SELECT *", pa.table(arrays, names))
             known.made.add(name)
         return name
 
@@ -217,7 +217,7 @@ class PlannerTables:
             numbers = array_of(range(len(table.files)), pa.int32())
             parts = numbers if values.is_one_to_one else array_of(values.part_of_file, pa.int32())
             data = pa.table({"label": array_of(table.labels, pa.string()), "file": numbers, "part": parts})
-            self._insert(f"CREATE TABLE {name} AS SELECT *", data)
+            self._insert(f"CREATE OR REPLACE TABLE {name} AS SELECT *", data)
             known.made.add(name)
         return name
 
@@ -249,10 +249,11 @@ class PlannerTables:
         """Return a table (v, files) with values of a held index that have about so many pairs, and their share."""
         share = min(1.0, pairs / max(1, index.pairs))
         if index.sampled is None:
-            index.sampled = f"{index.name}_sample"
+            name = f"{index.name}_sample"
             # Of all parts of the index, as values that are next to each other often lie in the same files.
             chosen = f"hash(rowid) % 1000000 < {int(share * 1_000_000)}"
-            self._session.run(f"CREATE TABLE {index.sampled} AS SELECT v, files FROM {index.held} WHERE {chosen}")
+            self._session.run(f"CREATE OR REPLACE TABLE {name} AS SELECT v, files FROM {index.held} WHERE {chosen}")
+            index.sampled = name
         return index.sampled, share
 
     def extremes(self, index: IndexTables) -> str | None:
@@ -262,9 +263,8 @@ class PlannerTables:
             name = f"{index.name}_extremes"
             spread = f"SELECT v, unnest(files) AS file FROM {index.held}"
             try:
-                self._session.run(
-                    f"CREATE TABLE {name} AS SELECT file, min(v) AS low, max(v) AS high FROM ({spread}) GROUP BY file"
-                )
+                bounds = f"SELECT file, min(v) AS low, max(v) AS high FROM ({spread}) GROUP BY file"
+                self._session.run(f"CREATE OR REPLACE TABLE {name} AS {bounds}")
             except duckdb.Error:  # too large for the memory limit
                 index.ranges = 0
                 return None
@@ -340,7 +340,7 @@ class PlannerTables:
                     return
                 stored = f"SELECT CAST(v AS {sql_type(type_)}) AS v, unnest(labels) AS label FROM {index.values}_all"
                 lists = f"SELECT v, list(file) AS files FROM ({stored}) i JOIN {files} USING (label) GROUP BY v"
-                self._session.run(f"CREATE TABLE {held} AS {_with_zeros(lists, 'files', type_)} ORDER BY v")
+                self._session.run(f"CREATE OR REPLACE TABLE {held} AS {_with_zeros(lists, 'files', type_)} ORDER BY v")
             ((index.rows, index.pairs),) = self._session.rows(
                 f"SELECT count(*), coalesce(sum(len(files)), 0) FROM {held}"
             )
@@ -348,10 +348,13 @@ class PlannerTables:
                 f"CREATE OR REPLACE VIEW {index.name} AS SELECT i.v, i.file, l.part FROM "
                 f"(SELECT v, unnest(files) AS file FROM {held}) i JOIN {files} l USING (file)"
             )
-        except duckdb.Error:
-            # Too large for the memory limit, or a broken file, which the statement will name.
+        except BaseException as e:
+            # Whoever goes on with what was made so far lacks what was on its way into the table.
+            index.coming, index.ascending = None, None
             self._session.run(f"DROP TABLE IF EXISTS {held}")
-            index.may_be_held, index.coming = False, None
+            if not isinstance(e, duckdb.Error):
+                raise
+            index.may_be_held = False  # too large for the memory limit, or a broken file, which the statement will name
             return
         index.held = held
         self._make_room(index)
@@ -373,7 +376,7 @@ class PlannerTables:
                 return True
             if pa.types.is_string(index.index.type) and self._may_be_twice(index):
                 index.coming.passed = []
-            self._session.run(f"CREATE TABLE {held} (v {declared}, files INTEGER[])")
+            self._session.run(f"CREATE OR REPLACE TABLE {held} (v {declared}, files INTEGER[])")
         for batch in index.coming.some(seconds):
             self._insert(f"INSERT INTO {held} SELECT CAST(v AS {declared}), files", batch)
         index.plain, whole = not index.coming.is_broken, index.coming.is_whole
@@ -426,7 +429,7 @@ class PlannerTables:
             self._count += 1
             type_ = sql_type(table.types[column])
             bounds = ", ".join(f"CAST({end} AS {type_}) AS {end}" for end in ("low", "high"))
-            self._insert(f"CREATE TABLE {name} AS SELECT file, {bounds}, has_values, nulls", found.arrow)
+            self._insert(f"CREATE OR REPLACE TABLE {name} AS SELECT file, {bounds}, has_values, nulls", found.arrow)
             known.statistics[column] = (name, found)
         return name
 
