@@ -167,7 +167,7 @@ class Execution:
         elif report.files_selected <= most or settings["max_bytes"] is not None:
             files.stat(report.selected)
         engine, reason = self._chosen_engine(report)
-        if engine == "spark":
+        if engine != "duckdb":
             report = replace(report, _by_position=lambda _: None)
         return replace(report, engine=engine, engine_reason=reason)
 
@@ -178,8 +178,8 @@ class Execution:
         if limit is None:
             limit = MEMORIES * (settings["memory_limit"] or machine_memory())
         volume = counted(report.files_selected, "file") + ("" if size is None else f", {human_bytes(size)}")
-        if wish == "spark":
-            return "spark", f"{volume}: the setting engine asks for Spark"
+        if wish not in ("auto", "duckdb"):
+            return wish, f"{volume}: the setting engine asks for {wish.title()}"
         enough = "duckdb", f"{volume}: one machine is enough"
         if wish == "duckdb" or not report.files_selected or (size is not None and size <= limit):
             return enough
@@ -231,20 +231,20 @@ class Execution:
     def begin(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]]:
         """Plan the query and start it; returns what ``EngineStatement.stream`` does."""
         settings, bound = self._context.settings, self.attempt.bound
-        statement = self._early("spark" if settings["engine"] == "spark" else "duckdb")
+        statement = self._early("duckdb" if settings["engine"] == "auto" else settings["engine"])
         try:
             report = self.plan(statement)
             self._check_budget(report)
             if statement is None or self.chose_spark:
                 statement = self._start(report.engine, report, statement)
             self._statement = self._running = statement
-            # Spark does not read metadata in place of rows.
+            # Other engines do not read metadata in place of rows.
             run = bound.counted(report.scan.counts) if report.engine == "duckdb" else bound
             statement.prepare(run, report.scan)
             self._prepared = time.perf_counter()
             schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
-            if report.engine == "spark":
-                # All rows come at once, and whether Spark has them is known before any is passed on.
+            if report.engine != "duckdb":
+                # All rows come at once, and whether the engine has them is known before any is passed on.
                 batches = chain(list(islice(batches, 1)), batches)
         except BaseException:
             self._close(statement)
