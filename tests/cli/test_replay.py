@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -57,6 +58,7 @@ def rows(seed: int, count: int = 120) -> pa.Table:
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("KARTOSQL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(snapshot, "SETTLED_NS", 0)  # or each test would wait for three seconds
+    monkeypatch.setattr("kartosql.cli.remember.MAX_SECONDS", math.inf)  # however slow the machine is
     return tmp_path / "cache"
 
 
