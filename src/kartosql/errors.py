@@ -6,7 +6,7 @@ import errno
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kartosql.text.secrets import masked, redacted
@@ -207,6 +207,21 @@ def shorten(value: object, width: int = 160) -> str:
     text = value if isinstance(value, str) else repr(value)
     half = width // 2 - 2
     return text if len(text) <= width else f"{text[:half]}...{text[-half:]}"
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that a name is most like, whatever their case; None if none is like it."""
+    import difflib  # not at the top: hardly any name is misspelt
+
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff)
+    return by_lower[close[0]] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
+    """Return the hint for a name that is not known, ``otherwise`` where no other name is like it."""
+    close = closest(name, known)
+    return otherwise if close is None else f"Did you mean {close}?"
 
 
 def first_line(error: BaseException) -> str:

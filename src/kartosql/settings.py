@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kartosql.errors import SqlError, UsageError, quoted
+from kartosql.errors import SqlError, UsageError, did_you_mean, quoted
 from kartosql.text.escape import is_unicode
 from kartosql.user_cache import OFF
 
@@ -303,8 +302,6 @@ def find(name: str) -> Setting:
         raise UsageError(f"The name of a setting is text, not {type(name).__name__}.", code="unknown-setting")
     setting = _BY_LOWER.get(name.lower())
     if setting is None:
-        close = difflib.get_close_matches(name.lower(), _BY_LOWER, 1)
-        did = f"Did you mean {_BY_LOWER[close[0]].name}? " if close else ""
-        hint = f"{did}Settings: {', '.join(SETTINGS)}."
+        hint = f"{did_you_mean(name, SETTINGS, '')} Settings: {', '.join(SETTINGS)}.".lstrip()
         raise UsageError(f"There is no setting {name!r}.", code="unknown-setting", hint=hint)
     return setting

@@ -130,25 +130,26 @@ def test_delete_keeps_every_character_of_its_condition_in_place(clause, datasets
 )
 def test_drop(text, wanted):
     statement = parse(text)
-    assert isinstance(statement, ws.DropCube | ws.DropDataset)
-    named = statement.cube if isinstance(statement, ws.DropCube) else statement.dataset
-    kind = "cube" if isinstance(statement, ws.DropCube) else "dataset"
-    assert (kind, ".".join(named.parts), statement.if_exists) == wanted
-    assert text[slice(*named.span)].strip('"') == ".".join(named.parts)
+    assert isinstance(statement, ws.Drop)
+    named = ".".join(statement.target.parts)
+    assert ("cube" if statement.is_cube else "dataset", named, statement.if_exists) == wanted
+    assert text[slice(*statement.target.span)].strip('"') == named
 
 
-@pytest.mark.parametrize(("word", "kind"), [("CREATE", ws.CreateIndex), ("DROP", ws.DropIndex)])
-def test_indices(word, kind):
+@pytest.mark.parametrize(("word", "drop"), [("CREATE", False), ("DROP", True)])
+def test_indices(word, drop):
     statement = parse(f"{word} INDEX ON c.d (a, b)")
-    assert isinstance(statement, kind)
+    assert isinstance(statement, ws.ChangeIndex)
+    assert statement.drop is drop
     assert (statement.target.parts, _names(statement.columns)) == (("c", "d"), ["a", "b"])
 
 
 @pytest.mark.parametrize(("text", "name"), [("", None), ("AS n", "n")])
 def test_copy_cube(text, name):
     statement = parse(f"COPY CUBE c TO 's3://bucket/store' {text}")
-    assert isinstance(statement, ws.CopyCube)
-    assert (statement.cube.last, statement.url) == ("c", "s3://bucket/store")
+    assert isinstance(statement, ws.Copy)
+    assert statement.is_cube
+    assert (statement.target.last, statement.url) == ("c", "s3://bucket/store")
     assert (statement.new_name and statement.new_name.last) == name
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from kartosql.cli.options import Options
@@ -49,13 +48,9 @@ class Config:
         """Return a profile; raises ``unknown-profile``."""
         found = self.profiles.get(name)
         if found is None:
-            close = difflib.get_close_matches(name, self.profiles, 1)
             listed = f"Profiles: {', '.join(self.profiles)}." if self.profiles else "The file has no profiles."
-            raise UsageError(
-                f"There is no profile {name!r} in {self.path}.",
-                code="unknown-profile",
-                hint=f"Did you mean {close[0]}?" if close else listed,
-            )
+            hint = did_you_mean(name, self.profiles, listed)
+            raise UsageError(f"There is no profile {name!r} in {self.path}.", code="unknown-profile", hint=hint)
         return found
 
 
@@ -120,8 +115,7 @@ def _profile(place: str, name: str, values: Any) -> Profile:
         raise _invalid(place, f"{where} is no table")
     for key, value in values.items():
         if key not in _KINDS:
-            close = difflib.get_close_matches(key, _KINDS, 1)
-            raise _invalid(place, f"{where} has {key!r}", f"Did you mean {close[0]}?" if close else None)
+            raise _invalid(place, f"{where} has {key!r}", did_you_mean(key, _KINDS))
         kind, expected = _KINDS[key]
         if not isinstance(value, kind):
             raise _invalid(place, f"{where}: {key} is not {expected}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from kartosql import __version__
-from kartosql.errors import UsageError, shorten
+from kartosql.errors import UsageError, did_you_mean, shorten
 
 FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "html", "parquet", "arrow", "none")
 SHELLS = ("bash", "zsh", "fish")
@@ -72,8 +71,8 @@ class _Parser(argparse.ArgumentParser):
         else:
             choices = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
             wrong, known = (choices[1], re.findall(r"\w+", choices[2])) if choices else ("", [])
-        if close := difflib.get_close_matches(wrong, known, 1):
-            hint = f"Did you mean {close[0]}? {hint}"
+        if meant := did_you_mean(wrong, known):
+            hint = f"{meant} {hint}"
         raise UsageError(f"{message[:1].upper()}{message[1:]}.", hint=hint)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.errors import SqlError, UsageError, quoted, text_of
+from kartosql.errors import SqlError, UsageError, did_you_mean, quoted, text_of
 from kartosql.settings import Settings
 from kartosql.store import Mounts, Store
 from kartosql.store.urls import is_below, is_local_url
@@ -58,10 +57,8 @@ class AttachOptions:
     def check_all_taken(self) -> None:
         """Raise ``invalid-option`` for options that the type does not have."""
         for option in self._given:
-            close = difflib.get_close_matches(option, self._known, 1)
-            hint = f"Did you mean {close[0].upper()}?" if close else None
-            if hint is None:
-                hint = f"Options: {', '.join(o.upper() for o in sorted(self._known)) or 'none'}."
+            known = sorted(map(str.upper, self._known))
+            hint = did_you_mean(option, known, f"Options: {', '.join(known) or 'none'}.")
             raise UsageError(f"There is no option {option!r} for TYPE {self._type}.", code="invalid-option", hint=hint)
 
 

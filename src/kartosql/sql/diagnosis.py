@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.errors import Span, SqlError
+from kartosql.errors import Span, SqlError, closest
 from kartosql.sql.incremental_lexer import hidden, open_mark
 from kartosql.sql.tree import tokens_of
 
@@ -100,9 +99,9 @@ def _names_keyword(error: SqlError, tokens: Sequence[Token], at: int) -> bool:
         word = token.text.upper()
         if token.token_type != TokenType.VAR or word in _KEYWORDS:
             continue
-        close = difflib.get_close_matches(word, _KEYWORDS, 1, cutoff=_CUTOFF if distance <= 2 else 0.8)
+        close = closest(word, _KEYWORDS, _CUTOFF if distance <= 2 else 0.8)
         if close:
-            hint = f"Did you mean {close[0]} instead of {token.text}?"
+            hint = f"Did you mean {close} instead of {token.text}?"
             return _point(error, token, f'syntax error at or near "{token.text}"', hint)
     return False
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
+from kartosql.errors import did_you_mean
 from kartosql.sql.statements import FORMATS, Advise, Explain, Select, ShowCoverage, Verify, VerifyData
 
 if TYPE_CHECKING:
@@ -89,6 +89,6 @@ def _options(cursor: TokenCursor, flags: tuple[str, ...], formats: tuple[str, ..
 
 def _query(cursor: TokenCursor, word: str) -> Select:
     if not cursor.at_query():
-        close = difflib.get_close_matches(cursor.word(), ("ANALYZE", "COST", "WHY", "SELECT"), 1)
-        raise cursor.fail(f"{word} needs a SELECT.", f"Did you mean {close[0]}?" if close else None)
+        hint = did_you_mean(cursor.word(), ("ANALYZE", "COST", "WHY", "SELECT"))
+        raise cursor.fail(f"{word} needs a SELECT.", hint)
     return cursor.select()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.errors import SqlError
+from kartosql.errors import SqlError, closest
 from kartosql.sql.cursor import QUERY_WORDS, SHOW_WORDS, WRITE_WORDS, TokenCursor
 from kartosql.sql.statements import Describe, Reset, Set, Show, Statement
 from kartosql.sql.tree import CONSTANTS, cleaned, edited, parts_of, tokens_of
@@ -136,11 +134,9 @@ class _StatementCursor(TokenCursor):
         raise self.unknown(word)
 
     def unknown(self, word: str) -> SqlError:
-        close = difflib.get_close_matches(
-            word, (*QUERY_WORDS, *INSPECT_WORDS, *WRITE_WORDS, *_OTHER_WORDS), 1, cutoff=0.73
-        )
+        close = closest(word, (*QUERY_WORDS, *INSPECT_WORDS, *WRITE_WORDS, *_OTHER_WORDS), 0.73)
         if close:
-            return self.fail(f"{self.tokens[0].text!r} is no statement.", f"Did you mean {close[0]}?")
+            return self.fail(f"{self.tokens[0].text!r} is no statement.", f"Did you mean {close}?")
         return self.fail(
             f"{word or self.tokens[0].text} statements are not supported.",
             "Supported are SELECT, SHOW, DESCRIBE, EXPLAIN, ADVISE, VERIFY, SET, RESET "
@@ -157,8 +153,8 @@ class _StatementCursor(TokenCursor):
             return self.show_history()
         word = self.word()
         if word not in SHOW_WORDS:
-            close = difflib.get_close_matches(word, SHOW_WORDS, 1)
-            hint = f"Did you mean SHOW {close[0]}?" if close else f"SHOW one of: {', '.join(SHOW_WORDS)}."
+            close = closest(word, SHOW_WORDS)
+            hint = f"Did you mean SHOW {close}?" if close else f"SHOW one of: {', '.join(SHOW_WORDS)}."
             raise self.fail("SHOW what?", hint)
         self.at += 1
         if word == "SKIPPING" and not self.take("INDEXES"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from kartosql.errors import Span, SqlError
+from kartosql.errors import Span, SqlError, closest
 from kartosql.sql.cursor import QUERY_WORDS, TokenCursor
 from kartosql.sql.statements import Name, Select, Write
 from kartosql.sql.tree import span_of
@@ -105,33 +104,19 @@ class Delete(WriteTo):
 
 
 @dataclass(frozen=True)
-class DropCube(Write):
-    """DROP CUBE [IF EXISTS] c."""
+class Drop(WriteTo):
+    """DROP CUBE [IF EXISTS] c, or DROP DATASET [IF EXISTS] d."""
 
-    cube: Named
+    is_cube: bool
     if_exists: bool
 
 
 @dataclass(frozen=True)
-class DropDataset(Write):
-    """DROP DATASET [IF EXISTS] d."""
-
-    dataset: Named
-    if_exists: bool
-
-
-@dataclass(frozen=True)
-class CreateIndex(WriteTo):
-    """CREATE INDEX ON t (column, ...)."""
+class ChangeIndex(WriteTo):
+    """CREATE INDEX ON t (column, ...), or DROP INDEX ON t (column, ...)."""
 
     columns: Columns
-
-
-@dataclass(frozen=True)
-class DropIndex(WriteTo):
-    """DROP INDEX ON t (column, ...)."""
-
-    columns: Columns
+    drop: bool
 
 
 class Skip(NamedTuple):
@@ -165,20 +150,11 @@ class SetMetadata(WriteTo):
 
 
 @dataclass(frozen=True)
-class CopyCube(Write):
-    """COPY CUBE c [DATASETS (...)] TO 'url' [AS name]."""
+class Copy(WriteTo):
+    """COPY CUBE c [DATASETS (...)] TO 'url' [AS name], or COPY DATASET d TO 'url' [AS name]."""
 
-    cube: Named
+    is_cube: bool
     datasets: Columns | None
-    url: str
-    new_name: Named | None
-
-
-@dataclass(frozen=True)
-class CopyDataset(Write):
-    """COPY DATASET d TO 'url' [AS name]."""
-
-    dataset: Named
     url: str
     new_name: Named | None
 
@@ -280,7 +256,7 @@ class _WriteCursor(TokenCursor):
         parse: dict[str, Callable[[], Write]] = {
             "CREATE CUBE": lambda: self.create_cube(replace),
             "CREATE DATASET": lambda: self.create_dataset(replace),
-            "CREATE INDEX": lambda: CreateIndex(self.text, *self.indexed()),
+            "CREATE INDEX": lambda: self.change_index(drop=False),
             "CREATE SKIPPING INDEX": lambda: CreateSkipping(self.text, self.on(), self.skips()),
             "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
             "DROP SKIPPING INDEX": lambda: DropSkipping(self.text, self.on()),
@@ -289,11 +265,11 @@ class _WriteCursor(TokenCursor):
             "INSERT INTO": lambda: self.insert(overwrite=False),
             "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
             "DELETE FROM": self.delete,
-            "DROP CUBE": lambda: DropCube(self.text, if_exists=self.phrase("IF", "EXISTS"), cube=self.single()),
-            "DROP DATASET": lambda: DropDataset(self.text, if_exists=self.phrase("IF", "EXISTS"), dataset=self.named()),
-            "DROP INDEX": lambda: DropIndex(self.text, *self.indexed()),
-            "COPY CUBE": self.copy_cube,
-            "COPY DATASET": lambda: CopyDataset(self.text, self.named(), *self.place()),
+            "DROP CUBE": lambda: self.drop(is_cube=True),
+            "DROP DATASET": lambda: self.drop(is_cube=False),
+            "DROP INDEX": lambda: self.change_index(drop=True),
+            "COPY CUBE": lambda: self.copy(is_cube=True),
+            "COPY DATASET": lambda: self.copy(is_cube=False),
             "COMPACT": lambda: Compact(self.text, self.named()),
             "CLEANUP": lambda: Cleanup(self.text, self.named(), self.phrase("DRY", "RUN")),
             "CHECK": self.check,
@@ -312,9 +288,9 @@ class _WriteCursor(TokenCursor):
         word = self.keyword()
         known = [form for form in FORMS if form.startswith(f"{first} ")]
         seconds = [form.rpartition(" ")[2] for form in known]
-        close = difflib.get_close_matches(word, seconds, 1, cutoff=0.7)
+        close = closest(word, seconds, 0.7)
         if close and word not in seconds:
-            return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close[0]}?")
+            return self.fail(f"There is no {first} {word}.", f"Did you mean {first} {close}?")
         self.at = 0
         return self.fail(
             f"This form of {first} is not supported.",
@@ -477,19 +453,19 @@ class _WriteCursor(TokenCursor):
         self.expect("ON")
         return self.named()
 
-    def indexed(self) -> tuple[Named, Columns]:
-        return self.on(), self.some_columns()
+    def change_index(self, *, drop: bool) -> ChangeIndex:
+        return ChangeIndex(self.text, self.on(), self.some_columns(), drop)
 
-    def copy_cube(self) -> CopyCube:
-        cube = self.single()
-        datasets = self.some_columns() if self.take("DATASETS") else None
-        return CopyCube(self.text, cube, datasets, *self.place())
+    def drop(self, *, is_cube: bool) -> Drop:
+        if_exists = self.phrase("IF", "EXISTS")
+        return Drop(self.text, self.single() if is_cube else self.named(), is_cube, if_exists)
 
-    def place(self) -> tuple[str, Named | None]:
-        """Read where a copy goes, and its name there."""
+    def copy(self, *, is_cube: bool) -> Copy:
+        target = self.single() if is_cube else self.named()
+        datasets = self.some_columns() if is_cube and self.take("DATASETS") else None
         self.expect("TO")
         url = self.string("Expected the URL of a store, as a text.")
-        return url, self.single() if self.take("AS") else None
+        return Copy(self.text, target, is_cube, datasets, url, self.single() if self.take("AS") else None)
 
     def check(self) -> Check:
         target = self.named()

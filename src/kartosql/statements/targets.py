@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.sql import write_statements as ws
-from kartosql.tables.names import Tables, quote_if_needed
+from kartosql.tables.names import Tables, quote_if_needed, similar
 from kartosql.tables.table import Table, by_case
 from kartosql.write.datasets import dataset_of, members_of
 
@@ -76,12 +75,10 @@ def refused(named: ws.Named, text: str, code: str, message: str, hint: str | Non
 
 def _unknown(message: str, named: ws.Named, known: Iterable[str], text: str, code: str = "unknown-table") -> SqlError:
     """Return the error about a name that is not known, with a suggestion."""
-    by_lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(named.last.lower(), by_lower, 1, cutoff=0.6)
-    hint = f"Did you mean {quote_if_needed(by_lower[close[0]])}?" if close else None
-    if hint is None and by_lower:
-        hint = f"Known: {', '.join(list(by_lower.values())[:20])}{', ...' if len(by_lower) > 20 else ''}."
-    return refused(named, text, code, message, hint)
+    known = list(known)
+    listed = f"Known: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}." if known else None
+    close = similar(named.last, known)
+    return refused(named, text, code, message, listed if close is None else f"Did you mean {close}?")
 
 
 def cube_name(snapshot: Snapshot, named: ws.Named) -> str | None:

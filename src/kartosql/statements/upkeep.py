@@ -50,12 +50,10 @@ _EXPORTED = {"target": TEXT, "id": TEXT, "head": TEXT, "blocks": COUNT, "rows": 
 # -- COPY, COMPACT, CLEANUP and CHECK ------------------------------------------------------------
 
 
-def run_upkeep(
-    session: Session, statement: ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check
-) -> pa.Table:
+def run_upkeep(session: Session, statement: ws.Copy | ws.Compact | ws.Cleanup | ws.Check) -> pa.Table:
     """Run one of the statements and return the table of what it did, or would do."""
     snapshot, text = session.snapshot(), statement.text
-    if isinstance(statement, ws.CopyCube | ws.CopyDataset):
+    if isinstance(statement, ws.Copy):
         return changes(_copied(session, snapshot, statement))
     # Names alone decide, as what is broken can be checked and cleaned up, too.
     cube = targets.cube_name(snapshot, statement.target)
@@ -87,13 +85,13 @@ def _fields(found: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names}
 
 
-def _copied(session: Session, snapshot: Snapshot, statement: ws.CopyCube | ws.CopyDataset) -> Reports:
+def _copied(session: Session, snapshot: Snapshot, statement: ws.Copy) -> Reports:
     name = statement.new_name.last if statement.new_name is not None else None
-    if isinstance(statement, ws.CopyDataset):
-        copied = targets.need_uuid(snapshot, statement.dataset, statement.text)
+    if not statement.is_cube:
+        copied = targets.need_uuid(snapshot, statement.target, statement.text)
         target = session.operation("copy_dataset", target=statement.url)
         return {name or copied: copy_dataset(snapshot, copied, target, name=name)}
-    copied, only = targets.need_cube(snapshot, statement.cube, statement.text), None
+    copied, only = targets.need_cube(snapshot, statement.target, statement.text), None
     if statement.datasets is not None:
         known = snapshot.members[copied]
         only = targets.resolved(statement.datasets, known, f"The cube {copied!r}", statement.text, "dataset")

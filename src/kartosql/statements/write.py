@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.conditions import check_types, parse_conditions, to_sql
-from kartosql.engines.duckdb.statement import FileAccess, table_names
+from kartosql.engines.duckdb.statement import table_names
 from kartosql.errors import ConcurrentCommit, SqlError, UsageError
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
-from kartosql.plan.bind import OnlyTable, condition_columns
+from kartosql.plan.bind import OnlyTable, Parameters, condition_columns
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request, Session
+from kartosql.settings import Settings
+from kartosql.sql import parse
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
 from kartosql.statements import targets
-from kartosql.statements.targets import COMMIT, COUNT, TEXT, Report, WriteTarget, changes, dropped, refused, table_of
+from kartosql.statements.targets import COMMIT, COUNT, TEXT, WriteTarget, changes, dropped, refused, table_of
+from kartosql.tables.names import quote_identifier
 from kartosql.write import cubes, datasets
 from kartosql.write.inputs import check_origin, converted
-from kartosql.write.operation import Operation
 from kartosql.write.removal import Removal
 
-_PART, _PARTS = "kartosql part", "kartosql_partitions"
+_PART = "kartosql part"
 
 
 def write(request: Request, statement: Write) -> Query:
@@ -67,7 +70,7 @@ class _Writing:
             raise
         except UsageError as e:
             if e.code == "dataset-exists":
-                if isinstance(statement, ws.CopyCube | ws.CopyDataset):
+                if isinstance(statement, ws.Copy):
                     e.hint = "COPY ... TO 'url' AS name gives the copy another name."
                 elif isinstance(statement, ws.CreateCube | ws.CreateDataset) and not statement.replace:
                     e.hint = "CREATE OR REPLACE replaces it."
@@ -88,14 +91,10 @@ class _Writing:
                 return self._insert(statement)
             case ws.Delete():
                 return self._delete(statement)
-            case ws.DropCube():
-                return self._drop_cube(statement)
-            case ws.DropDataset():
-                return self._drop_dataset(statement)
-            case ws.CreateIndex():
-                return self._index(statement, datasets.create_index)
-            case ws.DropIndex():
-                return self._index(statement, datasets.drop_index)
+            case ws.Drop():
+                return self._drop(statement)
+            case ws.ChangeIndex():
+                return self._change_index(statement)
             case ws.SetMetadata():
                 uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
                 operation = self._session.operation("set_metadata")
@@ -107,7 +106,7 @@ class _Writing:
                 return upkeep.run_skipping(self._request, statement)
             case ws.RecordSchema() | ws.ExportHistory() | ws.ExportOdf():
                 return upkeep.run_schema(self._session, statement, self._read)
-        assert isinstance(statement, ws.CopyCube | ws.CopyDataset | ws.Compact | ws.Cleanup | ws.Check)
+        assert isinstance(statement, ws.Copy | ws.Compact | ws.Cleanup | ws.Check)
         return upkeep.run_upkeep(self._session, statement)
 
     # -- rows from queries -------------------------------------------------------------------
@@ -245,16 +244,16 @@ class _Writing:
         operation = self._session.operation("delete_from_dataset")
         return changes({target.dataset: datasets.delete_from_dataset(operation, target.table.uuid, removal)})
 
-    def _drop_cube(self, statement: ws.DropCube) -> pa.Table:
-        if statement.if_exists and targets.cube_name(self._snapshot, statement.cube) is None:
-            return self._leave_to_cleanup(statement.cube)
-        cube = targets.need_cube(self._snapshot, statement.cube, statement.text)
-        return dropped(cubes.delete_cube(self._session.operation("delete_cube"), cube))
-
-    def _drop_dataset(self, statement: ws.DropDataset) -> pa.Table:
-        if statement.if_exists and targets.dataset_uuid(self._snapshot, statement.dataset, statement.text) is None:
-            return self._leave_to_cleanup(statement.dataset)
-        uuid = targets.need_uuid(self._snapshot, statement.dataset, statement.text)
+    def _drop(self, statement: ws.Drop) -> pa.Table:
+        snapshot, target, text = self._snapshot, statement.target, statement.text
+        if statement.is_cube:
+            if statement.if_exists and targets.cube_name(snapshot, target) is None:
+                return self._leave_to_cleanup(target)
+            cube = targets.need_cube(snapshot, target, text)
+            return dropped(cubes.delete_cube(self._session.operation("delete_cube"), cube))
+        if statement.if_exists and targets.dataset_uuid(snapshot, target, text) is None:
+            return self._leave_to_cleanup(target)
+        uuid = targets.need_uuid(snapshot, target, text)
         return dropped({uuid: datasets.delete_dataset(self._session.operation("delete_dataset"), uuid)})
 
     def _leave_to_cleanup(self, named: ws.Named) -> pa.Table:
@@ -268,9 +267,8 @@ class _Writing:
             garbage_collect(self._session, uuid)
         return dropped({})
 
-    def _index(
-        self, statement: ws.CreateIndex | ws.DropIndex, change: Callable[[Operation, str, list[str]], Report]
-    ) -> pa.Table:
+    def _change_index(self, statement: ws.ChangeIndex) -> pa.Table:
+        change = datasets.drop_index if statement.drop else datasets.create_index
         target = targets.dataset_target(self._tables, statement.target, statement.text)
         columns = targets.resolved(statement.columns, target.table.schema.names, target.source.name, statement.text)
         done = change(self._session.operation(change.__name__), target.table.uuid, columns)
@@ -430,34 +428,33 @@ def removal_of(
     # Partition values compare by code point, whatever collation the session has.
     own = session.settings.copy()
     own.set("default_collation", None)
+    own.set("engine", "duckdb")
 
     def select(table: DatasetTable) -> Sequence[str]:
-        keys = {key: f"k{i}" for i, key in enumerate(table.partition_keys)}
-        predicate, parameters = to_sql([c for c in checked if c.column in keys], keys.__getitem__)
-        values = table.partitions.arrow.rename_columns(list(keys.values()))
-        values = values.append_column("part", pa.array(range(table.partitions.count), pa.int64()))
-        runtime = session.runtime
-        # A predicate that fails for some value is an error, and nothing is selected.
-        with runtime.planner(own, FileAccess(runtime.store)) as planner, planner.errors(predicate):
-            planner.register(_PARTS, values)
-            try:
-                rows = planner.rows(f"SELECT part FROM {_PARTS} WHERE {predicate}", parameters)
-            finally:
-                planner.unregister(_PARTS)
-        return _labels(table, [part for (part,) in rows])
+        about = [c for c in checked if c.column in table.partition_keys]
+        predicate, parameters = to_sql(about, quote_identifier)
+        query = parse(f"FROM partitions WHERE {predicate}")
+        assert isinstance(query, Select)
+        return _labels(table, _matching(session, own, query, parameters, table.partitions.arrow))
 
     return Removal(frozenset(c.column for c in checked), select)
 
 
-def _labels(table: DatasetTable, partitions: Collection[int]) -> list[str]:
-    return [table.labels[file] for file in sorted(table.partitions.files_of(set(partitions)))]
+def _matching(
+    session: Session, settings: Settings, query: Select, parameters: Parameters, values: pa.Table
+) -> set[int]:
+    """Return the rows of partition values that ``FROM t WHERE condition`` has; a failure for one of them is an error."""
+    numbered = values.append_column(_PART, pa.array(range(values.num_rows), pa.int64()))
+    found = SelectQuery(query, OnlyTable(numbered), session.runtime, settings, parameters).arrow()
+    return set(found.column(_PART).to_pylist())
+
+
+def _labels(table: DatasetTable, partitions: set[int]) -> list[str]:
+    return [table.labels[file] for file in sorted(table.partitions.files_of(partitions))]
 
 
 def _removal_where(
-    request: Request,
-    query: Select,
-    partition_columns: pa.Schema,
-    others: Collection[str],
+    request: Request, query: Select, partition_columns: pa.Schema, others: Collection[str]
 ) -> Removal | None:
     """Return what ``query``, ``FROM t WHERE condition``, removes; None if it holds for no partition at all.
 
@@ -467,12 +464,7 @@ def _removal_where(
     if query.tree is None:
         table_names(query.text)  # the engine says what is wrong with the text
     columns = condition_columns(query, partition_columns, others, request.parameters)
-
-    def matching(values: pa.Table) -> list[int]:
-        numbered = values.append_column(_PART, pa.array(range(values.num_rows), pa.int64()))
-        runtime = request.session.runtime
-        found = SelectQuery(query, OnlyTable(numbered), runtime, request.settings, request.parameters).arrow()
-        return list(found.column(_PART).to_pylist())
+    matching = partial(_matching, request.session, request.settings, query, request.parameters)
 
     def select(table: DatasetTable) -> Sequence[str]:
         if not columns <= set(table.partition_keys) or not table.files:

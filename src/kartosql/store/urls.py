@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from kartosql.errors import StoreError, first_line
+from kartosql.errors import StoreError, closest, first_line
 from kartosql.text.secrets import harmless
 
 _LOCAL = ("file", "local")
@@ -154,6 +153,6 @@ def _protocol_of(url: str) -> str:
 def _known(protocol: str) -> str:
     from fsspec import available_protocols
 
-    close = difflib.get_close_matches(protocol, ["s3", "abfs", "gs", "file", *available_protocols()], 1)
+    close = closest(protocol, ["s3", "abfs", "gs", "file", *available_protocols()])
     listed = "Protocols are s3://, abfs://, gs://, http:// and others of fsspec; local folders are written as paths."
-    return f"Did you mean {close[0]}://? {listed}" if close else listed
+    return f"Did you mean {close}://? {listed}" if close else listed

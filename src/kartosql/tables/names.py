@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, cast
 
-from kartosql.errors import Span, SqlError
+from kartosql.errors import Span, SqlError, closest
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import CubeMember, CubeState, has_cube_flags, is_visible
 from kartosql.formats.kartothek.dataset import DatasetTable
@@ -180,9 +179,8 @@ def no_versions(name: str) -> SqlError:
 
 def similar(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a name is most like, as it must be written in SQL; None if none is like it."""
-    by_lower = {k.lower(): k for k in known}
-    close = difflib.get_close_matches(name.lower(), by_lower, 1, cutoff=0.6)
-    return quote_if_needed(by_lower[close[0]]) if close else None
+    close = closest(name, known)
+    return None if close is None else quote_if_needed(close)
 
 
 def quote_if_needed(name: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kartosql.cli.options import FORMATS
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, did_you_mean
 
 ON_OFF = ("on", "off")
 _SWITCHED = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
@@ -98,10 +97,6 @@ def find(name: str) -> ShellOption:
     """Return the declaration of an option or raise ``unknown-setting``."""
     option = OPTIONS.get(name.lower())
     if option is None:
-        close = difflib.get_close_matches(name.lower(), OPTIONS, 1)
-        raise UsageError(
-            f"There is no option {name!r}.",
-            code="unknown-setting",
-            hint=f"Did you mean {close[0]}?" if close else f"Options: {', '.join(OPTIONS)}.",
-        )
+        hint = did_you_mean(name, OPTIONS, f"Options: {', '.join(OPTIONS)}.")
+        raise UsageError(f"There is no option {name!r}.", code="unknown-setting", hint=hint)
     return option

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from kartosql.errors import UsageError
+from kartosql.errors import UsageError, did_you_mean
 from kartosql.sql.incremental_lexer import is_blank, statement_end
 
 if TYPE_CHECKING:
@@ -82,12 +81,10 @@ def find(word: str) -> Command:
     if len(begun) == 1 and len(word) > 2:
         return next(iter(begun.values()))
     name = "." + word.lstrip(".\\").lower()
-    close = sorted(f".{n}" for n in begun) or difflib.get_close_matches(name, _BY_WORD, 1, 0.6)
-    raise UsageError(
-        f"There is no command {word!r}.",
-        code="unknown-command",
-        hint=f"Did you mean {' or '.join(close)}?" if close else ".help lists the commands.",
-    )
+    hint = did_you_mean(name, _BY_WORD, ".help lists the commands.")
+    if begun:
+        hint = f"Did you mean {' or '.join(sorted(f'.{n}' for n in begun))}?"
+    raise UsageError(f"There is no command {word!r}.", code="unknown-command", hint=hint)
 
 
 def arguments(text: str, most: int | None = None, *, least: int = 0, missing: str = "", hint: str = "") -> list[str]:
