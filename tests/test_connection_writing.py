@@ -100,6 +100,40 @@ def test_conditions_compare_values_of_any_type(con, values, value):
     assert left(con, "d") == [1]
 
 
+_HOLDS = {
+    "==": lambda one, other: one == other,
+    "!=": lambda one, other: one != other,
+    "<": lambda one, other: one < other,
+    ">=": lambda one, other: one >= other,
+}
+_MOMENT = dt.datetime(2020, 1, 1, 1, 2, 3, 456789)
+
+
+@pytest.mark.parametrize("op", _HOLDS)
+@pytest.mark.parametrize(
+    ("values", "asked"),
+    [
+        ([-0.0, 0.0, 1.5, -1.5, float("inf"), float("-inf"), 5e-324], [0.0, -0.0, 1.5, float("inf"), 5e-324]),
+        ([-(2**63), -1, 0, 1, 2**63 - 1], [-(2**63), 0, 2**63 - 1]),
+        (["", "'", "a", "A", "\u00e9", "e\u0301", "\U0001f600", "Z", "z", "None"], ["", "'", "a", "Z", "e\u0301"]),
+        ([False, True], [False, True]),
+        ([_MOMENT, dt.datetime(1969, 12, 31), dt.datetime(2261, 1, 1)], [_MOMENT, dt.datetime(1969, 12, 31)]),
+    ],
+)
+def test_conditions_of_calls_and_of_statements_remove_the_partitions_that_python_finds(con, values, asked, op):
+    keys = ["part", "k0", "A b", 'q"']
+    table = pa.table({**dict.fromkeys(keys, values), "x": range(len(values))})
+    sql = {"==": "=", "!=": "<>"}.get(op, op)
+    for at, value in enumerate(asked):
+        wanted = [x for x, one in enumerate(values) if not _HOLDS[op](one, value)]
+        key = keys[at % len(keys)]
+        con.create_dataset("called", table, partition_on=keys, overwrite=True)
+        con.delete_from_dataset("called", [(key, op, value)])
+        con.create_dataset("said", table, partition_on=keys, overwrite=True)
+        con.sql('DELETE FROM said WHERE "{}" {} $v'.format(key.replace('"', '""'), sql), {"v": value})
+        assert left(con, "called") == left(con, "said") == wanted
+
+
 def test_an_update_without_conditions_removes_nothing(cube):
     new = pa.table({"x": [5], "p": ["a"], "q": [1], "v": [5]})
     cube.update_cube("c", {"seed": new})

@@ -30,8 +30,6 @@ from kartosql.write import cubes, datasets
 from kartosql.write.inputs import check_origin, converted
 from kartosql.write.removal import Removal
 
-_PART = "kartosql part"
-
 
 def write(request: Request, statement: Write) -> Query:
     """Run a statement that writes, and return the table of what it did."""
@@ -443,10 +441,11 @@ def removal_of(
 def _matching(
     session: Session, settings: Settings, query: Select, parameters: Parameters, values: pa.Table
 ) -> set[int]:
-    """Return the rows of partition values that ``FROM t WHERE condition`` has; a failure for one of them is an error."""
-    numbered = values.append_column(_PART, pa.array(range(values.num_rows), pa.int64()))
+    """Return the rows of partition values that ``FROM t WHERE condition`` has; if it fails for one, that is raised."""
+    number = "kartosql_part" + "_" * max(map(len, values.column_names))  # which is the name of none of them
+    numbered = values.append_column(number, pa.array(range(values.num_rows), pa.int64()))
     found = SelectQuery(query, OnlyTable(numbered), session.runtime, settings, parameters).arrow()
-    return set(found.column(_PART).to_pylist())
+    return set(found.column(number).to_pylist())
 
 
 def _labels(table: DatasetTable, partitions: set[int]) -> list[str]:
