@@ -172,9 +172,8 @@ def test_what_nobody_takes_is_freed_after_a_while(store, made, monkeypatch):
     monkeypatch.setattr(session_pool, "MAX_SECONDS", 0.2)
     ask(store.url)
     # An engine that is being closed refuses to be asked.
-    _wait(lambda: not session_pool._idle and not any(t.name == "kartosql-idle" for t in threading.enumerate()))
-    assert not any(map(is_alive, made))
-    assert session_pool._timer is None
+    _wait(lambda: not session_pool._idle and not session_pool._waits)
+    _wait(lambda: not any(map(is_alive, made)))
 
 
 def _wait(holds: Any) -> None:

@@ -7,7 +7,9 @@ settings, and only from one that registered and attached nothing. At any time ea
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -57,7 +59,8 @@ class _Idle:
 
 _idle: list[_Idle] = []  # those that were used last come last
 _guard = threading.Lock()
-_timer: threading.Timer | None = None
+_waits = False  # whether a thread waits for the oldest to be too old
+_wake = threading.Event()
 
 
 def take(store: Store, modes: Mapping[str, Any]) -> SessionState:
@@ -100,21 +103,23 @@ def _surplus() -> list[_Idle]:
 
 def _expect_end() -> None:
     """Let a thread free what nobody takes; one at a time waits."""
-    global _timer
-    if _timer is None and _idle:
-        timer = threading.Timer(max(0.0, _idle[0].since + MAX_SECONDS - time.monotonic()), _end_old)
-        timer.name, timer.daemon = "kartosql-idle", True
-        try:
-            timer.start()
-        except RuntimeError:  # no thread can be started: the next connection that is closed looks
-            return
-        _timer = timer
+    global _waits
+    if _waits or not _idle:
+        return
+    # A Thread of ``threading`` hangs in start() if there is no memory for its first steps.
+    with contextlib.suppress(RuntimeError):  # no thread can be started: the next connection that is closed looks
+        _thread.start_new_thread(_end_old, (max(0.0, _idle[0].since + MAX_SECONDS - time.monotonic()), _wake))
+        _waits = True
 
 
-def _end_old() -> None:
-    global _timer
+def _end_old(seconds: float, wake: threading.Event) -> None:
+    global _waits
+    if wake.wait(seconds):
+        return
     with _guard:
-        _timer = None
+        if wake.is_set():
+            return
+        _waits = False
         surplus = _surplus()
         _expect_end()
     for old in surplus:
@@ -123,19 +128,18 @@ def _end_old() -> None:
 
 def clear() -> None:
     """Free all that is kept."""
-    global _timer
+    global _waits, _wake
     with _guard:
-        timer, _timer = _timer, None
+        _wake.set()
+        _waits, _wake = False, threading.Event()
         surplus, _idle[:] = [*_idle], []
-    if timer is not None:
-        timer.cancel()
     for old in surplus:
         old.state.engines.close()
 
 
 def _forget_parents() -> None:
-    global _guard, _timer
-    _guard, _timer = threading.Lock(), None
+    global _guard, _waits, _wake
+    _guard, _waits, _wake = threading.Lock(), False, threading.Event()
     _idle.clear()
 
 
