@@ -41,6 +41,23 @@ def test_a_warm_query_takes_a_listing_and_one_request_for_each_file():
             assert asked == [("GET", False, 200), ("GET", True, 206)]
 
 
+def test_a_cube_is_joined_without_asking_for_sizes():
+    with serve() as server:
+        size = range(12)
+        seed = pa.table({"x": list(size), "p": list(size), "i": [n * 2 for n in size]})
+        more = pa.table({"x": list(size), "p": list(size), "w": [f"w{n}" for n in size]})
+        cube = kartosql.Cube("c", ["x"], ["p"], index_columns=["i"])
+        with kartosql.connect(f"s3://{BUCKET}/x", storage_options=server.storage_options) as con:
+            con.build_cube(cube, {"seed": seed, "more": more})
+            server.answers.clear()
+            for key in range(3):
+                asked = len(server.answers)
+                text = f"SELECT i, w FROM c WHERE x = {key} AND p IN ({key}, {key + 1})"
+                assert con.sql(text).rows() == [(2 * key, f"w{key}")]
+            assert {a.method for a in server.answers} == {"GET"}
+            assert len(server.answers) - asked == 3, "a listing, and a file of each dataset"
+
+
 @pytest.mark.parametrize(
     "careless",
     [

@@ -103,6 +103,20 @@ def test_a_server_that_is_gone_is_an_unknown_outcome():
         store.put_if(DOC, b"new", version)
 
 
+@pytest.mark.parametrize("write", [lambda s: s.put_if("a/b", b"1", None), lambda s: s.put("a/b", b"1")])
+def test_a_write_without_credentials_says_how_they_are_given(s3_server, monkeypatch, tmp_path, write):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    options = {k: v for k, v in s3_server.storage_options.items() if k not in ("key", "secret")}
+    with pytest.raises(StoreError) as found:
+        write(Store(f"s3://{BUCKET}/x", options))
+    assert found.value.code == "access-denied"
+    assert "AWS" in (found.value.hint or "")
+
+
 def test_what_others_wrote_and_deleted_after_a_listing_is_seen(s3, s3_server):
     s3.put("u/gone", b"1")
     s3.put("u/changed", b"1")

@@ -422,6 +422,8 @@ class _S3Writer(RemoteWriter):
         try:
             return self._run(self._once, method, key, condition_and_body)
         except Exception as e:
+            if type(e).__name__ in _NOT_SENT:
+                raise
             raise self._meaning(e, key) from e
 
     async def _once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
@@ -433,8 +435,6 @@ class _S3Writer(RemoteWriter):
 
     def _meaning(self, error: Exception, key: str) -> Exception:
         """Return what the failure of a conditional write means; unknown unless it is certain."""
-        if type(error).__name__ in _NOT_SENT:
-            return StoreError(f"Cannot write {key!r}: {error}")
         response = getattr(error, "response", None)
         if not isinstance(response, dict):
             return OutcomeUnknown(f"{key}: {error}")

@@ -650,9 +650,7 @@ class Store:
                 hint = "Free space, then try again. Nothing of this call is visible."
                 raise StoreError(f"No space left to {action}.", code="disk-full", hint=hint) from why
             reraise(why, f"Cannot {action}")
-            if verb in ("read", "list"):
-                raise no_answer(self._url, f"Cannot {action}", e, why) from why
-            raise StoreError(f"Cannot {action}: {why}") from why
+            raise no_answer(self._url, f"Cannot {action}", e, why) from why
 
     def _unconditional(self) -> StoreError:
         return StoreError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kartosql import stopping
@@ -105,6 +106,11 @@ class Footers:
             shape = self._known.setdefault(shape, shape)
             asked.update(dict.fromkeys(map(named.__getitem__, found), shape))
         return asked
+
+    def some_sizes(self, table: FileTable, most: int) -> list[int]:
+        """Return the sizes of some files of a table that were opened before."""
+        with self._cache.lock:
+            return [size or 0 for _, size in islice(self._cache.facts(table).schemas, most)]
 
     # -- statistics ----------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HELD_FACTOR = 4  # how much faster an index is scanned that the planner holds
 SAMPLED = 4  # files whose sizes stand for those of all
+REMOTE_BYTES = 1 << 20  # of a remote file, until one of its table was opened: to ask takes as long as to read it
 
 
 class DuckCells:
@@ -43,12 +44,15 @@ class DuckCells:
         return index.size if index.held is None else index.size // HELD_FACTOR
 
     def data_bytes(self, table: FileTable, files: Files) -> int:
-        """Return the size of files, estimated from a few of them."""
+        """Return the size of files, estimated from a few of them, of remote ones from those that were opened."""
         order = sorted(files)
         sample = [table.files[f] for f in order[:: max(1, -(-len(order) // SAMPLED))]]
-        with contextlib.suppress(FormatError, StoreError):  # only a file that is read may be missed
-            self._planner.files.stat(sample)
-        sizes = [self._planner.files.sizes.get(key) or 0 for key in sample]
+        if all(map(self._planner.store.is_on_disk, sample)):
+            with contextlib.suppress(FormatError, StoreError):  # only a file that is read may be missed
+                self._planner.files.stat(sample)
+            sizes = [self._planner.files.sizes.get(key) or 0 for key in sample]
+        else:
+            sizes = self._planner.footers.some_sizes(table, SAMPLED) or [REMOTE_BYTES]
         return sum(sizes) * len(order) // max(1, len(sizes))
 
     # -- values ----------------------------------------------------------------------------------
