@@ -179,7 +179,7 @@ GOOD = {
 def test_every_setting_refuses_bad_values_when_it_is_set():
     refused = set()
     for name in SETTINGS:
-        settings = Settings(judge=check_setting)
+        settings = Settings(check=check_setting)
         for kind, value in BAD.items():
             if kind in GOOD.get(name, ()):
                 continue
@@ -193,7 +193,7 @@ def test_every_setting_refuses_bad_values_when_it_is_set():
 
 
 def test_time_zones_are_those_that_the_engine_knows():
-    settings = Settings(judge=check_setting)
+    settings = Settings(check=check_setting)
     for zone in ("Europe/Berlin", "europe/berlin", "Etc/GMT+5", "EST", "PST", "UTC", "America/Argentina/Buenos_Aires"):
         settings.set("TimeZone", zone)
     for zone in ("/etc/localtime", "posix/Europe/Berlin", "posixrules", "localtime", "+02:00", "Europe/", "zone.tab"):

@@ -32,7 +32,7 @@ DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowE
 
 
 class Reader:
-    """Thrift's compact protocol as dictionaries of fields; raises IndexError for what is none."""
+    """Thrift's compact protocol as dictionaries of fields; raises IndexError for damaged bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -180,7 +180,7 @@ class Leaf:
 
 
 class Footer:
-    """The footer of one file; raises ValueError if it is none that can be read."""
+    """The footer of one file; raises ValueError if it cannot be read."""
 
     def __init__(self, data: bytes) -> None:
         try:

@@ -91,7 +91,7 @@ def _datasets(source: Table) -> dict[str, DatasetTable]:
 
 
 def _single(source: Table) -> DatasetTable:
-    """Return the dataset that a table is; raises for cubes and for what is none."""
+    """Return the dataset that a table is; raises for cubes and other tables."""
     found = _datasets(source)
     if len(found) > 1:
         listed = ", ".join(f"{source.name}.{name}" for name in found)

@@ -213,18 +213,17 @@ SETTINGS: Mapping[str, Setting] = {
 _BY_LOWER = {name.lower(): setting for name, setting in SETTINGS.items()}
 
 
-Judge = Callable[[str, Any], None]  # raises for values of the engine's settings that it does not take
-
-
 class Settings:
     """The values of one connection; unset settings have their default.
 
-    ``values`` are what the owner gave: RESET goes back to them. ``judge`` asks the engine about its settings.
+    ``values`` are what the owner gave: RESET goes back to them. ``check`` raises for what the engine does not take.
     """
 
-    def __init__(self, values: Mapping[str, Any] | None = None, judge: Judge | None = None) -> None:
+    def __init__(
+        self, values: Mapping[str, Any] | None = None, check: Callable[[str, Any], None] | None = None
+    ) -> None:
         self._values: dict[str, Any] = {}
-        self._judge = judge
+        self._check = check
         for name, value in (values or {}).items():
             self.set(name, value)
         self._given = dict(self._values)
@@ -250,8 +249,8 @@ class Settings:
                 code="invalid-setting",
                 hint=f"{setting.name}: {setting.about}; expected {e}.",
             ) from None
-        if self._judge is not None and setting.is_doubtful is not None and setting.is_doubtful(parsed):
-            self._judge(setting.name, parsed)
+        if self._check is not None and setting.is_doubtful is not None and setting.is_doubtful(parsed):
+            self._check(setting.name, parsed)
         return parsed
 
     def reset(self, name: str) -> None:
@@ -272,7 +271,7 @@ class Settings:
 
     def copy(self) -> Settings:
         """Return an independent copy."""
-        other = Settings(judge=self._judge)
+        other = Settings(check=self._check)
         other._values, other._given = dict(self._values), self._given
         return other
 

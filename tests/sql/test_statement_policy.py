@@ -7,7 +7,7 @@ import pytest
 
 from kartosql.errors import SqlError
 from kartosql.sql import parse
-from kartosql.sql.statement_policy import TABLE_FUNCTIONS, is_refused, judge, words
+from kartosql.sql.statement_policy import TABLE_FUNCTIONS, check_parsed, is_refused, words
 from kartosql.sql.tree import CONSTANTS, LONG_LIST, cleaned, tokens_of
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
@@ -20,7 +20,7 @@ def engine():
 
 
 def _judge(engine, sql: str) -> set[tuple[str, ...]]:
-    return judge(engine.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()[0], sql)
+    return check_parsed(engine.execute("SELECT json_serialize_sql(?)", [sql]).fetchone()[0], sql)
 
 
 # -- the engine's functions ----------------------------------------------------------------------

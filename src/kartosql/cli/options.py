@@ -60,11 +60,14 @@ class Options:
     storage_options: dict[str, Any] = field(default_factory=dict)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors look like all others."""
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors look like all others, with a hint of their own if there is one."""
+
+    hint = ""
 
     def error(self, message: str) -> NoReturn:
-        hint = f"{self.prog} --help shows the options."
+        """Raise ``invalid-argument``, with an option or value that may be meant."""
+        hint = self.hint or f"{self.prog} --help shows the options."
         if message.startswith("unrecognized arguments: "):
             known = [option for action in self._actions for option in action.option_strings]
             wrong = message.partition(": ")[2].split()[0].partition("=")[0]
@@ -109,15 +112,15 @@ def parse_options(arguments: Sequence[str]) -> Options:
 
 def parse_demo(arguments: Sequence[str]) -> str:
     """Return the folder of ``kartosql demo [DIR]``."""
-    parser = _Parser(prog="kartosql demo", description="Build the sample cube flights and query it.")
+    parser = Parser(prog="kartosql demo", description="Build the sample cube flights and query it.")
     parser.add_argument("folder", metavar="DIR", nargs="?", default="kartosql-demo", help="default: ./kartosql-demo")
     folder: str = parser.parse_args(list(arguments)).folder
     return folder
 
 
-def command_parser() -> _Parser:
+def command_parser() -> Parser:
     """Return the parser of the command line, without that of ``demo``."""
-    parser = _Parser(
+    parser = Parser(
         prog="kartosql",
         usage="kartosql [options] [URL|PROFILE] [-c SQL | -f FILE | -] ...",
         description="Run SQL over the Kartothek datasets and cubes of a store.",

@@ -299,7 +299,7 @@ def _checked_key(table: FileTable, keys: KeyDeletes) -> tuple[str, ...]:
 def _positions(
     table: FileTable, deletes: Deletes, files: Sequence[int], row_counts: Callable[..., Sequence[int]]
 ) -> pa.Table:
-    """Return the deleted rows of files as columns FILE and ROW; raises ``invalid-metadata`` for what is none."""
+    """Return the deleted rows of files as columns FILE and ROW; raises ``invalid-metadata`` for damaged ones."""
     import pyarrow.compute as pc
 
     numbers, found = [], []

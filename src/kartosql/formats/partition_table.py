@@ -74,6 +74,13 @@ class PartitionTable:
         """The partition values of each folder."""
         return tuple(zip(*self.columns, strict=True)) if self.columns else ((),) * self.count
 
+    def text_of(self, part: int) -> str:
+        """Return the partition values of a folder for users, such as ``month = 1, origin = 'JFK'``."""
+        return ", ".join(
+            f"{key} = {_text(column[part], type_)}"
+            for key, column, type_ in zip(self.keys, self.columns, self.types, strict=True)
+        )
+
     @memoized
     def arrow(self) -> pa.Table:
         """One row per folder, one column per partition key."""
@@ -133,3 +140,9 @@ class PartitionTable:
         for file, code in enumerate(codes):
             found.setdefault(code, []).append(file)
         return tuple(tuple(g) for g in found.values() if len(g) > 1)
+
+
+def _text(value: Any, type_: pa.DataType) -> str:
+    if pa.types.is_timestamp(type_) and value is not None:
+        return str(pa.scalar(value, type_))
+    return repr(value) if isinstance(value, (str, bytes)) else "NULL" if value is None else str(value)

@@ -307,8 +307,8 @@ def why(report: ScanReport, name: str, shown: Callable[[str], str] = str) -> Why
                     )
                 plan, table, file = plans.get(part.name), scan.occurrence.source.name, shown(part.table.files[at])
                 is_read = plan is not None and plan.summary is None and at in plan.files
-                because = tuple(_reasons(scan, plan, at))
-                verdicts.append(Verdict(table, part.name, file, _partition(part, at), is_read, because))
+                partition = part.table.partitions.text_of(part.table.partitions.part_of_file[at])
+                verdicts.append(Verdict(table, part.name, file, partition, is_read, tuple(_reasons(scan, plan, at))))
     if not verdicts:
         raise SqlError(
             f"The tables of the query have no file {shorten(name)!r}.",
@@ -324,14 +324,6 @@ def _matching(part: Part, name: str) -> Sequence[int]:
     if exact or not name:
         return exact
     return [i for i, key in enumerate(table.files) if key.endswith(name)]
-
-
-def _partition(part: Part, at: int) -> str:
-    values = part.table.partitions
-    row = values.tuples[values.part_of_file[at]]
-    scalars = [pa.scalar(v, t) for v, t in zip(row, values.types, strict=True)]
-    shown = [repr(s.as_py()) if pa.types.is_string(s.type) else str(s) for s in scalars]
-    return ", ".join(f"{key} = {value}" for key, value in zip(values.keys, shown, strict=True))
 
 
 def _reasons(scan: OccurrenceScan, plan: PartScan | None, at: int) -> Iterator[str]:

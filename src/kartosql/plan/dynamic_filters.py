@@ -163,7 +163,7 @@ def _has_index(scan: OccurrenceScan, column: str) -> bool:
 
 
 def _partition_values(scan: OccurrenceScan, column: str) -> tuple[pa.DataType, Set[Any]] | None:
-    """Return the type and the values of a partition key in the files that are left, None if a column is none."""
+    """Return the type and the values of a partition key in the files that are left, None for other columns."""
     owner = scan.occurrence.source.owner.get(column)
     part = next((p for p in scan.parts if p.part.name == owner and column in p.part.table.partition_keys), None)
     if part is None:

@@ -1,4 +1,4 @@
-"""Tables as text and HTML, for streams, notebooks and people at a terminal; the line on what a statement took."""
+"""Tables as text and HTML, for streams, notebooks and terminals; the line on what a statement took."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class Look:
 
 
 def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
-    """Return a table in one of the formats for people; a box that is too wide becomes vertical."""
+    """Return a table in one of the readable formats; a box that is too wide becomes vertical."""
     if mode == "markdown":
         lines = markdown_head(table.schema)
         return lines + [line for batch in table.to_batches() for line in markdown_lines(batch)]

@@ -13,7 +13,7 @@ from kartosql.formats.partition_table import PartitionTable
 from kartosql.memo import memoized
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.store import Store
-from kartosql.tables.names import Attached, Name, Tables, no_versions
+from kartosql.tables.names import Attached, Name, Tables, listed, no_versions
 from kartosql.tables.table import Part, Table
 
 
@@ -33,13 +33,7 @@ class AttachedStore(Attachment):
 
     def tables(self) -> Sequence[tuple[Name, str]]:
         """Return names and kinds of the tables."""
-        snapshot = Snapshot(self._store, self._metadata)
-        cubes = snapshot.cubes()
-        name = self._location.name
-        found: list[tuple[Name, str]] = [((name, cube), "cube") for cube in cubes]
-        found += [((name, cube, d), "dataset of a cube") for cube in cubes for d in snapshot.names(cube)]
-        members = {f"{cube}++{d}" for cube in cubes for d in snapshot.members[cube]}
-        return [*found, *(((name, uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members)]
+        return [((self._location.name, *name), kind) for name, kind in listed(Snapshot(self._store, self._metadata))]
 
 
 class _StoreView:

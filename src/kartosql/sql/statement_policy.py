@@ -175,7 +175,7 @@ def _count_expansion(node: exp.With, known: dict[str, int], text: str) -> None:
 _QUERIES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 
 
-def judge(document: str, text: str) -> set[Name]:
+def check_parsed(document: str, text: str) -> set[Name]:
     """Return the tables of a query, common table expressions left out.
 
     ``document`` is what DuckDB's ``json_serialize_sql`` says of ``text``. Raises ``syntax-error``,

@@ -145,7 +145,7 @@ def constants_in(text: str) -> list[str]:
 
 
 def number_of(text: str) -> int | float | None:
-    """Return the number that a literal without a sign stands for; None for what is none, or beyond all types."""
+    """Return the number that a literal without a sign stands for; None for other texts, and beyond all types."""
     if _NUMBER.fullmatch(text) is None:
         return None
     if text.isdecimal():

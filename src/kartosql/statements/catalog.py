@@ -20,7 +20,7 @@ from kartosql.settings import SETTINGS, Settings, find
 from kartosql.sql import Attach, Describe, Detach, Reset, Set, Show, Statement
 from kartosql.sql.statements import VerifyData
 from kartosql.store import Files
-from kartosql.tables.names import Tables, quote_if_needed
+from kartosql.tables.names import Name, Tables, listed, quote_if_needed
 from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
 
@@ -60,17 +60,17 @@ def answer(request: Request, statement: Statement) -> Query:
 
 def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
     what, text = statement.what, statement.text
-    listed = () if session.attached is None else session.attached.tables()
     if what == "settings":
         return settings(session.settings, list(SETTINGS))
     if what == "cubes":
         return cubes(known.snapshot)
     if what == "tables":
-        return tables(known, listed)
+        rows = ((".".join(map(quote_if_needed, name)), kind) for name, kind in names(session, known))
+        return _table(rows, table=_TEXT, kind=_TEXT)
     if what == "attached":
         return attached([] if session.attached is None else session.attached.entries.values())
     if what == "datasets" and statement.target is None:
-        return datasets(known.snapshot, _attached_tables(known, listed))
+        return datasets(known.snapshot, _attached_tables(session, known))
     assert statement.target is not None
     source = known.find(statement.target, statement.span, text)
     if what == "schema history":
@@ -91,12 +91,10 @@ def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
     return show(source, session.mounts)
 
 
-def _attached_tables(
-    known: Tables, listed: Iterable[tuple[tuple[str, ...], str]]
-) -> list[tuple[str, Table | KartosqlError]]:
+def _attached_tables(session: Session, known: Tables) -> list[tuple[str, Table | KartosqlError]]:
     """Return the tables that are attached with what is wrong with them, but for those of attached stores."""
     found: list[tuple[str, Table | KartosqlError]] = []
-    for name, _ in listed:
+    for name, _ in () if session.attached is None else session.attached.tables():
         if len(name) == 1:
             try:
                 found.append((name[0], known.find(name)))
@@ -203,21 +201,10 @@ def cubes(snapshot: Snapshot) -> pa.Table:
     return _table(rows, cube=_TEXT, seed_dataset=_TEXT, **lists)
 
 
-def tables(known: Tables, attached: Iterable[tuple[tuple[str, ...], str]] = ()) -> pa.Table:
-    """Return every table that a statement can name: cubes, their datasets, plain datasets, registered, attached."""
-    snapshot = known.snapshot
-    found = snapshot.cubes()
-    rows = [(quote_if_needed(name), "cube") for name in found]
-    rows += [
-        (f"{quote_if_needed(cube)}.{quote_if_needed(d)}", "dataset of a cube")
-        for cube in found
-        for d in snapshot.names(cube)
-    ]
-    members = {f"{cube}++{d}" for cube in found for d in snapshot.members[cube]}
-    rows += [(quote_if_needed(uuid), "dataset") for uuid in snapshot.uuids() if uuid not in members]
-    rows += [(quote_if_needed(name), "registered") for name in known.registered]
-    rows += [(".".join(map(quote_if_needed, name)), kind) for name, kind in attached]
-    return _table(rows, table=_TEXT, kind=_TEXT)
+def names(session: Session, known: Tables) -> list[tuple[Name, str]]:
+    """Return names and kinds of all tables that a statement can name: of the store, registered, attached."""
+    registered = (((name,), "registered") for name in known.registered)
+    return [*listed(known.snapshot), *registered, *(() if session.attached is None else session.attached.tables())]
 
 
 def attached(entries: Iterable[Any]) -> pa.Table:
@@ -327,16 +314,8 @@ def partitions(source: Table, store: Files) -> pa.Table:
         counts: dict[int, int] = {}
         for at in values.part_of_file:
             counts[at] = counts.get(at, 0) + 1
-        for at, row in enumerate(values.tuples):
-            shown = ", ".join(f"{k} = {_value(v, t)}" for k, v, t in zip(values.keys, row, values.types, strict=True))
-            rows.append((part.name, shown or None, counts.get(at, 0)))
+        rows += [(part.name, values.text_of(at) or None, counts.get(at, 0)) for at in range(values.count)]
     return _table(rows, dataset=_TEXT, partition=_TEXT, files=_COUNT)
-
-
-def _value(value: Any, type_: pa.DataType) -> str:
-    if pa.types.is_timestamp(type_) and value is not None:
-        return str(pa.scalar(value, type_))
-    return repr(value) if isinstance(value, (str, bytes)) else "NULL" if value is None else str(value)
 
 
 def indexes(source: Table, store: Files) -> pa.Table:

@@ -146,7 +146,7 @@ def check(session: Session, table: Cube | str, *, full: bool = False, repair: bo
 
 
 def _to_check(session: Session, table: Cube | str) -> tuple[Cube | KartosqlError | None, list[str]]:
-    """Return a cube, or why it is none, with the uuids of its datasets; None with that of a dataset."""
+    """Return a cube, or the error about it, with the uuids of its datasets; None with that of a dataset."""
     name, snapshot = prefix_of(table), session.snapshot()
     if not isinstance(table, Cube) and (name in snapshot.keys or name not in snapshot.members):
         try:

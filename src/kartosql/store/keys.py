@@ -1,4 +1,4 @@
-"""Storage keys that stay inside the store, versions of what stands there, and how a conditional write can end."""
+"""Storage keys that stay inside the store, versions of their contents, and how a conditional write can end."""
 
 from __future__ import annotations
 

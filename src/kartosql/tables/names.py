@@ -177,6 +177,15 @@ def no_versions(name: str) -> SqlError:
     )
 
 
+def listed(snapshot: Snapshot) -> list[tuple[Name, str]]:
+    """Return names and kinds of the tables of a store: cubes, their datasets, and plain datasets."""
+    cubes = snapshot.cubes()
+    found: list[tuple[Name, str]] = [((cube,), "cube") for cube in cubes]
+    found += [((cube, d), "dataset of a cube") for cube in cubes for d in snapshot.names(cube)]
+    members = {f"{cube}{naming.CUBE_SEPARATOR}{d}" for cube in cubes for d in snapshot.members[cube]}
+    return [*found, *(((uuid,), "dataset") for uuid in snapshot.uuids() if uuid not in members)]
+
+
 def similar(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a name is most like, as it must be written in SQL; None if none is like it."""
     close = closest(name, known)

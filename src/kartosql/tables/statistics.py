@@ -43,7 +43,7 @@ def _empty(type_: pa.DataType) -> Any:
 
 
 def nothing_of(type_: pa.DataType) -> Any:
-    """Return what stands for the bounds of a row group that has none."""
+    """Return the placeholder for the bounds of a row group without bounds."""
     return "" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else 0
 
 

@@ -88,14 +88,14 @@ def checked_metadata(metadata: Any, name: str) -> dict[str, Any]:
 
 
 def check_name(name: Any) -> str:
-    """Return the name of a dataset; raises ``invalid-argument`` if it is none."""
+    """Return the name of a dataset; raises ``invalid-argument`` for other values."""
     if not isinstance(name, str) or not naming.is_dataset_uuid(name):
         raise UsageError(f"{name!r} is no legal dataset name.", hint="Use letters, digits, +, - and _.")
     return name
 
 
 def check_member_name(name: Any) -> str:
-    """Return the name of a dataset of a cube; raises ``invalid-argument`` if it is none."""
+    """Return the name of a dataset of a cube; raises ``invalid-argument`` for other values."""
     if naming.CUBE_SEPARATOR in check_name(name):
         raise UsageError(f"{name!r} is no legal dataset name.", hint="Use letters, digits, +, - and _, but not '++'.")
     return str(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -14,13 +13,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 
 from kartosql import __version__
 from kartosql.cli import config, resources
-from kartosql.cli.options import pairs, value
+from kartosql.cli.options import Parser, pairs, value
 from kartosql.cli.repl import options as shell_options
 from kartosql.cli.repl.known import load
 from kartosql.cli.repl.registry import COMMANDS, GROUPS, Run, arguments, command, find
@@ -50,13 +49,16 @@ _file_name = partial(arguments, most=1, least=1, missing="Name a file.")
 
 
 def _option(name: str, *aliases: str, declare: Callable[..., Callable[[Run], Run]], **declaration: Any) -> None:
-    """Declare a command that sets the option of its name, if a value is given, and tells it."""
+    """Declare a command that sets the option or setting of its name, if a value is given, and tells it."""
 
     @declare(name, *aliases, takes=(name,), **declaration)
     def run(shell: Shell, text: str) -> None:
-        if text:
+        values = shell.connection.settings if name in SETTINGS else shell.options
+        if text and name in SETTINGS:
+            values.set(name, text)
+        elif text:
             shell.set_option(name, text)
-        shell.screen.say(f"{name}: {shell.options[name]}", "note")
+        shell.screen.say(f"{name}: {values[name]}", "note")
 
 
 # -- what the store holds ----------------------------------------------------------------------------
@@ -444,19 +446,13 @@ def _source(shell: Shell, name: str) -> Table:
     return shell.connection.tables().find(statement.target)
 
 
-class _QueryParser(argparse.ArgumentParser):
-    """A parser whose errors look like all others."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f".query: {message}.", hint=_USAGE)
-
-
 _USAGE = '[CUBE] [--where "A > 1 & B = 2"] [--payload A,B] [--dimensions A,B] [--datasets A,B]'
 
 
 @_cubes("query", usage=_USAGE, about="rows of a cube as query_cube gives them", takes=("cube", "column"))
 def _query(shell: Shell, text: str) -> None:
-    parser = _QueryParser(prog=".query", add_help=False, allow_abbrev=False)
+    parser = Parser(prog=".query", add_help=False, allow_abbrev=False)
+    parser.hint = _USAGE
     parser.add_argument("cube", nargs="?", default="")
     parser.add_argument("--where", dest="conditions")
     for name, argument in (("payload", "payload_columns"), ("dimensions", "dimension_columns"), ("datasets", None)):
@@ -505,11 +501,7 @@ def _index(shell: Shell, text: str) -> str:
 # -- session: store, settings, options, help ---------------------------------------------------------
 
 
-@_session("engine", usage="[NAME]", about="engine of statements", takes=("engine",))
-def _engine(shell: Shell, text: str) -> None:
-    if text:
-        shell.connection.settings.set("engine", text)
-    shell.screen.say(f"engine: {shell.connection.settings['engine']}", "note")
+_option("engine", declare=_session, usage="[NAME]", about="engine of statements")
 
 
 @_session("store", about="the store, and how often it was asked")

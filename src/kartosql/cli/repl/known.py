@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import groupby, islice, takewhile
@@ -21,10 +21,9 @@ from kartosql.memo import memoized
 from kartosql.render.values import texts
 from kartosql.statements import catalog
 from kartosql.store import Store
+from kartosql.tables.names import quote_if_needed
 from kartosql.tables.table import FileTable, Table
 from kartosql.text.escape import is_unsafe
-
-_PART = re.compile(r'"((?:[^"]|"")*)"|([^".]+)')
 
 
 @dataclass(frozen=True)
@@ -140,14 +139,10 @@ NOTHING = Known()
 def load(connection: Connection) -> Known:
     """Return what the store of a connection holds; what is damaged is left out."""
     tables = connection.tables()
-    listed = connection.sql("SHOW TABLES").arrow()
     found = []
-    for name, kind in zip(listed["table"].to_pylist(), listed["kind"].to_pylist(), strict=True):
-        try:
-            source = tables.find(tuple(quoted.replace('""', '"') or plain for quoted, plain in _PART.findall(name)))
-        except KartosqlError:
-            continue
-        found.append(KnownTable(name, kind, source))
+    for name, kind in catalog.names(connection._session, tables):
+        with suppress(KartosqlError):
+            found.append(KnownTable(".".join(map(quote_if_needed, name)), kind, tables.find(name)))
     return Known(tuple(found))
 
 

@@ -438,7 +438,7 @@ class Planner(EngineSession):
         return self.parse(predicate) if tree is None or shape is None else (tree, shape[1])
 
     def parse(self, predicate: str) -> tuple[Any, tuple[str, ...]]:
-        """Return the tree of a predicate without its long lists, and these; the tree is None for what is none."""
+        """Return the tree of a predicate without its long lists, and these; the tree is None for other texts."""
         short, lists = shortened(predicate)
         return (self._short_parse if len(short) <= MAX_LENGTH else self._parsed)(short), lists
 

@@ -26,7 +26,7 @@ from kartosql.formats.arrays import array_of
 from kartosql.parquet import footer_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
-from kartosql.sql.statement_policy import judge
+from kartosql.sql.statement_policy import check_parsed
 from kartosql.sql.tree import Edit
 from kartosql.store import Fetched, Files
 from kartosql.store.store import MARK
@@ -338,9 +338,9 @@ BATCH_ROWS = 100_000
 # more than to read; a sixth of the CPU time of a scan of 30 files.
 DIRECT_FILES, DIRECT_BYTES = 64, 8 << 20
 LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time; others hold rows
-MAX_JUDGED = 256
-MAX_JUDGED_TEXT = 20_000
-_judged: dict[str, None] = {}  # shapes that passed; the verdict follows from the text alone, whatever its constants
+MAX_CHECKED = 256
+MAX_CHECKED_TEXT = 20_000
+_checked: dict[str, None] = {}  # shapes that passed; the verdict follows from the text alone, whatever its constants
 # Optimizers that make answers of DuckDB 2.0 wrong, by what is in the text then.
 _WRONG = (
     # Of a comparison with all values of a subquery that has a single row, it takes that for the number of rows of the
@@ -571,12 +571,12 @@ class DuckStatement(EngineSession):
     def _query(self, query: BoundQuery) -> Any:
         text, parameters = query.text, query.parameters
         shape = query.shape or text
-        if shape not in _judged:
-            self._judge(query)
-            if len(text) <= MAX_JUDGED_TEXT:
-                _judged[shape] = None
-                while len(_judged) > MAX_JUDGED:
-                    _judged.pop(next(iter(_judged)), None)
+        if shape not in _checked:
+            self._check(query)
+            if len(text) <= MAX_CHECKED_TEXT:
+                _checked[shape] = None
+                while len(_checked) > MAX_CHECKED:
+                    _checked.pop(next(iter(_checked)), None)
         try:
             with stopping.running(self.interrupt):
                 return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
@@ -594,14 +594,14 @@ class DuckStatement(EngineSession):
             error = e
         return self._translate(error, query.select.text, edits)
 
-    def _judge(self, query: BoundQuery) -> None:
+    def _check(self, query: BoundQuery) -> None:
         """Raise an error unless the text to run is one query over nothing but the views of its occurrences."""
         text = query.text
         kinds = [s.type for s in self._connection.extract_statements(text)]
         if len(kinds) != 1 or kinds[0] not in _QUERIES:
             raise SqlError("Only queries can be run.", code="not-allowed", sql=query.select.text)
         if kinds[0] == duckdb.StatementType.SELECT:
-            tables = judge(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
+            tables = check_parsed(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
             foreign = sorted(tables - {o.view for o in query.occurrences})
             if query.select.tree is not None and foreign:
                 raise SqlError(
@@ -678,7 +678,7 @@ def table_names(text: str) -> list[tuple[str, ...]]:
                 sql=text,
             )
         rows = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
-        return sorted(judge(rows[0][0], text))
+        return sorted(check_parsed(rows[0][0], text))
     except duckdb.Error as e:
         raise translate(e, text, lambda message: None) from None
     finally:

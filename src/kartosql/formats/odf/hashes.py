@@ -49,7 +49,7 @@ def from_text(text: str, what: str = "hash") -> bytes:
 
 
 def check(data: bytes, what: str = "hash", *, code: int | None = None) -> bytes:
-    """Return the bytes of a multihash; raises ``odf-invalid-hash`` if they are none.
+    """Return the bytes of a multihash; raises ``odf-invalid-hash`` for other texts.
 
     With ``code`` it has to be a hash of 32 bytes by that function.
     """
@@ -77,7 +77,7 @@ def did_from_text(text: str) -> bytes:
 
 
 def check_did(data: bytes) -> bytes:
-    """Return the bytes of the id of a dataset; raises ``odf-invalid-hash`` if they are none."""
+    """Return the bytes of the id of a dataset; raises ``odf-invalid-hash`` for other texts."""
     if len(data) != 34 or not data.startswith(_DID_PREFIX):
         raise _invalid(f"The dataset id {data[:40].hex()!r} is no ed25519 key with its prefix ed01")
     return data

@@ -541,6 +541,6 @@ def _bytes_of(array: pa.Array) -> list[bytes | None]:
 
 
 def _reraise(error: BaseException, source: str) -> None:
-    """Raise what the machine refused; memory that runs out may be due to what stands in the file."""
+    """Raise what the machine refused; memory that runs out may be due to the contents of the file."""
     if not isinstance(error, MemoryError):
         reraise(error, f"Cannot read {source!r}")
