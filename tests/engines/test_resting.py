@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import builders
 import kartosql
 from kartosql.engines.duckdb import statement
 from kartosql.engines.duckdb.relations import Relations
-from kartosql.engines.duckdb.statement import DuckStatement
+from kartosql.engines.duckdb.statement import SAMPLED_FILES, DuckStatement, FileAccess
 from kartosql.errors import FormatError, LimitError
 from kartosql.plan.bind import LEARNED
 from kartosql.store import Store
@@ -172,23 +173,54 @@ def test_what_a_run_read_is_known_after_the_next_one_and_after_the_end(connectio
     assert {q.stats["files_read"] for q in queries} == {1, 2, 4}
 
 
-def test_only_small_scans_that_are_repeated_read_without_threads_of_their_own(connection, monkeypatch):
+def test_files_are_read_without_threads_of_their_own_where_the_system_has_them_in_memory(connection, monkeypatch):
     def threads() -> int:
         (instance,) = connection._session.runtime._idle
         (row,) = instance.cursor().execute("SELECT current_setting('async_threads')").fetchall()
         return int(row[0])
 
-    for _ in range(LEARNED):
+    held = True
+    monkeypatch.setattr(FileAccess, "is_in_page_cache", lambda files, keys: held)
+    for _ in range(LEARNED + 1):
         connection.sql(SQL).rows()
-    usual = threads()
-    connection.sql(SQL).rows()
-    assert usual > threads() == 0
+        assert threads() == 0
+    held = False
+    connection.sql(SQL).rows()  # a small scan that is repeated finds its files there
+    assert threads() == 0
     connection.sql("SELECT v FROM t WHERE i = 12").rows()
-    assert threads() == usual
+    assert (usual := threads()) > 0
     monkeypatch.setattr(statement, "DIRECT_BYTES", 10)
-    for _ in range(2):
+    for _ in range(LEARNED + 1):
         connection.sql(SQL).rows()
-    assert threads() == usual
+        assert threads() == usual
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux tells what is in memory")
+def test_a_file_is_in_memory_if_the_system_gives_its_middle_without_waiting(connection, monkeypatch):
+    asked = []
+
+    def read(descriptor, buffers, offset, flags):
+        asked.append((os.fstat(descriptor).st_ino, offset, flags))
+        if len(asked) in waits:
+            raise BlockingIOError
+        return 1
+
+    monkeypatch.setattr(os, "preadv", read)
+    paths = sorted(Path(connection.store.root, "t", "table").rglob("*.parquet"))
+    keys = [str(path.relative_to(connection.store.root)) for path in paths]
+    files, waits = FileAccess(connection.store), ()
+    assert files.is_in_page_cache(keys)
+    assert asked == [(p.stat().st_ino, p.stat().st_size // 2, os.RWF_NOWAIT) for p in paths]
+    asked.clear()
+    many = keys * 10
+    assert files.is_in_page_cache(many)
+    assert SAMPLED_FILES // 2 < len(asked) <= SAMPLED_FILES < len(many)
+    for waits in ((1,), (len(keys),)):
+        asked.clear()
+        assert not files.is_in_page_cache(keys)
+    waits = ()
+    assert not files.is_in_page_cache([*keys, "t/table/none.parquet"])
+    assert files.is_in_page_cache([])
 
 
 def test_columns_that_are_narrower_in_files_are_widened_each_time(tmp_path):

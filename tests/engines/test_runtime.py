@@ -115,12 +115,18 @@ def test_an_engine_whose_result_was_not_read_to_its_end_is_not_used_again(connec
 
 
 def test_footers_are_bounded(connection, made, monkeypatch):
-    monkeypatch.setattr(runtime, "FOOTER_CACHE_FILES", 4)
+    one = runtime.COLUMN_BYTES * len(connection.sql("SELECT * FROM t").schema)
+    monkeypatch.setattr(runtime, "MAX_FOOTER_BYTES", 4 * one)
+    held = []
     for p in (0, 1, 2, 3, 4, 5):
         assert connection.sql(f"SELECT sum(x) FROM t WHERE p = {p}").rows() == [(16 * p + 6,)]
-    assert all(i.footers <= 4 for i in made)
+        held.append(sum(i.footer_bytes for i in _idle(connection)))
+    assert 0 < max(held) <= 4 * one
     assert connection.sql("SELECT sum(x) FROM t WHERE x >= 0").rows() == [(780,)]
-    assert all(i.footers <= 4 for i in made)
+    assert all(i.footer_bytes <= 4 * one for i in made)
+    monkeypatch.setattr(runtime, "MAX_FOOTER_BYTES", 0)
+    assert connection.sql("SELECT sum(x) FROM t WHERE p = 1").rows() == [(22,)]
+    assert [(i.footer_bytes, i.setting("parquet_metadata_cache")) for i in _idle(connection)] == [(0, False)]
 
 
 # -- the one statement of a command -------------------------------------------------------------
@@ -505,7 +511,8 @@ def test_a_join_does_not_change_what_a_distinct_on_picks(store):
         assert [connection.sql(query).rows() for _ in range(50)] == [[]] * 50
 
 
-def test_many_connections_keep_few_instances_and_few_threads(store):
+def test_many_connections_keep_few_instances_and_few_threads(store, monkeypatch):
+    monkeypatch.setattr(FileAccess, "is_in_page_cache", lambda files, keys: False)
     _write(store)
     connections = [kartosql.connect(store.url) for _ in range(3 * runtime.MAX_WARM)]
     for _ in range(2):
@@ -519,7 +526,8 @@ def test_many_connections_keep_few_instances_and_few_threads(store):
         connection.close()
 
 
-def test_the_planner_has_no_threads_that_read_ahead(connection):
+def test_the_planner_has_no_threads_that_read_ahead(connection, monkeypatch):
+    monkeypatch.setattr(FileAccess, "is_in_page_cache", lambda files, keys: False)
     connection.sql("SELECT sum(x) FROM t WHERE i = 3").rows()
     (planner,) = connection._session.runtime._planners.values()
     assert planner.rows("SELECT current_setting('async_threads')") == [(0,)]

@@ -25,7 +25,7 @@ from kartosql.engines.duckdb.statement import DuckStatement, FileAccess, of_proc
 from kartosql.errors import UsageError
 from kartosql.plan.bind import SCHEMA
 from kartosql.plan.scan import Scan
-from kartosql.settings import Settings
+from kartosql.settings import Settings, machine_memory
 from kartosql.stopping import Works, is_stopped, shielded
 from kartosql.store import Files
 from kartosql.tables.table import FileTable
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from kartosql.user_cache import UserCache
 
 
-FOOTER_CACHE_FILES = 4_000  # a cached footer takes about 30 kB
+# What DuckDB keeps of footers takes so many bytes for each column of a file, within its own limit of memory. All idle
+# instances of a connection together keep no more than one of them may.
+COLUMN_BYTES = 1_500
+MAX_FOOTER_BYTES = min(1 << 30, machine_memory() // 16)
 
 PREPARED_SCHEMAS = 4
 # Each thread that computes or reads ahead has up to so many files open in a scan of small files, as measured.
@@ -80,6 +83,7 @@ class Instance:
             "disabled_optimizers": "''",
             "async_threads": 0,
         }
+        self.footer_bytes = 0  # about what the footers take that are kept
         self.worn_out = False
         self.epoch = 0  # of the runtime when it was made
         self.resting: Any = None  # a statement that ended, whose views are still there
@@ -136,7 +140,10 @@ class Instance:
         return self._current[name]
 
     def read_directly(self, directly: bool) -> None:
-        """Let threads that compute read files themselves, which is quicker where the pages are in memory anyway."""
+        """Let threads that compute read files themselves.
+
+        Where pages are in memory anyway, handing reads over to other threads takes a third of the time of a scan.
+        """
         self.change("async_threads", 0 if directly else self._ahead)
 
     def remember_footers(self, table: FileTable, keys: Sequence[str]) -> None:
@@ -146,11 +153,14 @@ class Instance:
         """
         known = self._footers
         stale = self.filesystem is not None and any((r := known.get(k)) is not None and r() is not table for k in keys)
-        fits = not stale and len(known.keys() | keys) <= FOOTER_CACHE_FILES
+        each = COLUMN_BYTES * len(table.schema.names)
+        held = self.footer_bytes + each * sum(key not in known for key in keys)
+        fits = not stale and held <= MAX_FOOTER_BYTES
         if fits:
+            self.footer_bytes = held
             known.update(dict.fromkeys(keys, weakref.ref(table)))
         # The next statements start with an empty cache if they may fill it.
-        self.worn_out |= not fits and len(keys) <= FOOTER_CACHE_FILES
+        self.worn_out |= not fits and each * len(keys) <= MAX_FOOTER_BYTES
         self.change("parquet_metadata_cache", fits)
 
     def calms_down(self, most: int) -> bool:
@@ -163,11 +173,6 @@ class Instance:
         except duckdb.Error:
             return False
         return (held or 0) + (0 if self.filesystem is None else self.filesystem.forget()) <= most
-
-    @property
-    def footers(self) -> int:
-        """Number of footers kept."""
-        return len(self._footers)
 
     # -- the lock ------------------------------------------------------------------------------
 
@@ -238,7 +243,6 @@ def _descriptors() -> int:
 
 MAX_PLANNERS = 2
 MAX_IDLE = 4
-MAX_FOOTERS = 2 * FOOTER_CACHE_FILES  # of all idle instances
 # To start an instance costs as much as to allow it a few thousand files; an instance for whole
 # tables is made when as much was spent on instances for single statements.
 FILES_PER_MISS = 4_000
@@ -488,7 +492,7 @@ class Runtime:
                 surplus.append(instance)
             else:
                 self._idle.append(instance)
-                while len(self._idle) > MAX_IDLE or sum(i.footers for i in self._idle) > MAX_FOOTERS:
+                while len(self._idle) > MAX_IDLE or sum(i.footer_bytes for i in self._idle) > MAX_FOOTER_BYTES:
                     surplus.append(self._idle.pop(0))
         for old in surplus:
             old.close_later()
