@@ -20,11 +20,13 @@ import pyarrow.parquet as pq
 
 import golden
 from kartosql.formats.xskipper import bloom
+from kartosql.formats.xskipper.kinds import IndexSpec, Session
+from kartosql.formats.xskipper.layout import layout_for
 from kartosql.formats.xskipper.naming import column_name
-from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import ROW_METADATA
-from kartosql.formats.xskipper.store import MetadataStore, Session
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.indexes.skipping import column_types
 from kartosql.parquet import open_footer
 from kartosql.predicate.from_sql import predicate_of

@@ -605,8 +605,8 @@ class Connection:
         ``encrypted-metadata``, and what is wrong with the metadata.
         """
         self._session.check_writable()
-        indexes = skipping.specs(minmax, valuelist, bloomfilter, regexvaluelist)
-        return upkeep.create_skipping_index(self._session, table, indexes, spark)
+        given = {"minmax": minmax, "valuelist": valuelist, "bloomfilter": bloomfilter, "regexvaluelist": regexvaluelist}
+        return upkeep.create_skipping_index(self._session, table, skipping.specs(given), spark)
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
         """Bring the skipping indexes of a table up to date, after writes of other programs.

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import kartosql
-from kartosql.formats.xskipper.refreshing import IndexSpec
+from kartosql.formats.xskipper.kinds import IndexSpec
 from tests.benchmarks.ratios import HEAD, Figure, row
 from tests.benchmarks.spark_building import cpu_seconds
 

@@ -22,7 +22,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, drop, layout_for, refresh
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import layout_for
+from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.parquet import open_footer

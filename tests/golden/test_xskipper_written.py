@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import golden
+from kartosql.formats.xskipper.layout import Secrets, layout_for
 from kartosql.formats.xskipper.naming import folder_name, path_of, table_identifier
-from kartosql.formats.xskipper.refreshing import Secrets, Sources, layout_for, refresh, specs_of
+from kartosql.formats.xskipper.refreshing import Sources, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import ROW_METADATA, checked_keys
 from kartosql.formats.xskipper.store import MetadataStore

@@ -28,6 +28,7 @@ import skipping_data
 from crashes import NAMES
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning, SqlError, UsageError
 from kartosql.formats.xskipper.domain import OddCells
+from kartosql.formats.xskipper.kinds import KINDS
 from kartosql.formats.xskipper.naming import folder_name
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.plan.prune import prune
@@ -342,7 +343,7 @@ def test_indexes_of_plugins_are_left_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(FolderMetadata, "identifiers", property(lambda self: [sample["object_prefix"]]))
     data = golden.find(f"xskipper/{sample['data_dir']}")
     (tmp_path / "store").mkdir()
-    monkeypatch.setattr("kartosql.formats.xskipper.refreshing.WRITTEN", ("minmax", "valuelist", "bloomfilter"))
+    monkeypatch.delitem(KINDS, "regexvaluelist")
     before = {p.name: p.read_bytes() for p in metadata.iterdir() if p.is_file()}
     with kartosql.connect(tmp_path / "store") as con:
         con.attach(data, "t", type=sample["data_format"], metadata=str(metadata), metadata_type="EXPLICIT_LOCATION")

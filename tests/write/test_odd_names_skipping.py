@@ -178,7 +178,9 @@ def test_a_column_and_a_member_of_a_struct_may_read_the_same(tmp_path):
 
 
 def test_what_the_original_says_of_a_member_is_not_said_of_a_column(tmp_path):
-    from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
+    from kartosql.formats.xskipper.kinds import IndexSpec
+    from kartosql.formats.xskipper.layout import layout_for
+    from kartosql.formats.xskipper.refreshing import Sources, refresh
     from kartosql.formats.xskipper.scans import DataFile, parquet_scan
     from kartosql.formats.xskipper.store import MetadataStore
     from kartosql.store import Store

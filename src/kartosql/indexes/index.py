@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kartosql.memo import memoized
 from kartosql.predicate.tree import ColumnRef, Condition, Opaque, Predicate, is_evaluable, parameters_for, said
@@ -25,32 +25,33 @@ class Candidates:
     by: str = ""
 
 
-class FileIndex(Protocol):
+class FileIndex:
     """Something that is known of the files of one table, asked about conditions of one statement."""
 
-    @property
-    def kind(self) -> str:
-        """The name of the kind of index in reports."""
-
-    @property
-    def takes_whole(self) -> bool:
-        """Whether it is asked about whole conditions, AND and OR in them included, and else about the parts."""
+    kind: ClassVar[str]  # its name in reports
+    takes_whole: ClassVar[bool] = (
+        False  # asked about whole conditions, AND and OR in them included, not about the parts
+    )
 
     @property
     def min_files(self) -> int:
         """The number of files from which on asking pays, as fewer are read as fast."""
+        return 0
 
     def group(self, condition: Condition) -> str | None:
         """Return a name that conditions share which have to be asked about together; None for one that is alone."""
+        return None
 
     def covers(self, condition: Condition) -> bool:
         """Return whether the index may leave out files for a condition; it is not read for that."""
+        raise NotImplementedError
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files that may hold a match of a condition that is covered, of each kind of evidence for itself.
 
         Only files ``among`` the given ones matter. There is no answer if nothing is known.
         """
+        raise NotImplementedError
 
 
 class IndexEvaluator(Protocol):
@@ -144,13 +145,11 @@ PARTITION_KEY = "partition key"
 
 
 @dataclass(frozen=True)
-class PartitionValues:
+class PartitionValues(FileIndex):
     """The partition values of the files of a table."""
 
     subject: Subject
-    kind: str = PARTITION_KEY
-    takes_whole: bool = False
-    min_files: int = 0
+    kind: ClassVar[str] = PARTITION_KEY
 
     def group(self, condition: Condition) -> str | None:
         """Return one name for all: values of a partition stand in one row."""
@@ -176,13 +175,11 @@ INVERTED_INDEX = "inverted index"
 
 
 @dataclass(frozen=True)
-class InvertedIndices:
+class InvertedIndices(FileIndex):
     """The inverted indices of a table; neither NULL nor NaN stands in one."""
 
     subject: Subject
-    kind: str = INVERTED_INDEX
-    takes_whole: bool = False
-    min_files: int = 0
+    kind: ClassVar[str] = INVERTED_INDEX
 
     def group(self, condition: Condition) -> str | None:
         """Return the indexed column that a condition is about beside partition keys, None unless it is one.
@@ -221,22 +218,17 @@ MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evalua
 
 
 @dataclass(frozen=True)
-class RowGroups:
+class RowGroups(FileIndex):
     """The bounds that footers tell of the row groups of a table; each predicate is asked about once."""
 
     subject: Subject
-    kind: str = ROW_GROUPS
-    takes_whole: bool = False
+    kind: ClassVar[str] = ROW_GROUPS
     _found: dict[Opaque, Files | None] = field(default_factory=dict)
 
     @property
     def min_files(self) -> int:
         """The number of files from which on asking pays."""
         return MIN_FOR_STATISTICS
-
-    def group(self, condition: Condition) -> str | None:
-        """Return None: the bounds of each predicate are asked for alone."""
-        return None
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over one column of which footers may tell bounds."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
 from kartosql.formats.xskipper.domain import ColumnType
-from kartosql.indexes.index import Candidates, Files, Subject
+from kartosql.indexes.index import Candidates, FileIndex, Files, Subject
 from kartosql.memo import memoized
 from kartosql.predicate.tree import UNKNOWN, Comparison, Condition, IsNull, Leaf, Path, Predicate, mapped, said
 
@@ -70,17 +71,12 @@ def in_metadata_terms(condition: Condition, occurrence: int, columns: Collection
 
 
 @dataclass(frozen=True)
-class SkippingIndexes:
+class SkippingIndexes(FileIndex):
     """The data-skipping metadata of a table: bounds, lists of values and filters."""
 
     subject: Subject
-    kind: str = "skipping index"
-    takes_whole: bool = True
-    min_files: int = 0
-
-    def group(self, condition: Condition) -> str | None:
-        """Return None: each condition is asked about alone."""
-        return None
+    kind: ClassVar[str] = "skipping index"
+    takes_whole: ClassVar[bool] = True
 
     def covers(self, condition: Condition) -> bool:
         """Return whether there are metadata that know something of what a condition says."""

@@ -20,8 +20,8 @@ from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.xskipper.bloom import shape_for
 from kartosql.formats.xskipper.domain import as_tests
-from kartosql.formats.xskipper.refreshing import value_type
-from kartosql.formats.xskipper.segment import BLOOM, MINMAX, VALUE_LIST, Index
+from kartosql.formats.xskipper.kinds import KINDS
+from kartosql.formats.xskipper.segment import Index
 from kartosql.indexes.skipping import column_types, in_metadata_terms
 from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample, selected
 from kartosql.memo import memoized
@@ -310,7 +310,7 @@ def skipping_indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
 
 def _by_bounds(d: DatasetAdvisor, condition: Condition, column: str) -> Recommendation | None:
     asked = bounded(condition.says()) if isinstance(condition, Opaque) and compares(condition) else None
-    if asked is None or d.has(MINMAX, column):
+    if asked is None or d.has("minmax", column):
         return None
     found = d.sample()
     left = d.in_range(found, column, asked)
@@ -341,7 +341,7 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
         return None
     most, quoted = max(d.distinct(found.sample, column)), quote_if_needed(column)
     if most <= MAX_LIST:
-        if d.has(VALUE_LIST, column):
+        if d.has("valuelist", column):
             return None
         return Recommendation(
             "skipping index",
@@ -365,7 +365,7 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     vain = min(1.0, FPP * asked)
     size, saved = shape_for(FPP, ndv).bits // 8, int(without * (1 - vain))
     is_wanted = d.pays(saved) and size <= FILTER_SHARE * (d.bytes // len(d.part.files))
-    if not is_wanted or value_type(d.table.types[column], BLOOM) is None or d.has(BLOOM, column):
+    if not is_wanted or KINDS["bloomfilter"].value_type(d.table.types[column]) is None or d.has("bloomfilter", column):
         return None
     return Recommendation(
         "skipping index",
@@ -390,7 +390,8 @@ def _leaf(d: DatasetAdvisor, condition: Condition, column: str) -> Leaf | None:
     if not isinstance(leaf, Comparison | In | Prefix) or known is None or known.family in ("float", "double"):
         return None
     zone = str(settings["TimeZone"])
-    return leaf if value_type(type_, VALUE_LIST) is not None and as_tests(leaf, known, zone) is not None else None
+    is_answered = KINDS["valuelist"].value_type(type_) is not None and as_tests(leaf, known, zone) is not None
+    return leaf if is_answered else None
 
 
 def compares(condition: Condition) -> bool:

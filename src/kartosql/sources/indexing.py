@@ -12,17 +12,9 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder import spark_values
-from kartosql.formats.xskipper.refreshing import (
-    IndexLayout,
-    IndexSpec,
-    Secrets,
-    Sources,
-    drop,
-    layout_for,
-    refresh,
-    resolved,
-    specs_of,
-)
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import IndexLayout, Secrets, layout_for, resolved
+from kartosql.formats.xskipper.refreshing import Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore

@@ -120,11 +120,12 @@ class ChangeIndex(WriteTo):
 
 
 class Skip(NamedTuple):
-    """One skipping index: its kind in upper case, the column with members of structs, and its parameters."""
+    """One skipping index: its kind, the column with members of structs, its parameters by name, and where it stands."""
 
     kind: str
     column: tuple[str, ...]
-    parameters: tuple[tuple[str, int | float | str], ...] = ()
+    parameters: tuple[tuple[str, int | float | str], ...]
+    span: Span
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,6 @@ FORMS = {
     "EXPORT": "EXPORT (SELECT ...) TO 'folder or URL' (TYPE odf [, PRIMARY_KEY (a, b)] [, EVENT_TIME column])",
     "EXPORT SCHEMA": "EXPORT SCHEMA HISTORY OF t TO 'folder or URL'",
 }
-# The kinds of skipping indexes with the names of their parameters.
-KINDS = {"MINMAX": (), "VALUELIST": (), "BLOOMFILTER": ("FPP", "NDV"), "REGEXVALUELIST": ("PATTERN",)}
 _TYPED = ("DATE", "TIMESTAMP")
 _CONDITION = {"expressions", "from_", "where"}
 _BRACKETS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
@@ -480,32 +479,33 @@ class _WriteCursor(TokenCursor):
         self.expect("(")
         found: list[Skip] = []
         while not found or self.take(","):
-            kind = self.keyword()
-            if kind not in KINDS:
-                raise self.fail("Expected a kind of skipping index.", f"There are {', '.join(KINDS)}.")
-            self.at += 1
+            start = self.at
+            kind = self.plain_word("Expected a kind of skipping index.")
             self.expect("(")
             names = self.separated(self.named)
             self.expect(")")
-            parameters = self.parameters(kind) if self.phrase("WITH") else ()
-            if kind == "REGEXVALUELIST" and not parameters:
-                raise self.fail("Expected WITH (pattern = '...'), once or several times.")
-            found += [Skip(kind, name.parts, parameters) for name in names]
+            parameters = self.parameters() if self.phrase("WITH") else ()
+            span = self.tokens[start].start, self.tokens[self.at - 1].end + 1
+            found += [Skip(kind, name.parts, parameters, span) for name in names]
         self.expect(")")
         return tuple(found)
 
-    def parameters(self, kind: str) -> tuple[tuple[str, int | float | str], ...]:
+    def plain_word(self, wanted: str) -> str:
+        """Read a word without quotes, in lower case; ``wanted`` is what an error says."""
+        word = self.keyword()
+        if not word.replace("_", "a").isalnum():
+            raise self.fail(wanted)
+        self.at += 1
+        return word.lower()
+
+    def parameters(self) -> tuple[tuple[str, int | float | str], ...]:
         self.expect("(")
         found: list[tuple[str, int | float | str]] = []
         while not found or self.take(","):
-            name = self.keyword()
-            if name not in KINDS[kind] or (name in dict(found) and name != "PATTERN"):
-                known = ", ".join(KINDS[kind]).lower() or "none"
-                raise self.fail(f"Expected a parameter of {kind}, each once.", f"There are: {known}.")
-            self.at += 1
+            name = self.plain_word("Expected a parameter of the index.")
             self.expect("=")
-            is_text = name == "PATTERN"
-            found.append((name, self.string("Expected a pattern in single quotes.") if is_text else self.number()))
+            value = self.number() if self.at_number() else self.string("Expected a number, or a text in single quotes.")
+            found.append((name, value))
         self.expect(")")
         return tuple(found)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, reraise, text_of
+from kartosql.errors import KartosqlError, KartosqlWarning, SqlError, UsageError, reraise, text_of
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.metadata import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.xskipper.kinds import KINDS, IndexSpec
 from kartosql.formats.xskipper.naming import spelled
 from kartosql.result import Query
 from kartosql.schema_log import blocks_of
@@ -35,9 +36,6 @@ from kartosql.write.datasets import dataset_of, find_uuid, members_of
 from kartosql.write.files import collect_stats
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
-
-if TYPE_CHECKING:
-    from kartosql.formats.xskipper.refreshing import IndexSpec
 
 _TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
 _GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
@@ -200,8 +198,32 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
         return dropped(reports(drop_skipping_index(session, table)))
     if isinstance(statement, ws.RefreshSkipping):
         return by_dataset(reports(refresh_skipping_index(session, table)), _SKIPPING)
-    specs = skipping.specs_named((i.kind, spelled(i.column), i.parameters) for i in statement.indexes)
+    specs = [_spec(index, statement.text) for index in statement.indexes]
+    columns_of([f"{s.name}({s.column})" for s in specs], "indexes")  # each of them once
     return by_dataset(reports(create_skipping_index(session, table, specs)), _SKIPPING)
+
+
+def _spec(index: ws.Skip, text: str) -> IndexSpec:
+    """Return an index as its kind has it; raises ``syntax-error`` and ``invalid-argument``."""
+
+    def wrong(message: str, known: Iterable[str]) -> SqlError:
+        hint = f"There are: {', '.join(known) or 'none'}."
+        return SqlError(message, code="syntax-error", hint=hint, span=index.span, sql=text)
+
+    if (kind := KINDS.get(index.kind)) is None:
+        raise wrong("Expected a kind of skipping index.", (name.upper() for name in KINDS))
+    found: dict[str, Any] = {f"{name}s": () for name, type_ in kind.parameters.items() if type_ is str}
+    for name, value in index.parameters:
+        type_ = kind.parameters.get(name)
+        if type_ is None or isinstance(value, str) != (type_ is str) or name in found:
+            raise wrong(f"Expected a parameter of {index.kind.upper()}, numbers once.", kind.parameters)
+        if type_ is str:
+            found[f"{name}s"] += (value,)
+        else:
+            found[name] = float(value) if type_ is float else value
+    if () in found.values():
+        raise wrong(f"Expected WITH ({next(iter(kind.parameters))} = '...'), once or several times.", kind.parameters)
+    return IndexSpec(kind.name, spelled(index.column), **found)
 
 
 def create_skipping_index(

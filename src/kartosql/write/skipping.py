@@ -16,22 +16,11 @@ from kartosql.formats.kartothek.cube import CubeState
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.naming import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, RegexValueList
+from kartosql.formats.xskipper.layout import IndexLayout, layout_for, resolved
 from kartosql.formats.xskipper.naming import parts_of, spelled
-from kartosql.formats.xskipper.refreshing import (
-    Collecting,
-    IndexLayout,
-    IndexSpec,
-    Refreshed,
-    Sources,
-    drop,
-    layout_for,
-    refresh,
-    resolved,
-    specs_of,
-    value_type,
-)
+from kartosql.formats.xskipper.refreshing import Collecting, Refreshed, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
-from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX, VALUE_LIST
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.parquet import open_footer
 from kartosql.store import Store
@@ -42,36 +31,23 @@ from kartosql.write.operation import Operation
 from kartosql.write.removal import exists
 
 Columns = str | Iterable[str]
-Patterns = Mapping[str, str | Iterable[str]]
-Filters = Mapping[str, Mapping[str, Any]]
 
 
-def specs(
-    minmax: Columns, valuelist: Columns, bloomfilter: Columns | Filters, regexvaluelist: Patterns
-) -> list[IndexSpec]:
-    """Return the indexes that a call asks for; raises ``invalid-argument``."""
-    found = [IndexSpec(MINMAX, c) for c in _named(minmax, "minmax")]
-    found += [IndexSpec(VALUE_LIST, c) for c in _named(valuelist, "valuelist")]
-    for column in _named(bloomfilter, "bloomfilter"):
-        given = bloomfilter[column] if isinstance(bloomfilter, Mapping) else {}
-        if not isinstance(given, Mapping) or not given.keys() <= {"fpp", "ndv"}:
-            raise UsageError(f"bloomfilter: {column!r} has the parameters fpp and ndv, and no others.")
-        found.append(IndexSpec(BLOOM, column, **given))
-    if not isinstance(regexvaluelist, Mapping):
-        raise UsageError("regexvaluelist is a map of columns to patterns, or to lists of them.")
-    for column, patterns in regexvaluelist.items():
-        found.append(IndexSpec(REGEX, column, patterns=columns_of(patterns, "regexvaluelist")))
-    return found
+def specs(given: Mapping[str, Columns | Mapping[str, Any]]) -> list[IndexSpec]:
+    """Return the indexes that a call asks for: by kind their columns, which may map to parameters.
 
-
-def specs_named(named: Iterable[tuple[str, str, Sequence[tuple[str, Any]]]]) -> list[IndexSpec]:
-    """Return the indexes that a statement asks for, by kind, column and parameters; raises ``invalid-argument``."""
+    Raises ``invalid-argument``.
+    """
     found = []
-    for kind, column, parameters in named:
-        patterns = columns_of([v for k, v in parameters if k == "PATTERN"], kind.lower())
-        more: dict[str, Any] = {k.lower(): float(v) if k == "FPP" else v for k, v in parameters if k != "PATTERN"}
-        found.append(IndexSpec(kind.lower(), column, patterns=patterns, **more))
-    columns_of([f"{s.name}({s.column})" for s in found], "indexes")  # each of them once
+    for kind, columns in given.items():
+        for column in columns_of(list(columns) if isinstance(columns, Mapping) else columns, kind):
+            own = columns[column] if isinstance(columns, Mapping) else {}
+            if kind == RegexValueList.name:
+                own = {"patterns": columns_of(own, kind)}
+            elif not isinstance(own, Mapping) or not own.keys() <= KINDS[kind].parameters.keys():
+                known = " and ".join(KINDS[kind].parameters) or "none"
+                raise UsageError(f"{kind}: {column!r} has the parameters {known}, and no others.")
+            found.append(IndexSpec(kind, column, **own))
     return found
 
 
@@ -83,10 +59,6 @@ def merged(found: Sequence[IndexSpec], wanted: Sequence[IndexSpec]) -> list[Inde
     if not wanted:
         raise UsageError("A skipping index needs at least one column.")
     return list({(s.name, s.column.lower()): s for s in [*found, *wanted]}.values())
-
-
-def _named(columns: Columns | Filters, name: str) -> tuple[str, ...]:
-    return columns_of(list(columns) if isinstance(columns, Mapping) else columns, name)
 
 
 def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec]) -> dict[str, Any]:
@@ -232,8 +204,8 @@ def _refresh(
     specs: Sequence[IndexSpec],
     spark: Any = None,
 ) -> Refreshed:
-    if any(spec.name == REGEX for spec in specs):
-        spark = None  # what patterns find is collected here
+    if not all(spec.kind.is_for_executors for spec in specs):
+        spark = None
     layout = _layout(table, place.table, specs)
     prefix = f"{table.uuid}/{table.table}/"
     details = store.details(prefix)
@@ -273,7 +245,7 @@ def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]
     found = {}
     for key in table.partition_keys:
         column = table.partitions.arrow[key].combine_chunks()
-        kept = value_type(column.type, MINMAX)
+        kept = MIN_MAX.value_type(column.type)
         exact = kept is not None and pa.types.is_temporal(kept)
         found[key] = (
             (kept, column.cast(kept, safe=False).to_pylist())

@@ -13,7 +13,9 @@ import pytest
 
 from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper import bloom, segment
-from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import layout_for
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore

@@ -11,7 +11,9 @@ import pytest
 
 from kartosql.formats.xskipper import bloom, refreshing
 from kartosql.formats.xskipper.bloom import Budget
-from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import layout_for
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.store import Store

@@ -10,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 from kartosql.formats.xskipper import bloom
-from kartosql.formats.xskipper.refreshing import IndexSpec, Sources, layout_for, refresh
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import layout_for
+from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.store import Store
 from skipping_data import might_contain

@@ -17,17 +17,10 @@ import pytest
 
 import skipping_data
 from kartosql.errors import FormatError, StoreError, UsageError
-from kartosql.formats.xskipper import refreshing, scans
-from kartosql.formats.xskipper.refreshing import (
-    MAX_PARTS,
-    IndexSpec,
-    Secrets,
-    Sources,
-    drop,
-    layout_for,
-    refresh,
-    specs_of,
-)
+from kartosql.formats.xskipper import kinds, refreshing, scans
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import Secrets, layout_for
+from kartosql.formats.xskipper.refreshing import MAX_PARTS, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.parquet import open_footer
@@ -328,7 +321,8 @@ import sys
 from functools import partial
 import pyarrow as pa
 from kartosql.formats.xskipper.scans import DataFile
-from kartosql.formats.xskipper.refreshing import IndexSpec, layout_for
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import layout_for
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.parquet import open_footer
@@ -362,7 +356,7 @@ def test_large_files_and_filters_of_many_values_are_made_alike(lake, monkeypatch
     made = []
     for whole, held in ((1 << 20, 1 << 20), (0, 1 << 20), (1 << 20, 10_000), (0, 0)):
         monkeypatch.setattr(scans, "_WHOLE", whole)
-        monkeypatch.setattr(scans, "_HELD_BYTES", held)
+        monkeypatch.setattr(kinds, "_HELD_BYTES", held)
         monkeypatch.setattr(scans, "_BATCH", 700)
         drop(lake.base, "meta")
         specs = [*SPECS, IndexSpec("bloomfilter", "i", ndv=3_000)]

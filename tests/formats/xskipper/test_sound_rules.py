@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.formats.xskipper.domain import ColumnType
+from kartosql.formats.xskipper.kinds import Session
 from kartosql.formats.xskipper.segment import ROW_METADATA
-from kartosql.formats.xskipper.store import MetadataStore, Session
+from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.predicate.from_sql import predicate_of
 
 Write = Callable[..., MetadataStore]

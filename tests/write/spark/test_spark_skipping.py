@@ -21,7 +21,8 @@ import kartosql.query
 import kartosql.write.skipping
 from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.formats.kartothek.naming import BASE
-from kartosql.formats.xskipper.refreshing import IndexSpec, layout_for
+from kartosql.formats.xskipper.kinds import IndexSpec
+from kartosql.formats.xskipper.layout import layout_for
 from kartosql.formats.xskipper.scans import DataFile, collect, parquet_scan
 from kartosql.plan.prune import prune
 from kartosql.store import Store

@@ -373,7 +373,7 @@ class Filters:
 
     def _batches(self, group: int, count: int) -> Iterator[_Batch]:
         seen = size = 0
-        for array in self._segment.batches(self._index.column, _BATCH, [group]):
+        for array in self._segment.batches(self._index.column, _BATCH, [group], is_large=True):
             if pa.types.is_struct(array.type) and array.type.num_fields == 1:
                 array = array.flatten()[0]
             if not pa.types.is_binary(array.type):

@@ -1,35 +1,26 @@
-"""What indexes keep of the rows of each file; columns of Parquet files by Arrow alone, for them.
-
-Of texts that may be the first groups of regular expressions, as each engine finds them.
-"""
+"""What indexes keep of the rows of each file; columns of Parquet files by Arrow alone, for them."""
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError, UsageError, reraise
+from kartosql.errors import KartosqlError, reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.xskipper.bloom import FilterBuilder, Shape, cell_of, filters_of, prepared
+from kartosql.formats.xskipper.layout import IndexLayout
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
-from kartosql.formats.xskipper.segment import BLOOM, MINMAX, REGEX
 from kartosql.parquet import Footer
 from kartosql.store import Store
-
-if TYPE_CHECKING:
-    from kartosql.formats.xskipper.refreshing import IndexLayout, IndexSpec
 
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
 # file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
@@ -37,7 +28,6 @@ Scan = Callable[[Sequence[str], Sequence[str]], Iterable[tuple[int, pa.RecordBat
 ReadFooter = Callable[[str], Footer | None]
 
 _BATCH_BYTES = 16 << 20
-_HELD_BYTES = 8 << 20  # of the values of one filter
 _FIRST = 512
 
 
@@ -59,93 +49,6 @@ class DataFile:
     def id(self) -> str:
         """The name of the indexed object."""
         return object_id(self.path, self.modified_ms)
-
-
-class _Bounds:
-    """The least and greatest value of a file so far; NaN is greatest."""
-
-    def __init__(self) -> None:
-        self.low: Any = None
-        self.high: Any = None
-        self._nan = False
-
-    def add(self, values: pa.Array) -> None:
-        if pa.types.is_temporal(values.type):
-            # Python has no dates beyond the year 9999.
-            values = values.view(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
-        if pa.types.is_floating(values.type):
-            nan = pc.is_nan(values)
-            if pc.any(nan).as_py():
-                self._nan = True
-                values = values.filter(pc.invert(nan))
-        found = pc.min_max(values)
-        low, high = found["min"].as_py(), found["max"].as_py()
-        if low is not None:
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
-
-    def cell(self) -> Any:
-        if self._nan:
-            return {"min": math.nan if self.low is None else self.low, "max": math.nan}
-        return {"min": self.low, "max": self.high}
-
-
-class _Values:
-    def __init__(self, type_: pa.DataType) -> None:
-        self._found = pa.nulls(0, type_)
-
-    def add(self, values: pa.Array) -> None:
-        values = pc.unique(values).drop_null()
-        self._found = pc.unique(pa.concat_arrays([self._found, values])) if len(self._found) else values
-
-    def cell(self) -> Any:
-        return self._found
-
-
-class _Filter:
-    """The values of a filter, which are hashed together with those of other files, unless they are many."""
-
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
-        self._held: list[pa.Array] = []
-        self._size = 0
-        self._builder: FilterBuilder | None = None
-
-    def add(self, values: pa.Array) -> None:
-        if self._builder is not None:
-            self._builder.add(values)
-            return
-        self._held.append(prepared(values))
-        self._size += self._held[-1].nbytes
-        if self._size > _HELD_BYTES:
-            self._builder = FilterBuilder(self._shape)
-            for array in self._held:
-                self._builder.add(array)
-            self._held = []
-
-    def cell(self) -> Any:
-        return self._held if self._builder is None else cell_of(self._shape, self._builder.words())
-
-
-class _Extracts(_Values):
-    """What patterns find in the distinct values of a file."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        super().__init__(pa.string())
-        self._patterns = patterns
-
-    def cell(self) -> Any:
-        found = [extracted(self._found, pattern) for pattern in self._patterns]
-        return pc.unique(pa.concat_arrays(found))
-
-
-def _collector(layout: IndexLayout, at: int) -> Any:
-    spec, type_ = layout.indexes[at]
-    if spec.name == BLOOM:
-        return _Filter(spec.shape)
-    if spec.name == REGEX:
-        return _Extracts(spec.patterns)
-    return _Bounds() if spec.name == MINMAX else _Values(type_)
 
 
 def collect(
@@ -174,15 +77,15 @@ def collect(
 
 def _footer_cells(file: DataFile, layout: IndexLayout, read_footer: ReadFooter | None) -> dict[int, Any]:
     """Return the cells that the footer of a file tells, by the number of their index."""
-    if read_footer is None or any(spec.name != MINMAX for spec, _ in layout.indexes):
+    if read_footer is None or not all(spec.kind.is_in_footers for spec, _ in layout.indexes):
         return {}  # the files are scanned anyway, and a column more takes less time than a footer
     footer = read_footer(file.key)
     if footer is None:
         return {}
     found = {}
     for at, (spec, type_) in enumerate(layout.indexes):
-        if (bounds := footer.bounds(spec.column, type_)) is not None:
-            found[at] = {"min": bounds[0], "max": bounds[1]}
+        if (cell := spec.kind.from_footer(footer, spec, type_)) is not None:
+            found[at] = cell
     return found
 
 
@@ -195,7 +98,8 @@ def _scanned(
         if number in seen or not 0 <= number < count:
             continue
         seen.add(number)
-        collectors = {at: _collector(layout, at) for at in wanted}
+        indexes = ((at, *layout.indexes[at]) for at in wanted)
+        collectors = {at: spec.kind.collector(spec, type_) for at, spec, type_ in indexes}
         if all(_add(batch, collectors, layout) for _, batch in of_file):
             yield number, {at: c.cell() for at, c in collectors.items()}
 
@@ -256,7 +160,8 @@ def _rows(
     size = 0
     for found in cells:
         held.append(found)
-        size += sum(_size(c, layout.indexes[at][0]) for at, c in found[1].items())
+        specs = ((layout.indexes[at][0], cell) for at, cell in found[1].items())
+        size += sum(spec.kind.size(cell, spec) for spec, cell in specs)
         if size > _BATCH_BYTES or len(held) >= 25_000:
             yield _batch(held, files, layout)
             held, size = [], 0
@@ -270,12 +175,6 @@ def partition_values(files: Sequence[DataFile], name: str, type_: pa.DataType) -
     return pa.array(values, type_) if pa.types.is_timestamp(type_) else array_of(values, type_)
 
 
-def _size(cell: Any, spec: IndexSpec) -> int:
-    if spec.name == BLOOM:
-        return spec.shape.bits // 8 + (sum(a.nbytes for a in cell) if isinstance(cell, list) else 0)
-    return int(cell.nbytes) if isinstance(cell, pa.Array) else 16
-
-
 def _batch(
     held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: IndexLayout
 ) -> pa.RecordBatch:
@@ -284,26 +183,7 @@ def _batch(
     for name in layout.partitions:
         arrays.append(partition_values([files[n] for n, _ in held], name, schema.field(VIRTUAL + name).type))
     for at, (spec, type_) in enumerate(layout.indexes):
-        cells = [c[at] for _, c in held]
-        cell_type = schema.field(spec.metadata_column).type
-        if pa.types.is_list(cell_type):
-            offsets = [0]
-            for cell in cells:
-                offsets.append(offsets[-1] + len(cell))
-            values = pa.concat_arrays([pa.nulls(0, type_), *cells])
-            arrays.append(pa.ListArray.from_arrays(array_of(offsets, pa.int32()), values, type=cell_type))
-        elif pa.types.is_struct(cell_type):
-            ends = []
-            for name in ("min", "max"):
-                # Dates are given as numbers, as times are.
-                plain = array_of([c[name] for c in cells], pa.int32() if pa.types.is_date32(type_) else type_)
-                ends.append(plain if plain.type == type_ else plain.view(type_))
-            arrays.append(pa.StructArray.from_arrays(ends, fields=list(cell_type)))
-        elif any(isinstance(c, bytes) for c in cells):
-            made = [array_of([c], cell_type) if isinstance(c, bytes) else filters_of([c], spec.shape) for c in cells]
-            arrays.append(pa.concat_arrays(made))
-        else:
-            arrays.append(filters_of(cells, spec.shape))
+        arrays.append(spec.kind.encode([c[at] for _, c in held], spec, type_))
     assert schema.names[0] == OBJECT_COLUMN
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -423,48 +303,3 @@ def _flat(batch: pa.RecordBatch, paths: Sequence[Sequence[str]], columns: Sequen
         array = batch.column(path[0])
         arrays.append(pc.struct_field(array, list(path[1:])) if len(path) > 1 else array)
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
-
-
-# -- patterns ------------------------------------------------------------------------------------
-
-_ESCAPE = r"\\(?:[dDwWsSntrf]|[!-/:-@\[-`{-~])"
-# What Java, RE2 and Python read alike, but for dots and ends of lines, which are replaced below.
-_TOKEN = re.compile(
-    rf"{_ESCAPE}|\[\^?(?:[^\[\]\\&^]|{_ESCAPE})+\]|\((?:\?:|(?!\?))|\)|[*+?]\??|\{{\d+(?:,\d*)?\}}\??|[^\\\[\]{{}}(]"
-)
-_ENDS = "\n\r\x85\u2028\u2029"
-_OF_JAVA = {".": f"[^{_ENDS}]", "$": rf"(?=(?:\r\n|(?<!\r)\n|[{_ENDS[1:]}])?\Z)"}
-_IGNORE_CASE = "(?i)"
-
-
-def of_java(pattern: str) -> re.Pattern[str]:
-    """Return a pattern as Java reads it; raises ``invalid-argument`` for what engines may read in different ways."""
-    rest = pattern.removeprefix(_IGNORE_CASE)
-    tokens = [m[0] for m in _TOKEN.finditer(rest)]
-    try:
-        if "".join(tokens) != rest:
-            raise ValueError("only what Java and DuckDB read alike is possible")
-        flags = re.ASCII | (re.IGNORECASE if rest != pattern else 0)
-        found = re.compile("".join(_OF_JAVA.get(t, t) for t in tokens), flags)
-        pc.match_substring_regex(array_of([""], pa.string()), pattern)
-    except (ValueError, re.error, OverflowError, RecursionError, pa.ArrowInvalid) as e:
-        raise _refused(pattern, str(e).splitlines()[0]) from None
-    if not found.groups:
-        raise _refused(pattern, "it has no group in brackets, which is what is kept")
-    return found
-
-
-def extracted(values: pa.Array, pattern: str) -> pa.Array:
-    """Return first groups of a pattern in texts: of the first match as DuckDB has it, of all as Java has them."""
-    java = of_java(pattern)
-    matching = values.filter(pc.match_substring_regex(values, pattern))
-    first = pc.replace_substring_regex(matching, rf"\A(?s:.*?)(?:{pattern})(?s:.*)\z", r"\1")
-    every = {m[1] for text in values.to_pylist() for m in java.finditer(text) if m[1] is not None}
-    return pc.unique(pa.concat_arrays([first, array_of(sorted(every), pa.string())]))
-
-
-def _refused(pattern: str, reason: str) -> UsageError:
-    return UsageError(
-        f"{pattern!r} is no pattern for an index: {reason}.",
-        hint="Groups, classes, quantifiers, alternatives, ^, $, and (?i) in front are possible.",
-    )

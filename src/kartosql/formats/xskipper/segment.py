@@ -16,18 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kartosql.errors import FormatError, UsageError, first_line, reraise
-from kartosql.formats.xskipper.domain import (
-    Bounds,
-    ColumnType,
-    OddCells,
-    Values,
-    Vanished,
-    bounds_of,
-    single_values,
-    spark_type,
-    values_of,
-)
-from kartosql.formats.xskipper.java import old_bounds, old_values
+from kartosql.formats.xskipper.domain import ColumnType, OddCells, Values, Vanished, single_values, spark_type
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, spelled
 from kartosql.store import Store
 
@@ -38,8 +27,6 @@ ROW_BOUNDS = "kartosql.bounds"  # a file of ours, whose bounds are those of all 
 SIZES = "kartosql.sizes"  # of the files that the rows of a file of ours are about, a JSON list in their order
 PARTS = "kartosql.parts"  # of a metadata column of ours: the names in that of the index, where some hold dots
 NEWEST = 4
-MINMAX, VALUE_LIST, BLOOM, REGEX = "minmax", "valuelist", "bloomfilter", "regexvaluelist"
-FPP, NDV, PATTERN = "index.bloom.fpp", "index.bloom.ndv", "plugins.regex.pattern."
 _PREFIXES = ("io.xskipper.", "spark.ibm.metaindex.")
 MAX_FIELDS = 10_000
 MAX_JSON = 64 << 20
@@ -81,14 +68,12 @@ class Index:
         described = self.spark_type
         if not isinstance(described, dict):
             return None
-        if self.name == MINMAX and described.get("type") == "struct":
+        if described.get("type") == "struct":
             fields = described.get("fields")
             members = [f for f in fields if isinstance(f, dict)] if isinstance(fields, list) else []
             types = {str(f.get("name")): f.get("type") for f in members}
             return spark_type(types.get("min")) if types.get("min") == types.get("max") else None
-        if self.name in (VALUE_LIST, REGEX) and described.get("type") == "array":
-            return spark_type(described.get("elementType"))
-        return None
+        return spark_type(described.get("elementType")) if described.get("type") == "array" else None
 
     @property
     def is_object(self) -> bool:
@@ -102,7 +87,8 @@ class FileSchema:
 
     ``virtual`` are the types of partition columns by their names, ``spark_virtual`` as Spark has them.
     ``is_legacy`` tells that dates and times before 1900 may stand in another calendar or zone.
-    ``bounds_are_exact`` tells that no bounds come from footers of Parquet files, which know nothing of NaN.
+    ``bounds_are_of_rows`` tells of a file of ours that no bounds come from footers of Parquet files, which know
+    nothing of NaN.
     ``reading`` tells for files of text how they were read, if the file is one of ours; ``sizes`` then are
     the bytes of the indexed files, row by row, None for those that are not known.
     """
@@ -113,7 +99,7 @@ class FileSchema:
     virtual: Mapping[str, ColumnType | None]
     encryption: Mapping[str, str]
     is_legacy: bool
-    bounds_are_exact: bool
+    bounds_are_of_rows: bool
     spark_virtual: Mapping[str, Any] = field(default_factory=dict)
     reading: str | None = None
     sizes: Sequence[int | None] | None = None
@@ -156,10 +142,6 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
     if isinstance(objects.get("tableIdentifier"), str):
         tables = [objects["tableIdentifier"]]
     encryption = objects.get("encryption")
-    # Rows are read for bounds unless footers serve, which is where all indexes are MinMax of native numbers.
-    natives = ("integer", "float", "double")
-    kinds = [(i.name, i.value_type) for i in indexes]
-    is_exact = any(name != MINMAX or (type_ is not None and type_.family not in natives) for name, type_ in kinds)
     return FileSchema(
         version,
         tuple(dict.fromkeys(tables)),
@@ -167,7 +149,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
         virtual if version >= NEWEST else {},
         {k: v for k, v in encryption.items() if isinstance(v, str)} if isinstance(encryption, dict) else {},
         _is_legacy(found),
-        is_exact or found.get(ROW_BOUNDS.encode()) == b"rows",
+        found.get(ROW_BOUNDS.encode()) == b"rows",
         raw if version >= NEWEST else {},
         found[READING.encode()].decode("utf-8", "replace") if READING.encode() in found else None,
         _sizes(found.get(SIZES.encode()), source),
@@ -358,7 +340,7 @@ class Segment:
                 self.bytes: int = sum(group.total_byte_size for group in groups)  # before compression
                 self.schema: FileSchema = read_schema(metadata.metadata, key)
                 # What a footer says of columns is not asked for: for damaged ones Arrow ends the process.
-                self._texts = _texts(metadata.schema, {i.column for i in self.schema.indexes if i.name == BLOOM})
+                self._texts = _texts(metadata.schema)
         except FileNotFoundError:
             raise KeyError(key) from None
         except _BAD as e:
@@ -392,10 +374,12 @@ class Segment:
 
     # -- columns ---------------------------------------------------------------------------
 
-    def batches(self, column: str, size: int = _BATCH, groups: list[int] | None = None) -> Iterator[pa.Array]:
-        """Yield the cells of a column bit by bit; raises OddCells."""
+    def batches(
+        self, column: str, size: int = _BATCH, groups: list[int] | None = None, *, is_large: bool = False
+    ) -> Iterator[pa.Array]:
+        """Yield the cells of a column bit by bit; in a large column no two are alike. Raises OddCells."""
         try:
-            with self._open(self._texts.get(column, ())) as file:
+            with self._open(() if is_large else self._texts.get(column, ())) as file:
                 for batch in file.iter_batches(size, columns=[column], row_groups=groups, use_threads=False):
                     if batch.schema.names != [column]:
                         raise OddCells(f"there is no one column {column}")
@@ -409,10 +393,10 @@ class Segment:
             _reraise(e, self.source)
             raise OddCells(first_line(e)[:200]) from None
 
-    def column(self, column: str) -> pa.Array:
+    def column(self, column: str, *, is_large: bool = False) -> pa.Array:
         """Return a column; raises OddCells."""
         found, size = [], 0
-        for array in self.batches(column):
+        for array in self.batches(column, is_large=is_large):
             size += array.nbytes
             if size > MAX_COLUMN_BYTES:
                 raise OddCells(f"it has more than {MAX_COLUMN_BYTES:,} bytes")
@@ -424,7 +408,17 @@ class Segment:
             raise OddCells("it has another number of rows than its file says")
         return joined
 
-    def _once(self, kind: str, column: str, make: Callable[[], _T]) -> _T | None:
+    def objects(self, column: str) -> list[bytes | None]:
+        """Return the cells of a column of serialized Java objects; raises OddCells."""
+        array = self.column(column)
+        if pa.types.is_struct(array.type) and array.type.num_fields == 1:
+            array = array.flatten()[0]
+        if not pa.types.is_binary(array.type):
+            raise OddCells(f"cells of type {array.type} where objects are expected")
+        found: list[bytes | None] = array.to_pylist()
+        return found
+
+    def once(self, kind: str, column: str, make: Callable[[], _T]) -> _T | None:
         """Return what ``make`` returns, remembered; None for columns that cannot be used, which is reported."""
         with self._lock:
             if (kind, column) not in self._known:
@@ -449,55 +443,26 @@ class Segment:
             found: list[str] = array.to_pylist()
             return found
 
-        return (self._once("ids", OBJECT_COLUMN, read) if self.rows else None) or []
+        return (self.once("ids", OBJECT_COLUMN, read) if self.rows else None) or []
 
     def sizes(self) -> Sequence[int | None]:
         """Return the bytes of the indexed objects in the order of their names, None for those not known."""
         ids, sizes = self.ids(), self.schema.sizes
         return sizes if ids and sizes is not None else [None] * len(ids)
 
-    def bounds(self, index: Index) -> tuple[Bounds, ColumnType] | None:
-        """Return the bounds of a MinMax index with their type, None where they cannot be used."""
-        return self._once("bounds", index.column, lambda: self._bounds(index))
-
-    def _bounds(self, index: Index) -> tuple[Bounds, ColumnType]:
-        array = self.column(index.column)
-        if index.is_object:
-            return old_bounds(_bytes_of(array))
-        type_ = index.value_type
-        if type_ is None or not pa.types.is_struct(array.type):
-            raise OddCells("its type is not that of bounds")
-        places = [array.type.get_field_index(n) for n in ("min", "max")]
-        if -1 in places:
-            raise OddCells("it has no one least and greatest value")
-        low, high = (array.flatten()[place] for place in places)
-        return bounds_of(low, high, type_, is_legacy=self.schema.is_legacy), type_
-
-    def values(self, index: Index) -> tuple[Values, ColumnType] | None:
-        """Return the values of a list with their type, None where they cannot be used."""
-        return self._once("values", index.column, lambda: self._values(index))
-
-    def _values(self, index: Index) -> tuple[Values, ColumnType]:
-        array = self.column(index.column)
-        if index.is_object:
-            return old_values(_bytes_of(array))
-        if index.value_type is None:
-            raise OddCells("its type is not that of values")
-        return values_of(array, index.value_type, is_legacy=self.schema.is_legacy), index.value_type
-
     def partition(self, name: str) -> tuple[Values, ColumnType] | None:
         """Return the values of a partition column with their type, None where they cannot be used."""
         type_ = self.schema.virtual[name]
         if type_ is None:
             return None
-        return self._once("partition", name, lambda: (single_values(self.column(VIRTUAL + name), type_), type_))
+        return self.once("partition", name, lambda: (single_values(self.column(VIRTUAL + name), type_), type_))
 
 
-def _texts(schema: Any, without: set[str]) -> dict[str, list[str]]:
-    """Return the paths of the leaves of bytes by the columns that they are in, but for some columns."""
+def _texts(schema: Any) -> dict[str, list[str]]:
+    """Return the paths of the leaves of bytes by the columns that they are in."""
     found: dict[str, list[str]] = {}
     for name, leaf in ((leaf.path.split(".")[0], leaf) for leaf in map(schema.column, range(len(schema)))):
-        for column in {name, leaf.path} - without:
+        for column in {name, leaf.path}:
             if leaf.physical_type == "BYTE_ARRAY":
                 found.setdefault(column, []).append(leaf.path)
     return found
@@ -529,15 +494,6 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(type_):
         return pa.struct([f.with_type(_plain(f.type)) for f in type_])
     return pa.list_(type_.value_field.with_type(_plain(type_.value_type))) if pa.types.is_list(type_) else type_
-
-
-def _bytes_of(array: pa.Array) -> list[bytes | None]:
-    if pa.types.is_struct(array.type) and array.type.num_fields == 1:
-        array = array.flatten()[0]
-    if not pa.types.is_binary(array.type):
-        raise OddCells(f"cells of type {array.type} where objects are expected")
-    found: list[bytes | None] = array.to_pylist()
-    return found
 
 
 def _reraise(error: BaseException, source: str) -> None:

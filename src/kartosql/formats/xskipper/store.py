@@ -7,72 +7,31 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.errors import FormatError, KartosqlError, KartosqlWarning
-from kartosql.formats.arrays import array_of
-from kartosql.formats.xskipper.bloom import MAX_VALUES, Budget, Filters
-from kartosql.formats.xskipper.domain import (
-    Among,
-    Bounds,
-    ColumnType,
-    OddCells,
-    Test,
-    Values,
-    Vanished,
-    as_tests,
-    repeated,
-)
-from kartosql.formats.xskipper.naming import object_id, path_of
-from kartosql.formats.xskipper.segment import (
-    BLOOM,
-    MINMAX,
-    PATTERN,
-    REGEX,
-    VALUE_LIST,
-    Index,
-    Keys,
-    Segment,
-    checked_keys,
-)
-from kartosql.predicate.tree import Comparison, Constant, Extracted, Group, In, Leaf, Opaque, Path, Predicate, Value
+from kartosql.formats.xskipper.bloom import Budget, Filters
+from kartosql.formats.xskipper.domain import ColumnType, repeated
+from kartosql.formats.xskipper.kinds import KINDS, PARTITION, Evidence, Session, joined_flags
+from kartosql.formats.xskipper.naming import object_id
+from kartosql.formats.xskipper.segment import Index, Keys, Segment, checked_keys
+from kartosql.predicate.tree import Constant, Group, Leaf, Opaque, Path, Predicate
 from kartosql.store import Store
-
-PARTITION = "partition key"
-# In the order in which they are asked: a kind is asked only about files that the ones before it leave.
-KINDS = (PARTITION, MINMAX, VALUE_LIST, REGEX, BLOOM)
-INDEX_KINDS = KINDS[1:]  # for planners, which asked for partition values before
-Types = Mapping[Path, ColumnType]
-
-
-@dataclass(frozen=True)
-class Session:
-    """What conditions mean: the time zone of the session, and the types of columns where they are known.
-
-    With ``types``, an index is used only for a column in it, and only if it agrees on the type.
-    ``kinds`` are the kinds of indexes that are used.
-    """
-
-    zone: str = "UTC"
-    types: Types | None = None
-    kinds: tuple[str, ...] = KINDS
 
 
 class Clauses:
     """The indexes of a part file, as answers to conditions; what they answer is remembered for one statement."""
 
-    def __init__(self, segment: Segment, filters: Callable[[Segment, Index], Filters], session: Session) -> None:
-        self._segment = segment
-        self._filters = filters
-        self._session = session
-        self._kinds = [kind for kind in KINDS if kind in session.kinds]
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._segment = evidence.segment
+        self._kinds = evidence.session.kinds
         self._found: dict[tuple[str, Leaf], pa.BooleanArray | None] = {}
-        self._everything = repeated(True, segment.rows)
+        self._everything = repeated(True, self._segment.rows)
         self.asked: set[str] = set()  # the kinds of indexes that had an answer
 
     def stages(self, condition: Predicate) -> dict[str, pa.BooleanArray]:
@@ -97,152 +56,19 @@ class Clauses:
                 if (kind, condition) not in self._found:
                     # Answers of filters hold for rows that are alive; from stage to stage there are fewer of them.
                     self._found[kind, condition] = self._asked(kind, condition, alive)
-            return _joined(pc.and_, [self._found[kind, condition] for kind in kinds])
+            return joined_flags(pc.and_, [self._found[kind, condition] for kind in kinds])
         parts = [self._may_hold(item, kinds, alive) for item in condition.items]
         if condition.op == "OR":
-            return None if any(p is None for p in parts) else _joined(pc.or_, parts)
-        return _joined(pc.and_, parts)
+            return None if any(p is None for p in parts) else joined_flags(pc.or_, parts)
+        return joined_flags(pc.and_, parts)
 
     def _asked(self, kind: str, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
         if kind == PARTITION:
             names = [name for name in self._segment.schema.virtual if (name.lower(),) == leaf.path]
-            return _joined(pc.or_, [self._passing(self._segment.partition(name), leaf) for name in names])
-        found: list[pa.BooleanArray | None] = []
-        for index in self._segment.schema.indexes:
-            if index.name != kind or index.path != leaf.path:
-                continue
-            if kind == MINMAX:
-                found.append(self._by_bounds(index, leaf))
-            elif kind == VALUE_LIST:
-                found.append(self._passing(self._segment.values(index), leaf))
-            elif kind == REGEX:
-                found.append(self._by_pattern(index, leaf))
-            else:
-                found.append(self._by_filters(index, leaf, alive))
-        return _joined(pc.and_, found)
-
-    # -- kinds -----------------------------------------------------------------------------
-
-    def _tests(self, leaf: Leaf, type_: ColumnType) -> tuple[Test, ...] | None:
-        """Return the tests of a leaf on a column that an index holds as some type; None, if it is another one."""
-        if self._session.types is not None:
-            known = self._session.types.get(leaf.path)
-            if known is None or replace(known, clock=None) != replace(type_, clock=None):
-                return None
-            type_ = known
-        return as_tests(leaf, type_, self._session.zone)
-
-    def _passing(self, found: tuple[Bounds | Values, ColumnType] | None, leaf: Leaf) -> pa.BooleanArray | None:
-        """Return which rows have bounds or values that may pass, None if that is not known."""
-        tests = None if found is None else self._tests(leaf, found[1])
-        if found is None or tests is None:
-            return None
-        passes = _joined(pc.or_, map(found[0].may_pass, tests))
-        return repeated(False, self._segment.rows) if passes is None else passes
-
-    def _by_bounds(self, index: Index, leaf: Leaf) -> pa.BooleanArray | None:
-        found = self._segment.bounds(index)
-        passes = self._passing(found, leaf)
-        if found is None or passes is None:
-            return None
-        if found[1].family in ("float", "double") and not self._segment.schema.bounds_are_exact:
-            # Footers of Parquet files know nothing of NaN: such bounds prove nothing. Other formats have none.
-            passes = pc.or_(passes, array_of([not _has_no_footer(i) for i in self._segment.ids()], pa.bool_()))
-        return passes
-
-    def _by_pattern(self, index: Index, leaf: Leaf) -> pa.BooleanArray | None:
-        if not isinstance(leaf, Extracted) or "" in leaf.values:
-            return None  # what does not match is extracted as an empty text, and that is in no list
-        stored = [v for k, v in index.params.items() if k.startswith(PATTERN)]
-        found = self._segment.values(index) if leaf.pattern in stored else None
-        if found is None or found[1].family != "string":
-            return None
-        test = Among(frozenset(v.encode("utf-8", "surrogatepass") for v in leaf.values))
-        return found[0].may_pass(test)
-
-    def _by_filters(self, index: Index, leaf: Leaf, alive: pa.BooleanArray) -> pa.BooleanArray | None:
-        values = self._hashed(index, leaf)
-        if values is None or len(values) > MAX_VALUES:
-            return None
-        try:
-            found = self._filters(self._segment, index).may_hold(values, alive.to_pylist())
-        except Vanished:
-            return None
-        except OddCells as e:
-            self._segment.report(f"{self._segment.source}: the column {index.column} is not used: {e}")
-            return None
-        return array_of(found, pa.bool_())
-
-    def _hashed(self, index: Index, leaf: Leaf) -> list[int | str] | None:
-        """Return the values of which a file must hold one, None if they are not certain."""
-        if isinstance(leaf, Comparison) and leaf.op == "=":
-            constants: tuple[Value, ...] | None = (leaf.value,)
-        elif isinstance(leaf, In) and not leaf.negated:
-            constants = leaf.values
-        else:
-            return None
-        if constants is None:
-            return None
-        type_ = self._type_of(index)
-        if type_ is None:
-            return _untyped(constants)
-        tests = as_tests(In(leaf.path, constants), type_, self._session.zone)
-        if tests is None or len(tests) != 1 or not isinstance(tests[0], Among):
-            return None
-        if type_.family == "integer":
-            return [k for k in tests[0].keys if isinstance(k, int)]
-        return [k.decode() for k in tests[0].keys if isinstance(k, bytes)] if type_.family == "string" else None
-
-    def _type_of(self, index: Index) -> ColumnType | None:
-        """Return the type of a column; filters do not tell it, but indexes on the same column may."""
-        if self._session.types is not None:
-            return self._session.types.get(index.path, ColumnType("unknown"))
-        for other in self._segment.schema.indexes:
-            if other.path == index.path and other.name in (MINMAX, VALUE_LIST) and other.value_type is not None:
-                return other.value_type
-        return None
-
-
-def _joined(join: Callable[..., Any], flags: Iterable[pa.BooleanArray | None]) -> pa.BooleanArray | None:
-    """Return known flags joined, None if there are none."""
-    known = [f for f in flags if f is not None]
-    return reduce(join, known) if known else None
-
-
-def _untyped(constants: Sequence[Value]) -> list[int | str] | None:
-    """Return what constants may be in a column of integers and in one of texts, which is not known."""
-    found: list[int | str] = []
-    for constant in constants:
-        raw = constant.value
-        if constant.kind == "integer" and isinstance(raw, int):
-            number: int | None = raw
-        elif constant.kind in ("string", "text") and isinstance(raw, str):
-            number = _number(raw)
-        else:
-            return None
-        found.append(str(raw))
-        if number is not None and -(1 << 63) <= number < 1 << 63:
-            found.append(number)
-    return found
-
-
-def _number(text: str) -> int | None:
-    try:
-        return round(float(text)) if len(text) < 40 else None
-    except (ValueError, OverflowError):
-        return None
-
-
-_FORMATS = (".csv", ".json", ".orc")
-_PACKED = (".gz", ".bz2", ".snappy", ".lz4", ".zst", ".zstd", ".deflate")
-
-
-def _has_no_footer(object_name: str) -> bool:
-    """Return whether the name of an object tells that it is no Parquet file."""
-    name = path_of(object_name).rsplit("/", 1)[-1].lower()
-    for suffix in _PACKED:
-        name = name.removesuffix(suffix)
-    return name.endswith(_FORMATS)
+            partitions = map(self._segment.partition, names)
+            return joined_flags(pc.or_, [self._evidence.may_pass(found, leaf) for found in partitions])
+        own = [i for i in self._segment.schema.indexes if i.name == kind and i.path == leaf.path]
+        return joined_flags(pc.and_, [KINDS[kind].may_match(self._evidence, index, leaf, alive) for index in own])
 
 
 # The path of a data file as the metadata know it, its modification time in milliseconds, and its size if it is known.
@@ -250,15 +76,6 @@ File = tuple[str, int] | tuple[str, int, int | None]
 MAX_FILES = 100_000
 MAX_THREADS = 8
 ATTEMPTS = 10  # to open files that are all still there
-
-
-@dataclass(frozen=True)
-class SkippingStep:
-    """How many files were left before and after one kind of index was asked."""
-
-    by: str
-    files_before: int
-    files_after: int
 
 
 @dataclass(frozen=True)
@@ -271,28 +88,16 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which files have to be read.
+    """Which of some files, by position, have to be read; ``skipped`` are the others by the kinds that were asked."""
 
-    ``skipped_by`` tells for each given file which kind of index proves that it holds no match,
-    None for files to read. ``steps`` are the kinds that were asked, in order.
-    """
-
-    skipped_by: list[str | None]
-    steps: list[SkippingStep] = field(default_factory=list)
+    count: int
+    skipped: list[Skipped]
 
     @property
     def kept(self) -> list[int]:
         """The places of the files to read."""
-        return [i for i, by in enumerate(self.skipped_by) if by is None]
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The places of the files not to read, by the kind of index that rules them out, in the order of the steps."""
-        found: dict[str, set[int]] = {step.by: set() for step in self.steps}
-        for i, by in enumerate(self.skipped_by):
-            if by is not None:
-                found.setdefault(by, set()).add(i)  # no step was asked about what is never true
-        return [Skipped(by, frozenset(files)) for by, files in found.items()]
+        gone = frozenset[int]().union(*(s.files for s in self.skipped))
+        return [i for i in range(self.count) if i not in gone]
 
 
 class MetadataStore:
@@ -477,26 +282,20 @@ class MetadataStore:
         Without a session its time zone is UTC, and constants are taken to be of the types of the
         columns where the indexes do not tell these.
         """
-        session = session or Session()
-        stages, asked = self._stages(conditions, session)
-        skipped: list[str | None] = [None] * len(files)
-        steps = []
-        before = len(files)
-        rows = [self._rows_of(file) for file in files]
+        stages, asked = self._stages(conditions, session or Session())
+        rows = {i: numbers for i, file in enumerate(files) if (numbers := self._rows_of(file))}
+        skipped = []
         for kind, flags in stages.items():
-            for i, numbers in enumerate(rows):
-                # Several rows of one file should say the same; if not, the file is kept.
-                if numbers and skipped[i] is None and not any(flags[n] for n in numbers):
-                    skipped[i] = kind
-            after = skipped.count(None)
-            if before and kind in asked:
-                steps.append(SkippingStep(kind, before, after))
-            before = after
-        return Selection(skipped, steps)
+            # Several rows of one file should say the same; if not, the file is kept.
+            gone = frozenset(i for i, numbers in rows.items() if not any(flags[n] for n in numbers))
+            rows = {i: numbers for i, numbers in rows.items() if i not in gone}
+            if gone or kind in asked:
+                skipped.append(Skipped(kind, gone))
+        return Selection(len(files), skipped)
 
     def _stages(self, conditions: Sequence[Predicate], session: Session) -> tuple[dict[str, list[bool]], set[str]]:
         """Return per kind of index which rows of all part files are left after it, and the kinds that were asked."""
-        found: dict[str, list[bool]] = {kind: [] for kind in KINDS if kind in session.kinds}
+        found: dict[str, list[bool]] = {kind: [] for kind in session.kinds}
         named = [s for s in self.segments if s.ids()]
         asked: set[str] = set()
 
@@ -504,13 +303,13 @@ class MetadataStore:
             return self._filters.setdefault((segment.source, index.column), Filters(segment, index, self._budget))
 
         def ask(segment: Segment) -> tuple[list[dict[str, Any]], set[str]]:
-            clauses = Clauses(segment, filters, session)
+            clauses = Clauses(Evidence(segment, session, filters))
             return [clauses.stages(c) for c in conditions], clauses.asked
 
         for segment, (stages, kinds) in zip(named, _each(ask, named), strict=True):
             asked |= kinds
             for kind in found:
-                joined = _joined(pc.and_, [stage[kind] for stage in stages])
+                joined = joined_flags(pc.and_, [stage[kind] for stage in stages])
                 found[kind] += [True] * segment.rows if joined is None else joined.to_pylist()
         return found, asked
 
@@ -586,7 +385,7 @@ class MetadataSkipping:
                 known = self._certain(condition)
                 if self._metadata is None or known is None:
                     return []
-                found = self._metadata.select_files([known], self._files, Session(zone, types, INDEX_KINDS))
+                found = self._metadata.select_files([known], self._files, Session(zone, types, tuple(KINDS)))
                 problems = self._metadata.problems
                 if not self._metadata.has_gaps or not self._look_again():
                     break

@@ -25,7 +25,7 @@ from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.merge import Merge, Run, write_merged
 
 if TYPE_CHECKING:
-    from kartosql.formats.xskipper.refreshing import IndexLayout
+    from kartosql.formats.xskipper.layout import IndexLayout
 
 PAIRS_PER_ROW_GROUP = 65_536
 # What one task may take for rows; the processes of executors have little memory beside the JVM.

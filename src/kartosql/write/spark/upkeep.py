@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
+from kartosql.formats.xskipper.layout import IndexLayout
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.refreshing import IndexLayout
 from kartosql.formats.xskipper.scans import DataFile, partition_values
 from kartosql.store import Store
 from kartosql.write.files import WriteOptions, Written
