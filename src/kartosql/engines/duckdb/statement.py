@@ -357,7 +357,9 @@ DIRECT_FILES, DIRECT_BYTES = 64, 8 << 20
 LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time; others hold rows
 MAX_CHECKED = 256
 MAX_CHECKED_TEXT = 20_000
-_checked: dict[str, None] = {}  # shapes that passed; the verdict follows from the text alone, whatever its constants
+# Shapes that passed, as the verdict follows from the text alone, whatever its constants; with the types of the columns
+# that a run of it had, if it can be run without asking for them first.
+_checked: dict[str, list[str]] = {}
 # Optimizers that make answers of DuckDB 2.0 wrong, by what is in the text then.
 _WRONG = (
     # Of a comparison with all values of a subquery that has a single row, it takes that for the number of rows of the
@@ -405,7 +407,7 @@ class DuckStatement(EngineSession):
         self._closed = False
         self._measured: weakref.ref[Measured] | None = None
         self._prepared: tuple[Any, ...] | None = None  # the scan whose views are there
-        self._bound: tuple[str, Any, list[str]] | None = None  # a text, its relation and the types of its columns
+        self._ran: tuple[str, list[str]] | None = None  # a text that is one query, and the types of its columns
         if self.instance.filesystem is not None:
             self.instance.filesystem.forget()
         self.instance.change("max_execution_time", timeout)
@@ -457,12 +459,12 @@ class DuckStatement(EngineSession):
     @property
     def may_hand_over(self) -> bool:
         """Whether another statement may go on with the connection, once this one rests."""
-        return self._bound is not None and self.relations.may_be_left
+        return self._ran is not None and self.relations.may_be_left
 
     def hand_over(self) -> None:
         """Let go of the connection, which another statement has."""
         self._closed = True
-        self._bound = None
+        self._ran = None
         self._settle()
 
     def forget(self) -> None:
@@ -557,16 +559,41 @@ class DuckStatement(EngineSession):
         """
         with self.errors(query.select.text, query.edits):
             self._choose_optimizers(query.text, ordered)
-            if self._bound is None or self._bound[0] != query.text:
-                relation = self._query(query)
-                self._bound = (query.text, _exact(relation), [str(t) for t in relation.types])
-            _, relation, types = self._bound
-            with stopping.running(self.interrupt):
-                self._reader = relation.to_arrow_reader(BATCH_ROWS)
-            if relation.type != LAZY:
-                self._bound = None
+            self._reader, types = self._submitted(query) or self._bound_first(query)
             schema = pa.schema([f.with_name(query.restore(f.name)) for f in self._reader.schema])
             return schema, self._batches(self._reader, schema, query), types
+
+    def _submitted(self, query: BoundQuery) -> tuple[pa.RecordBatchReader, list[str]] | None:
+        """Run a statement that ran before, maybe with other constants, binding it once; None if it is another one now.
+
+        A relation binds its text to tell its columns, and once more to run it.
+        """
+        text = query.text
+        types = self._ran[1] if self._ran is not None and self._ran[0] == text else _checked.get(query.shape or text)
+        submit = getattr(self._connection, "_submit", None)  # by which relations run, too
+        if not types or submit is None:
+            return None
+        with stopping.running(self.interrupt):
+            result = submit(text, query.parameters or None, "stream", BATCH_ROWS)
+            if [str(column[1]) for column in result.description] != types:
+                result.close()
+                return None
+            self._ran = text, types
+            return result.arrow_reader(), types
+
+    def _bound_first(self, query: BoundQuery) -> tuple[pa.RecordBatchReader, list[str]]:
+        """Run a statement, of which the types tell how its values become Arrow's."""
+        relation = self._query(query)
+        exact, types = _exact(relation), [str(t) for t in relation.types]
+        with stopping.running(self.interrupt):
+            reader = exact.to_arrow_reader(BATCH_ROWS)
+        self._ran = None
+        if relation.type == LAZY:
+            plain = types if exact is relation else []
+            self._ran = query.text, plain
+            if (query.shape or query.text) in _checked:
+                _checked[query.shape or query.text] = plain
+        return reader, types
 
     def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, query: BoundQuery) -> Iterator[pa.RecordBatch]:
         renamed = not schema.equals(reader.schema)
@@ -593,7 +620,7 @@ class DuckStatement(EngineSession):
         if shape not in _checked:
             self._check(query)
             if len(text) <= MAX_CHECKED_TEXT:
-                _checked[shape] = None
+                _checked[shape] = []
                 while len(_checked) > MAX_CHECKED:
                     _checked.pop(next(iter(_checked)), None)
         try:
