@@ -116,8 +116,9 @@ def test_one_statement_may_run_many_times_at_once(connection):
 
 @pytest.fixture
 def bound(monkeypatch) -> list[str]:
-    """Texts that were bound."""
+    """Texts that were bound to tell their columns."""
     texts: list[str] = []
+    monkeypatch.setattr(statement, "_checked", {})
     query = DuckStatement._query
 
     def noting(self: DuckStatement, bound_query: Any) -> Any:
@@ -128,10 +129,25 @@ def bound(monkeypatch) -> list[str]:
     return texts
 
 
-def test_a_text_is_bound_until_its_plan_is_kept(connection, bound):
+def test_a_shape_is_bound_once_to_tell_its_columns(connection, bound):
     for _ in range(LEARNED + 3):
         assert connection.sql(SQL).rows() == [(3.0,)]
-    assert len(bound) == LEARNED
+        assert connection.sql(SQL.replace("11", "21")).rows() == [(4.0,)]
+    assert len(bound) == 1
+
+
+def test_a_shape_whose_columns_are_others_in_another_store_is_bound_again(connection, bound, tmp_path):
+    sql = "SELECT v, v FROM t WHERE i = 11"
+    other = Store(str(tmp_path / "other"), create=True)
+    write_dataset(other, "t", pa.table({"i": [11], "v": pa.array([2**64 - 1], pa.uint64())}), index_columns=["i"])
+    with kartosql.connect(other.url) as second:
+        for _ in range(3):
+            assert connection.sql(sql).rows() == [(3.0, 3.0)]
+            assert second.sql(sql).rows() == [(2**64 - 1, 2**64 - 1)]
+            # Arrow has no column of such a sum, which is told as text.
+            for one in (second, connection):
+                one.sql("SELECT sum(v)::UHUGEINT AS v FROM t WHERE i = 11").rows()
+    assert len(bound) >= 6
 
 
 def test_a_kept_text_runs_with_the_parameters_at_hand(connection):

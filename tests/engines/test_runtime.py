@@ -45,8 +45,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[runtime.Instance]:
     found: list[runtime.Instance] = []
 
     class Noted(runtime.Instance):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
             found.append(self)
 
     monkeypatch.setattr(runtime, "Instance", Noted)

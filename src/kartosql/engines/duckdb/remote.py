@@ -1,12 +1,16 @@
-"""A read-only filesystem over a store, for DuckDB."""
+"""Read-only filesystems for DuckDB: over a store, and over the few local files of a statement in a locked instance."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
 import io
+import itertools
+import os
+import re
 import threading
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -27,6 +31,7 @@ FIRST, FIRST_OF_MANY, MANY = 64 << 10, 256 << 10, 8
 BLOCK = 1 << 20
 EXACT_READS = 8  # of a large file, before blocks are read ahead
 KEPT_BYTES = 64 << 20  # of files that later statements may open too
+_LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
 _learned: WeakKeyDictionary[Files, dict[str, tuple[bool, int]]] = WeakKeyDictionary()
 
 
@@ -141,7 +146,7 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
     def modified(self, path: str) -> dt.datetime:
         """Return a time in the past that tells contents apart, as footers are kept by it."""
         seconds = self._stamps.get(str(path).removeprefix(f"{PROTOCOL}://"), 0) % 2**29
-        return dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(seconds=seconds)
+        return _LONG_AGO + dt.timedelta(seconds=seconds)
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
         """Return a file to read; raises FileNotFoundError for files that are not of the statement."""
@@ -169,6 +174,82 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
             raise
 
 
+class SlotFiles(AbstractFileSystem):  # type: ignore[misc]
+    """A read-only filesystem of a few names, each of which stands for a local file while a statement runs over it.
+
+    An instance that may open these names alone, for ever, runs statements over any files: to tell it of each of many
+    files takes long, and to start another one for the files of each statement takes longer than that statement.
+    """
+
+    protocol = PROTOCOL
+    cachable = False
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.names = [f"{PROTOCOL}://{number}" for number in range(count)]
+        self._slots: OrderedDict[str, str] = OrderedDict()  # names by path, those used last come last
+        self._paths: dict[str, str] = {}  # of the statement that runs, by name
+        self._contents: dict[str, tuple[object, int]] = {}  # what was opened last under a name, and its number
+        self._numbers = itertools.count()
+
+    def forget(self) -> None:
+        """Let no name stand for a file."""
+        self._paths.clear()
+
+    def names_of(self, paths: Sequence[str]) -> list[str]:
+        """Return the names of files of the statement that runs, of which there are no more than names."""
+        found = []
+        for path in paths:
+            name = self._slots.pop(path, None)
+            if name is None:
+                free = self.names[len(self._slots) :]
+                name = free[0] if free else self._slots.popitem(last=False)[1]
+            self._slots[path] = name
+            self._paths[name] = path
+            found.append(name)
+        return found
+
+    def shown(self, message: str) -> str:
+        """Return a message with the paths of files in place of their names."""
+        return re.sub(rf"{PROTOCOL}://\d+", lambda match: self._paths.get(match[0], match[0]), message)
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Return name, size and type of a file."""
+        return {"name": path, "size": os.stat(self._path(path)).st_size, "type": "file"}
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Return whether a name stands for a file."""
+        return path in self._paths
+
+    def glob(self, path: str, **kwargs: Any) -> list[str]:
+        """Return the name itself: names are never patterns."""
+        return [path] if self.exists(path) else []
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """Return nothing: there are no folders."""
+        return []
+
+    def modified(self, path: str) -> dt.datetime:
+        """Return a time in the past that tells all contents apart that a name stood for, as footers are kept by it."""
+        return _LONG_AGO + dt.timedelta(seconds=self._contents.get(path, (None, 0))[1])
+
+    def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        """Return a file to read; raises FileNotFoundError for a name that stands for none, OSError for links."""
+        if mode != "rb":
+            raise PermissionError(path)
+        file = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        found = os.fstat(file)
+        content = self._paths[path], found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        if self._contents.get(path, (None, 0))[0] != content:
+            self._contents[path] = content, next(self._numbers)
+        return _OpenFile(lambda start, end: os.pread(file, end - start, start), found.st_size, file)
+
+    def _path(self, name: str) -> str:
+        if name not in self._paths:
+            raise FileNotFoundError(name)
+        return self._paths[name]
+
+
 class _OpenFile:
     """An open file whose position is kept per thread.
 
@@ -176,9 +257,10 @@ class _OpenFile:
     come in between.
     """
 
-    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int, descriptor: int = -1) -> None:
         self._fetch = fetch
         self._size = size
+        self._descriptor = descriptor
         self._here = threading.local()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -200,7 +282,12 @@ class _OpenFile:
         return True
 
     def close(self) -> None:
-        """Do nothing: there is nothing to free."""
+        """Close the local file that it is, if it is one."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close
 
 
 class _Ranges:

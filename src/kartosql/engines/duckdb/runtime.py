@@ -31,7 +31,7 @@ from kartosql.store import Files
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
-    from kartosql.engines.duckdb.remote import StoreFiles
+    from kartosql.engines.duckdb.remote import SlotFiles, StoreFiles
     from kartosql.user_cache import UserCache
 
 
@@ -66,14 +66,16 @@ def _set(connection: duckdb.DuckDBPyConnection, name: str, value: Any) -> None:
 class Instance:
     """An in-memory DuckDB of which each statement takes a cursor.
 
-    ``settings`` are DuckDB's by name. Raises ``invalid-setting``.
+    ``settings`` are DuckDB's by name. With ``slots`` it may open few local files of each statement, and no others.
+    Raises ``invalid-setting``.
     """
 
-    def __init__(self, store: Files, settings: Mapping[str, Any]) -> None:
+    def __init__(self, store: Files, settings: Mapping[str, Any], *, slots: bool = False) -> None:
         self.settings = dict(settings)
         self._process = os.getpid()
         of_process.add(self)
         self.filesystem: StoreFiles | None = None
+        self.slots: SlotFiles | None = None
         self._allowed: frozenset[str] | None = None
         self._tables: dict[int, weakref.ref[FileTable]] = {}
         self._footers: dict[str, weakref.ref[FileTable]] = {}
@@ -99,6 +101,12 @@ class Instance:
                 self.filesystem = StoreFiles(store)
                 self._root.register_filesystem(self.filesystem)
                 # The bytes are in memory already.
+                self._root.execute("SET GLOBAL enable_external_file_cache = false")
+            elif slots:
+                from kartosql.engines.duckdb.remote import SlotFiles
+
+                self.slots = SlotFiles(SLOTS)
+                self._root.register_filesystem(self.slots)
                 self._root.execute("SET GLOBAL enable_external_file_cache = false")
             self._root.execute("SET GLOBAL python_enable_replacements = false")
             for schema in self.schemas:
@@ -151,6 +159,9 @@ class Instance:
 
         DuckDB knows local files by their times; those of other stores have none.
         """
+        if self.slots is not None:
+            self.change("parquet_metadata_cache", COLUMN_BYTES * len(table.schema.names) * SLOTS <= MAX_FOOTER_BYTES)
+            return
         known = self._footers
         stale = self.filesystem is not None and any((r := known.get(k)) is not None and r() is not table for k in keys)
         each = COLUMN_BYTES * len(table.schema.names)
@@ -186,13 +197,13 @@ class Instance:
 
         ``tables`` are those of which every file is among them.
         """
-        lock(self._root, paths)
+        lock(self._root, paths if self.slots is None else self.slots.names)
         self._allowed = keys
         self._tables = {id(t): weakref.ref(t) for t in tables}
 
     def allows(self, keys: Sequence[str]) -> bool:
-        """Return whether a statement over the files ``keys`` may run here."""
-        return self._allowed is not None and self._allowed.issuperset(keys)
+        """Return whether a statement over the files ``keys`` may run here, slots aside."""
+        return self.slots is None and self._allowed is not None and self._allowed.issuperset(keys)
 
     def covers(self, tables: Sequence[FileTable]) -> bool:
         """Return whether all files of ``tables`` may be read here."""
@@ -247,6 +258,8 @@ MAX_IDLE = 4
 # tables is made when as much was spent on instances for single statements.
 FILES_PER_MISS = 4_000
 MAX_ALLOWED = 200_000
+# So few and small files a statement reads by slots, which takes it longer than it takes to allow some files.
+SLOTS, SLOT_BYTES, FILES_PER_SLOTS = 64, 16 << 20, 30
 # Of all connections of the process, so many keep idle instances, and so many of these keep threads that read ahead.
 MAX_WARM, MAX_READING_AHEAD = 8, 2
 _recent: OrderedDict[int, weakref.ref[Runtime]] = OrderedDict()  # the one that was used last comes last
@@ -261,7 +274,7 @@ class Engines:
     idle: list[Instance] = field(default_factory=list)
     footers: Footers = field(default_factory=Footers)
     alignments: Alignments = field(default_factory=Alignments)
-    misses: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)
+    misses: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)  # what they cost, in files to allow
 
     def shrink(self, most: int) -> None:
         """Keep the planner and the instance that were used last, if they hold at most so many bytes, and no threads."""
@@ -421,16 +434,15 @@ class Runtime:
             resting.resume(_milliseconds(settings), self._give_back)
             return resting
         every = list({id(t): t for t in tables}.values())
-        instance = (
-            self._take(values, lambda i: i.covers(every) if keys is None else i.allows(keys))
-            or self._take_planners(values)
-            or self._made(values)
-        )
+        instance = self._take(values, lambda i: i.covers(every) if keys is None else i.allows(keys))
+        if instance is None and keys is not None and scan is not None and self._slots_pay(every, keys, files):
+            instance = self._take(values, lambda i: i.slots is not None) or self._made(values, slots=True)
+        instance = instance or self._take_planners(values) or self._made(values)
         former = instance.take_over(scan is not None)
 
         def lock_up(selected: Sequence[str]) -> None:
             if not instance.is_locked:
-                whole = self._is_worth(every)
+                whole = instance.slots is None and self._is_worth(every)
                 allowed = frozenset(k for t in every for k in t.files) if whole else frozenset(selected)
                 instance.lock(allowed, files.names(sorted(allowed)), every if whole else ())
 
@@ -467,21 +479,36 @@ class Runtime:
             self._planning.release()
         return planner.end_for_good() if planner is not None else None
 
-    def _made(self, values: Mapping[str, Any]) -> Instance:
-        instance = Instance(self.store, values)
+    def _made(self, values: Mapping[str, Any], *, slots: bool = False) -> Instance:
+        instance = Instance(self.store, values, slots=slots)
         instance.epoch = self._epoch
         return instance
+
+    def _slots_pay(self, tables: Sequence[FileTable], keys: Sequence[str], files: FileAccess) -> bool:
+        """Return whether a statement over few files is to open them by slots, as others came before it."""
+        sizes = [files.sizes.get(k) for k in keys]
+        if not self.store.is_local or not hasattr(os, "pread") or not 0 < len(keys) <= SLOTS or None in sizes:
+            return False
+        if sum(n or 0 for n in sizes) > SLOT_BYTES or not all(t.has_footers for t in tables):
+            return False
+        count, name = sum(len(t.files) for t in tables), _names(tables)
+        with self._guard:
+            spent = self._misses.get(name, 0)
+            if not spent or spent >= count <= MAX_ALLOWED:
+                return False
+            self._misses[name] = spent + FILES_PER_SLOTS
+        return True
 
     def _is_worth(self, tables: Sequence[FileTable]) -> bool:
         """Return whether enough statements over ``tables`` came to allow an instance all of their files."""
         count = sum(len(t.files) for t in tables)
         if not tables or count > MAX_ALLOWED:
             return False
-        name = frozenset((t.uuid, t.table) for t in tables)
+        name = _names(tables)
         with self._guard:
-            misses = self._misses.get(name, 0)
-            worth = misses * FILES_PER_MISS >= count and misses > 0
-            self._misses[name] = 0 if worth else misses + 1
+            spent = self._misses.get(name, 0)
+            worth = spent >= count and spent > 0
+            self._misses[name] = 0 if worth else spent + FILES_PER_MISS
         return worth
 
     def _give_back(self, instance: Instance, reusable: bool) -> None:
@@ -534,6 +561,10 @@ def _forget_parents() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parents)
+
+
+def _names(tables: Iterable[FileTable]) -> frozenset[tuple[str, str]]:
+    return frozenset((t.uuid, t.table) for t in tables)
 
 
 def _key(values: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -254,6 +254,8 @@ class EngineSession:
         Files that come with a size are neither taken for patterns nor looked for when a query is bound.
         """
         paths = self.files.paths(keys, self.instance.filesystem)
+        if self.instance.slots is not None:
+            paths = self.instance.slots.names_of(paths)
         sizes = [self.files.sizes[k] for k in keys]
         if None in sizes:
             self._connection.execute(f"SET VARIABLE {variable} = ?", [paths])
@@ -284,6 +286,8 @@ class EngineSession:
         filesystem = self.instance.filesystem
         if filesystem is not None and filesystem.failure is not None and "Traceback" in str(error):
             return filesystem.failure
+        if self.instance.slots is not None:
+            error = type(error)(self.instance.slots.shown(str(error)))
         found = translate(error, sql, self.files.key_in, edits)
         if type(found) is ExecutionError and found.code == "query-failed":
             return self._damaged() or found
@@ -410,6 +414,8 @@ class DuckStatement(EngineSession):
         self._ran: tuple[str, list[str]] | None = None  # a text that is one query, and the types of its columns
         if self.instance.filesystem is not None:
             self.instance.filesystem.forget()
+        if self.instance.slots is not None:
+            self.instance.slots.forget()
         self.instance.change("max_execution_time", timeout)
         if former is not None:
             former.hand_over()
