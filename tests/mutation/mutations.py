@@ -30,7 +30,7 @@ DYNAMIC_FILTERS, ENGINE = "plan/dynamic_filters.py", "engines/duckdb/"
 LOOKUPS, SORTED_INDEX = ENGINE + "lookups.py", ENGINE + "sorted_index.py"
 FROM_SQL = "predicate/from_sql.py"
 EVALUATOR, STATISTICS, LIMITS = ENGINE + "evaluator.py", "tables/statistics.py", "plan/limits.py"
-ALIGNMENT = ENGINE + "alignment.py"
+ALIGNMENT, KEPT_STATISTICS = ENGINE + "alignment.py", "tables/kept_statistics.py"
 
 MUTATIONS = [
     # -- joins
@@ -180,7 +180,7 @@ MUTATIONS = [
     Mutation("statistics: constants need no type in common", EVALUATOR, "if len(set(types)) > 1 and not _INTEGERS.issuperset([type_, *types]):\n            return None", "", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("statistics: texts beside constants take any type", EVALUATOR, "if types and None in self.typed:\n            return None", "", by="tests/engines/test_statistics.py::test_a_text_takes_the_type_that_several_constants_have_in_common"),
     Mutation("statistics with a collation count", EVALUATOR, 'or (declared == "VARCHAR" and self.has_collation())', "", by="tests/engines/test_footers.py::test_a_collation_of_the_session_keeps_all_files"),
-    Mutation("files without statistics match nothing", STATISTICS, "self.told.union(new)", "self.told.union(found)", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
+    Mutation("files without statistics match nothing", STATISTICS, "frozenset(new),", "frozenset(found),", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a row group without statistics matches nothing", STATISTICS, "return None if None in groups else groups", "return [g for g in groups if g is not None]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     Mutation("a file's first row group speaks for all", STATISTICS, "for chunk in chunks]", "for chunk in chunks[:1]]", by="tests/engines/test_statistics.py::test_files_with_a_matching_row_are_never_left_out"),
     # -- row counts and extremes
@@ -211,6 +211,8 @@ MUTATIONS = [
     Mutation("files that were written just now do not change", ALIGNMENT, '(b"" if settled else os.urandom(_DIGEST))', 'b""', by="tests/engines/test_alignment.py"),
     Mutation("a value stands in one row of an index file", ENGINE + "shared_cells.py", "if self._repeats(index):", "if False:", by="tests/engines/test_shared_cells.py"),
     Mutation("ranges of one row group are those of the file", STATISTICS, "found[file] = min(least, low), max(most, high)", "found[file] = low, high", by="tests/engines/test_shared_cells.py"),
+    Mutation("statistics of files that were written since", KEPT_STATISTICS, "_STAMP.pack(*stamp)", "_STAMP.pack(*stamp[:2], 0, 0, 0)", by="tests/tables/test_kept_statistics.py::test_a_file_that_was_written_anew_is_read_again"),
+    Mutation("statistics of files that are being written", KEPT_STATISTICS, "self._settled & bounds.seen", "self._names.keys() & bounds.seen", by="tests/tables/test_kept_statistics.py::test_files_that_were_written_just_now_are_not_kept"),
     Mutation("ranges tell of NULL", STATISTICS, "self.told.intersection(files) - holding", "self.told.intersection(files)", by="tests/engines/test_shared_cells.py"),
     Mutation("files that cannot be compared share no cells", ENGINE + "shared_cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlays.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
     # -- overlays

@@ -1,7 +1,7 @@
 """Where bytes live: fsspec filesystems behind safe keys, with every call counted."""
 
 from kartosql.store.keys import Detail, Fetched, ObjectStamp, OutcomeUnknown, PreconditionFailed, Version, check_key
-from kartosql.store.store import Entry, Files, Mounts, Stamp, Store, StoreCounter
+from kartosql.store.store import Entry, Files, Mounts, Store, StoreCounter
 
 __all__ = [
     "Detail",
@@ -12,7 +12,6 @@ __all__ = [
     "ObjectStamp",
     "OutcomeUnknown",
     "PreconditionFailed",
-    "Stamp",
     "Store",
     "StoreCounter",
     "Version",

@@ -88,6 +88,16 @@ class Version:
     token: str
 
 
+class Stamp(NamedTuple):
+    """The identity of a local file and of its last change."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
 class ObjectStamp(NamedTuple):
     """What a store tells one content of an object from others by.
 

@@ -26,6 +26,7 @@ from kartosql.store.keys import (
     ObjectStamp,
     OutcomeUnknown,
     PreconditionFailed,
+    Stamp,
     Unsupported,
     Version,
     check_key,
@@ -58,16 +59,6 @@ class Entry(NamedTuple):
     size: int | None
     is_dir: bool
     stamp: ObjectStamp | None = None
-
-
-class Stamp(NamedTuple):
-    """The identity of a local file and of its last change."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 @dataclass
@@ -410,9 +401,9 @@ class Store:
 
     def size(self, key: str) -> int | None:
         """Return the size of ``key`` in bytes; KeyError when there is none."""
+        if self.is_local:
+            return self.stamps([key])[key].size
         with self.failures(key, "read"):
-            if self.is_local:
-                return self._lstat(key).st_size
             self.counter.add("sizes", key)
             size = self.fs.size(self.path(key))
             return None if size is None else int(size)
@@ -421,14 +412,24 @@ class Store:
         """Return the size of each of ``keys`` in bytes; KeyError for one that is not there."""
         if not self.is_local:
             return dict(zip(keys, self.map(self.size, keys), strict=True))
-        found: dict[str, int | None] = {}
+        return {key: stamp.size for key, stamp in self.stamps(keys).items()}
+
+    def stamps(self, keys: Sequence[str]) -> dict[str, Stamp]:
+        """Return the stamps of local files; KeyError for one that is not there."""
+        found: dict[str, Stamp] = {}
         for key in keys:
             try:
                 info = os.lstat(self._local_path(key))
             except OSError:
-                found[key] = self.size(key)  # which raises an error of our own
-            else:
-                found[key] = info.st_size if stat.S_ISREG(info.st_mode) else self.size(key)
+                with self.failures(key, "read"):
+                    raise
+            if stat.S_ISDIR(info.st_mode):
+                raise KeyError(key)
+            if stat.S_ISLNK(info.st_mode):
+                raise _link_error(key)
+            if not stat.S_ISREG(info.st_mode):
+                raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
+            found[key] = Stamp(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         return found
 
     def info(self, key: str) -> dict[str, Any]:
@@ -445,21 +446,7 @@ class Store:
 
     def stamp(self, key: str) -> Stamp | None:
         """Return what tells whether a local file was written since, None for remote ones; KeyError as for size."""
-        if not self.is_local:
-            return None
-        with self.failures(key, "read"):
-            found = self._lstat(key)
-        return Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-    def _lstat(self, key: str) -> os.stat_result:
-        found = os.lstat(self._local_path(key))
-        if stat.S_ISLNK(found.st_mode):
-            raise _link_error(key)
-        if stat.S_ISDIR(found.st_mode):
-            raise KeyError(key)
-        if not stat.S_ISREG(found.st_mode):
-            raise FormatError(f"{key}: it is no regular file", code="unsafe-key")
-        return found
+        return self.stamps([key])[key] if self.is_local else None
 
     # -- whole objects -------------------------------------------------------------------
 
@@ -755,10 +742,17 @@ class Mounts:
 
     def sizes(self, keys: Sequence[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; KeyError for one that is not there."""
-        found: dict[str, int | None] = {}
+        return self._asked(Store.sizes, keys)
+
+    def stamps(self, keys: Sequence[str]) -> dict[str, Stamp]:
+        """Return the stamps of local files; KeyError for one that is not there."""
+        return self._asked(Store.stamps, keys)
+
+    def _asked(self, ask: Callable[[Store, Sequence[str]], dict[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for prefix, group in self._by_prefix(keys).items():
-            sizes = self.place(prefix)[0].sizes([key[len(prefix) :] for key in group])
-            found.update((key, sizes[key[len(prefix) :]]) for key in group)
+            answers = ask(self.place(prefix)[0], [key[len(prefix) :] for key in group])
+            found.update((key, answers[key[len(prefix) :]]) for key in group)
         return found
 
     def read(self, key: str, *, start: int | None = None, end: int | None = None, only: str = "") -> bytes:

@@ -78,21 +78,40 @@ class ColumnBounds:
         new = {file: groups for file, groups in found.items() if groups is not None and file not in self.seen}
         nothing = nothing_of(self.type)
         groups = [(file, group) for file, told in new.items() for group in told]
-        return ColumnBounds(
-            self.type,
-            self.files + array("i", [file for file, _ in groups]),
-            self.nulls + array("q", [group.nulls for _, group in groups]),
-            self.rows + array("q", [group.rows for _, group in groups]),
-            self.exact + array("b", [group.exact for _, group in groups]),
-            self.low + self._column([nothing if g.low is None else g.low for _, g in groups]),
-            self.high + self._column([nothing if g.high is None else g.high for _, g in groups]),
-            self.seen.union(found),
-            self.told.union(new),
+        return self.joined(
+            ColumnBounds(
+                self.type,
+                array("i", [file for file, _ in groups]),
+                array("q", [group.nulls for _, group in groups]),
+                array("q", [group.rows for _, group in groups]),
+                array("b", [group.exact for _, group in groups]),
+                _filled(self.low, [nothing if g.low is None else g.low for _, g in groups]),
+                _filled(self.high, [nothing if g.high is None else g.high for _, g in groups]),
+                frozenset(found),
+                frozenset(new),
+            )
         )
 
-    def _column(self, values: list[Any]) -> Any:
-        kept = _empty(self.type)
-        return values if isinstance(kept, list) else array(kept.typecode, values)
+    def joined(self, other: ColumnBounds) -> ColumnBounds:
+        """Return these and the bounds of other files."""
+        pairs = zip(self.columns, other.columns, strict=True)
+        found = ColumnBounds(self.type, *(one + more for one, more in pairs))
+        found.seen, found.told = self.seen | other.seen, self.told | other.told
+        return found
+
+    def renumbered(self, numbers: Mapping[int, int]) -> ColumnBounds:
+        """Return the bounds of some files, which have other numbers."""
+        at = [n for n, file in enumerate(self.files) if file in numbers]
+        found = ColumnBounds(self.type, *(_filled(values, [values[n] for n in at]) for values in self.columns))
+        found.files = array("i", map(numbers.__getitem__, found.files))
+        both = (frozenset(map(numbers.__getitem__, numbers.keys() & some)) for some in (self.seen, self.told))
+        found.seen, found.told = both
+        return found
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """What tells of the row groups, column by column."""
+        return self.files, self.nulls, self.rows, self.exact, self.low, self.high
 
     @memoized
     def has_values(self) -> Sequence[bool]:
@@ -153,6 +172,11 @@ class ColumnBounds:
         )
 
 
+def _filled(column: Any, values: list[Any]) -> Any:
+    """Return values in what a column is held in."""
+    return values if isinstance(column, list) else array(column.typecode, values)
+
+
 def stored(values: Sequence[Any], type_: pa.DataType, present: Sequence[bool]) -> pa.Array:
     """Return bounds as an Arrow array, with NULL for those that are not present."""
     t, size = pa.types, len(values)
@@ -177,6 +201,7 @@ class TableStatistics:
     def __init__(self, table: FileTable) -> None:
         self._rows = array("q", [-1]) * len(table.files)
         self._columns: dict[str, ColumnBounds] = {}
+        self.recalled: dict[str | None, Any] = {}  # entries of a cache of which more may be asked for
 
     def __len__(self) -> int:
         return sum(map(len, self._columns.values()))
@@ -196,7 +221,22 @@ class TableStatistics:
         if not columns:
             return [f for f in files if self._rows[f] < 0]
         seen = [c.seen if (c := self._columns.get(name)) is not None else frozenset[int]() for name in columns]
-        return [f for f in files if any(f not in known for known in seen)]
+        known = frozenset.intersection(*seen)
+        return [f for f in files if f not in known]
+
+    def counted(self) -> ColumnBounds:
+        """Return the row counts as those of row groups that hold nothing but NULL."""
+        groups = {f: [GroupBounds(None, None, True, n, n)] for f, n in enumerate(self._rows) if n >= 0}
+        return ColumnBounds(pa.int64()).with_files(groups)
+
+    def add_known(self, name: str | None, bounds: ColumnBounds) -> None:
+        """Note bounds of a column in files of which they were not known, or row counts in the form of ``counted``."""
+        if name is None:
+            for file, count in zip(bounds.files, bounds.rows, strict=True):
+                self._rows[file] = count
+        else:
+            known = self._columns.get(name) or ColumnBounds(bounds.type)
+            self._columns[name] = known.joined(bounds.renumbered({f: f for f in bounds.seen - known.seen}))
 
     def forget(self) -> None:
         """Forget the bounds."""
@@ -206,7 +246,7 @@ class TableStatistics:
         """Note what footers tell; a number alone is a file whose footer could not be read."""
         rows = self._rows[:]
         found: dict[str, dict[int, list[GroupBounds] | None]] = {name: {} for name in columns}
-        lacking: dict[str, set[int]] | None = None
+        absent: dict[str, set[int]] | None = None
         readers: dict[tuple[FooterLayout, str], Any] = {}
         for one in read:
             if isinstance(one, int):
@@ -222,8 +262,8 @@ class TableStatistics:
                     readers[key] = _reader(layout, name, table.types[name])
                 told[file] = readers[key](footer) if readers[key] is not None else None
                 if told[file] is None and rows[file] >= 0 and name.lower() not in layout.names:
-                    lacking = _lacking(table, columns) if lacking is None else lacking
-                    if file in lacking[name]:
+                    absent = lacking(table, columns) if absent is None else absent
+                    if file in absent[name]:
                         told[file] = [GroupBounds(None, None, True, rows[file], rows[file])]
         self._rows = rows
         for name, told in found.items():
@@ -231,7 +271,7 @@ class TableStatistics:
             self._columns[name] = known.with_files(told)
 
 
-def _lacking(table: FileTable, columns: Sequence[str]) -> dict[str, set[int]]:
+def lacking(table: FileTable, columns: Sequence[str]) -> dict[str, set[int]]:
     """Return the files that are read as if they held NULL in columns that they do not have."""
     found: dict[str, set[int]] = {name: set() for name in columns}
     for variant in table.variants(range(len(table.files))):

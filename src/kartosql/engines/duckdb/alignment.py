@@ -26,7 +26,7 @@ from kartosql.text.report import counted
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession, FileAccess
-    from kartosql.store.store import Stamp
+    from kartosql.store.keys import Stamp
     from kartosql.user_cache import UserCache
 
 POSITION_BYTES = 1 << 20  # of all files of a scan; a hash join of fewer takes no longer than all else

@@ -12,12 +12,15 @@ from kartosql.engines.base import schema_mismatch
 from kartosql.engines.duckdb.types import SIGNED, UNSIGNED, fits
 from kartosql.parquet import DAMAGE, FooterCache, local_footer, read_footer
 from kartosql.store import Files
+from kartosql.tables.kept_statistics import KeptStatistics
 from kartosql.tables.statistics import ReadFooter, TableStatistics, statistics_of
 from kartosql.tables.table import FileTable
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession
+    from kartosql.user_cache import UserCache
 
+MIN_KEPT = 16  # fewer footers are read as fast as what other processes know of them
 _NARROWER = {"BIGINT": SIGNED[:-1], "UBIGINT": UNSIGNED[:-1]}
 _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns that DuckDB adds
 
@@ -29,6 +32,7 @@ class Footers:
     """Schemas of files as DuckDB tells them, and the footers that tell statistics of tables."""
 
     def __init__(self) -> None:
+        self.user_cache: UserCache | None = None  # in which statistics outlive the process
         self._cache = FooterCache()
         self._shapes: dict[int, Shape] = {}  # by the numbers of schemas; the same object for the same one
         self._known: dict[Shape, Shape] = {}
@@ -124,10 +128,28 @@ class Footers:
         """
         found = statistics_of(table)
         unread = found.unread(files, columns)
+        if not unread:
+            return found
+        found = statistics_of(table, coming=len(unread) * len(columns))
+        kept = self._kept(session, table, unread)
+        if kept is not None:
+            kept.recall(found, columns)
+            unread = found.unread(unread, columns)
         if unread:
-            found = statistics_of(table, coming=len(unread) * len(columns))
             found.add(table, self._footers(session, table, unread), columns)
+        if kept is not None and len(unread) >= MIN_KEPT:
+            kept.keep(found, columns)
         return found
+
+    def _kept(self, session: EngineSession, table: FileTable, files: Sequence[int]) -> KeptStatistics | None:
+        """Return what other processes know of files, None if they are few, or are not on local disks."""
+        cache, keys = self.user_cache, [table.files[f] for f in files]
+        if cache is None or cache.folder is None or not session.store.is_local or len(files) < MIN_KEPT:
+            return None
+        session.files.stat(keys)
+        stamps = {file: session.files.stamps[key] for file, key in zip(files, keys, strict=True)}
+        (place,) = session.files.names([f"{keys[0].partition('/')[0]}/"])
+        return KeptStatistics(cache, place, table, stamps)
 
     def _footers(self, session: EngineSession, table: FileTable, files: Sequence[int]) -> Iterator[ReadFooter | int]:
         """Read footers, and note the schemas that they tell; the file alone where there is none."""

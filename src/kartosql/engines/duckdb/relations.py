@@ -22,7 +22,7 @@ from kartosql.tables.table import FileTable, Table, shown_data
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.statement import EngineSession
-    from kartosql.store.store import Stamp
+    from kartosql.store.keys import Stamp
 
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:

@@ -304,7 +304,7 @@ class Runtime:
         self.store = store
         engines = engines or Engines()
         self.footers, self.alignments = engines.footers, engines.alignments
-        self.alignments.cache = cache
+        self.alignments.cache = self.footers.user_cache = cache
         self._planning = threading.Lock()
         self._guard = threading.Lock()
         self._planners = engines.planners

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kartosql.engines.duckdb.alignment import Alignments
     from kartosql.engines.duckdb.remote import Ends, StoreFiles
     from kartosql.engines.duckdb.runtime import Instance
-    from kartosql.store.store import Stamp
+    from kartosql.store.keys import Stamp
 
 
 # DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
@@ -52,6 +52,7 @@ class FileAccess:
     def __init__(self, store: Files) -> None:
         self.store = store
         self.sizes: dict[str, int | None] = {}
+        self.stamps: dict[str, Stamp] = {}  # of local files, from when their sizes were asked for
         self._ends: Ends | None = None  # of remote files
         self._prefix = self._beginning("")
         self._mounted: dict[str, str] = {}  # beginnings of other stores' names, by those of their keys
@@ -60,7 +61,12 @@ class FileAccess:
         """Note the sizes of files; raises ``missing-file`` for those that do not exist."""
         wanted = [k for k in dict.fromkeys(keys) if k not in self.sizes]
         with self._present():
-            self.sizes.update(self.store.sizes(wanted))
+            if self.store.is_local:
+                found = self.store.stamps(wanted)
+                self.stamps.update(found)
+                self.sizes.update((key, stamp.size) for key, stamp in found.items())
+            else:
+                self.sizes.update(self.store.sizes(wanted))
 
     def begin_reading(self, keys: Sequence[str], whole: int | None = None) -> dict[str, Fetched]:
         """Read the ends of remote files, of those up to the size ``whole`` all, and note sizes.

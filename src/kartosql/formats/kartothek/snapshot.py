@@ -22,7 +22,8 @@ from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents
 from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document, read_schema
 from kartosql.memo import memoized
-from kartosql.store import Fetched, ObjectStamp, Stamp, Store
+from kartosql.store import Fetched, ObjectStamp, Store
+from kartosql.store.keys import Stamp
 
 ATTEMPTS = 100
 PATIENT_ROUNDS = 10
