@@ -158,3 +158,19 @@ def spark() -> Any:
         if os.environ.get("CI"):
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The instances of DuckDB that are made, in order."""
+    from kartosql.engines.duckdb import runtime
+
+    found: list[Any] = []
+
+    class Noted(runtime.Instance):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            found.append(self)
+
+    monkeypatch.setattr(runtime, "Instance", Noted)
+    return found

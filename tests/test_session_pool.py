@@ -30,20 +30,6 @@ def _written(store: Store) -> None:
     session_pool.clear()
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[runtime.Instance]:
-    """The instances that are made, in order."""
-    found: list[runtime.Instance] = []
-
-    class Noted(runtime.Instance):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            found.append(self)
-
-    monkeypatch.setattr(runtime, "Instance", Noted)
-    return found
-
-
 def ask(url: str, i: int = 3, **options: Any) -> list[tuple[Any, ...]]:
     with kartosql.connect(url, **options) as connection:
         return connection.sql(ASKED.format(i)).rows()

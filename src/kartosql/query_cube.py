@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from kartosql.conditions import Condition, Conjunction, check_types, is_null, parse_conditions, to_sql
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.errors import SqlError, UsageError
+from kartosql.errors import UsageError
 from kartosql.formats.kartothek.cube import Cube, CubeState
-from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.plan.bind import Parameters, bind
 from kartosql.plan.reader import ConditionReader
 from kartosql.predicate.tree import Comparison, Constant, Group, In, Opaque, Predicate, Value, as_type
@@ -48,7 +47,7 @@ def query_cube(
 ) -> Query | list[Query]:
     """Return the rows of a cube as the original does; see Connection.query_cube."""
     snapshot = session.snapshot()
-    state = _restrict(_state(snapshot, cube), _names(datasets, "datasets"))
+    state = _restrict(snapshot.find_cube(cube), _names(datasets, "datasets"))
     source = cube_table(state)
     dimensions = _names(dimension_columns, "dimension_columns")
     if dimensions is None:
@@ -87,16 +86,6 @@ def _names(value: _Names | bytes, what: str) -> _Columns | None:
     if len(set(names)) < len(names) and what in ("dimension_columns", "partition_by"):
         raise UsageError(f"{what}: a name occurs twice in {names!r}.")
     return tuple(dict.fromkeys(names))
-
-
-def _state(snapshot: Snapshot, cube: Cube | str) -> CubeState:
-    if isinstance(cube, str):
-        if cube not in snapshot.members:
-            raise SqlError(f"There is no cube {cube!r}.", code="unknown-table", hint="con.cubes() lists the cubes.")
-        return snapshot.cube(cube)
-    if not isinstance(cube, Cube):
-        raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
-    return snapshot.given_cube(cube)
 
 
 def _restrict(state: CubeState, datasets: _Columns | None) -> CubeState:

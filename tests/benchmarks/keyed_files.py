@@ -17,9 +17,11 @@ def label(key: int) -> str:
     return f"p={key % FOLDERS}/{key:032x}"
 
 
-def keyed_files(root: str, size: int, keys: Sequence[int]) -> list[str]:
-    """Write a dataset ``t`` and return its files of ``keys``; of more than 10,000 files only these exist."""
-    labels = list(map(label, range(size)))
+def write_metadata(root: str, labels: Sequence[str], schema: pa.Schema, kind: str = "json") -> None:
+    """Write all but the data files of a dataset ``t``, of which the n-th file holds the value n of ``i``.
+
+    ``kind`` begins with that of the document: json, or msgpack.
+    """
     index = "t/indices/i/2026-01-12T08%3A00%3A14.604941.by-dataset-index.parquet"
     document = {
         "dataset_metadata_version": 4,
@@ -29,13 +31,30 @@ def keyed_files(root: str, size: int, keys: Sequence[int]) -> list[str]:
         "partitions": {label: {"files": {"table": f"t/table/{label}.parquet"}} for label in labels},
         "partition_keys": ["p"],
     }
-    schema = pa.schema({"i": pa.int64(), "p": pa.int64(), "v": pa.float64()})
+    os.makedirs(os.path.join(root, "t", "table"), exist_ok=True)
+    os.makedirs(os.path.dirname(os.path.join(root, index)))
+    if kind.startswith("json"):
+        with open(os.path.join(root, "t.by-dataset-metadata.json"), "w") as f:
+            json.dump(document, f)
+    else:
+        import msgpack
+        import zstandard
+
+        with open(os.path.join(root, "t.by-dataset-metadata.msgpack.zstd"), "wb") as packed:
+            packed.write(zstandard.compress(msgpack.packb(document)))
+    pq.write_metadata(schema, os.path.join(root, "t/table/_common_metadata"))
+    # The originals write values in no order, here spread by a factor without common divisor.
+    order = [k * 7_919 % len(labels) for k in range(len(labels))]
+    table = pa.table({"i": order, "partition": pa.array([[labels[k]] for k in order], pa.list_(pa.string()))})
+    pq.write_table(table, os.path.join(root, index), row_group_size=10_000)
+
+
+def keyed_files(root: str, size: int, keys: Sequence[int]) -> list[str]:
+    """Write a dataset ``t`` and return its files of ``keys``; of more than 10,000 files only these exist."""
+    labels = list(map(label, range(size)))
+    write_metadata(root, labels, pa.schema({"i": pa.int64(), "p": pa.int64(), "v": pa.float64()}))
     for folder in range(FOLDERS):
         os.makedirs(os.path.join(root, f"t/table/p={folder}"))
-    os.makedirs(os.path.dirname(os.path.join(root, index)))
-    with open(os.path.join(root, "t.by-dataset-metadata.json"), "w") as f:
-        json.dump(document, f)
-    pq.write_metadata(schema, os.path.join(root, "t/table/_common_metadata"))
     wanted, values = set(keys), pa.array([x / 7 for x in range(ROWS)])
     other = os.path.join(root, "other")
     _write_rows(other, -1, values)
@@ -45,9 +64,6 @@ def keyed_files(root: str, size: int, keys: Sequence[int]) -> list[str]:
             _write_rows(path, key, values)
         else:
             os.link(other, path)
-    order = [key * 7_919 % size for key in range(size)]  # the originals write values in no order
-    table = pa.table({"i": order, "partition": pa.array([[labels[k]] for k in order], pa.list_(pa.string()))})
-    pq.write_table(table, os.path.join(root, index), row_group_size=10_000)
     return [os.path.join(root, f"t/table/{labels[key]}.parquet") for key in keys]
 
 

@@ -28,41 +28,17 @@ def make(folder: str, kind: str, count: int) -> None:
     Only the file that a statement selects is there, or all where they are few enough for the report to ask their sizes.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from tests.benchmarks.keyed_files import write_metadata
 
     text = "string" in kind
     keys = [f"key-{k}" if text else str(k) for k in range(count)]
-    labels = [f"p={key}/{WRITE_ID}" for key in keys]
-    index = "t/indices/i/2026-01-12T08%3A00%3A14.604941.by-dataset-index.parquet"
-    document = {
-        "dataset_metadata_version": 4,
-        "dataset_uuid": "t",
-        "indices": {"i": index},
-        "metadata": {"creation_time": "2026-01-12T08:00:14.604941"},
-        "partitions": {label: {"files": {"table": f"t/table/{label}.parquet"}} for label in labels},
-        "partition_keys": ["p"],
-    }
-    os.makedirs(os.path.join(folder, "t", "table"))
-    os.makedirs(os.path.dirname(os.path.join(folder, index)))
-    if kind.startswith("json"):
-        with open(os.path.join(folder, "t.by-dataset-metadata.json"), "w") as f:
-            json.dump(document, f)
-    else:
-        import msgpack
-        import zstandard
-
-        with open(os.path.join(folder, "t.by-dataset-metadata.msgpack.zstd"), "wb") as f:
-            f.write(zstandard.compress(msgpack.packb(document)))
     schema = pa.schema({"p": pa.string() if text else pa.int64(), "i": pa.int64(), "v": pa.float64()})
-    pq.write_metadata(schema, os.path.join(folder, "t/table/_common_metadata"))
+    write_metadata(folder, [f"p={key}/{WRITE_ID}" for key in keys], schema, kind)
     for key in keys if count <= SIZED else keys[count // 3 : count // 3 + 1]:
         os.makedirs(os.path.join(folder, f"t/table/p={key}"))
         with open(os.path.join(folder, f"t/table/p={key}/{WRITE_ID}.parquet"), "wb"):
             pass
-    # The originals write values in no order, here spread by a factor without common divisor.
-    order = [k * 7_919 % count for k in range(count)]
-    table = pa.table({"i": order, "partition": pa.array([[labels[k]] for k in order], pa.list_(pa.string()))})
-    pq.write_table(table, os.path.join(folder, index), row_group_size=10_000)
 
 
 def measure(folder: str, sql: str, statements: int) -> dict[str, float]:

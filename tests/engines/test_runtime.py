@@ -39,20 +39,6 @@ def connection(store: Store) -> Any:
         yield connection
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[runtime.Instance]:
-    """The instances that are made, in order."""
-    found: list[runtime.Instance] = []
-
-    class Noted(runtime.Instance):
-        def __init__(self, *given: Any, **options: Any) -> None:
-            super().__init__(*given, **options)
-            found.append(self)
-
-    monkeypatch.setattr(runtime, "Instance", Noted)
-    return found
-
-
 def _idle(connection: Any) -> list[runtime.Instance]:
     return list(connection._session.runtime._idle)
 

@@ -219,7 +219,7 @@ def _sorted(path: str, table: DatasetTable, index: InvertedIndex) -> list[memory
     batches = [batch for some in portions.some(math.inf) for batch in some.to_batches()]
     if portions.is_broken:
         raise ValueError(index.column)
-    return sorted_values(((b.column(0), b.column(1)) for b in batches), index.type, None, len(table.files)).buffers
+    return sorted_values(((b.column(0), b.column(1)) for b in batches), index.type, len(table.files)).buffers
 
 
 def _schema_of(path: str, size: int | None) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -126,24 +126,20 @@ class _Texts(Sequence[bytes]):
 
 
 def sorted_values(
-    batches: Iterable[tuple[pa.Array, pa.ListArray]],
-    type_: pa.DataType,
-    numbers: Mapping[str, int] | None,
-    file_count: int,
+    batches: Iterable[tuple[pa.Array, pa.ListArray]], type_: pa.DataType, file_count: int
 ) -> SortedValues:
-    """Return the values of an index: of each batch the values, and with each of them the labels of its files.
+    """Return the values of an index: of each batch the values, and with each of them the numbers of its files.
 
-    ``numbers`` are those of files by label; other labels are left out, as are NULLs. Without them the numbers stand in
-    place of labels. Both may be dictionaries of Arrow. Raises ``ValueError`` for types that only an engine compares,
-    and for values or lists that are broken.
+    The numbers may be dictionaries of Arrow; NULL and negative ones are left out. Raises ``ValueError`` for types that
+    only an engine compares, and for values or lists that are broken.
     """
     texts = _is_text(type_)
     keys: list[Any] = []
     files: list[int] = []
     counts: list[int] = []
-    for values, labels in batches:
+    for values, lists in batches:
         keys += _texts(values) if texts else _integers(values, type_)
-        found, each = _numbers(labels, numbers)
+        found, each = _numbers(lists)
         files += found
         counts += each
     if len(keys) != len(counts):
@@ -227,13 +223,12 @@ def _plain(values: pa.Array) -> list[int | None]:
     return list(found)
 
 
-def _numbers(lists: pa.ListArray, numbers: Mapping[str, int] | None) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the numbers of the files in all lists of labels, one list behind the other, and how many each has."""
-    labels = lists.values
-    names = labels.dictionary.to_pylist() if hasattr(labels, "dictionary") else labels.to_pylist()
-    places = _plain(labels.indices) if hasattr(labels, "dictionary") else range(len(names))
-    codes = names if numbers is None else [numbers.get(name, -1) for name in names]
-    found = [-1 if i is None else codes[i] for i in places]
+def _numbers(lists: pa.ListArray) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the numbers of the files in all lists, one list behind the other, and how many each has."""
+    numbers = lists.values
+    codes = numbers.dictionary.to_pylist() if hasattr(numbers, "dictionary") else numbers.to_pylist()
+    places = _plain(numbers.indices) if hasattr(numbers, "dictionary") else range(len(codes))
+    found = [-1 if i is None or codes[i] is None else codes[i] for i in places]
     ends: list[Any] = _plain(lists.offsets)
     if not lists.null_count and -1 not in found and ends[0] == 0 and ends[-1] == len(found):
         return found, list(map(operator.sub, islice(ends, 1, None), ends))

@@ -13,7 +13,7 @@ from kartosql.errors import KartosqlError, KartosqlWarning, SqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.formats.kartothek.metadata import users_metadata
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.snapshot import Snapshot, prefix_of
 from kartosql.formats.xskipper.kinds import KINDS, IndexSpec
 from kartosql.formats.xskipper.naming import spelled
 from kartosql.result import Query
@@ -167,14 +167,6 @@ def _cube_of(snapshot: Snapshot, prefix: str) -> Cube | KartosqlError:
             return e
 
 
-def prefix_of(cube: Any) -> str:
-    """Return the name of a cube, which calls take as well as the cube itself."""
-    name = cube.uuid_prefix if isinstance(cube, Cube) else cube
-    if not isinstance(name, str):
-        raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
-    return name
-
-
 # -- skipping indexes of datasets, of cubes and of folders that are attached -----------------------
 
 
@@ -298,10 +290,7 @@ def record_schema(session: Session, table: str) -> list[dict[str, Any]]:
     if text_of(table) in snapshot.members and snapshot.is_cube(table):
         uuids = [f"{table}{naming.CUBE_SEPARATOR}{name}" for name in snapshot.names(table)]
     else:
-        parts = _parts(table)
-        uuids = [table if len(parts) == 1 else naming.CUBE_SEPARATOR.join(parts)]
-        if uuids[0] not in snapshot.keys:
-            raise UsageError(f"There is no dataset {table!r}.", code="unknown-table")
+        uuids = [find_uuid(snapshot, table)]
     return [row for uuid in uuids for row in datasets.record_schema(operation, uuid)]
 
 

@@ -12,7 +12,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, CubeState, is_seed
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.formats.kartothek.snapshot import Absent, Snapshot
+from kartosql.formats.kartothek.snapshot import Absent, Snapshot, unknown_cube
 from kartosql.write.change import Change, Select, common_schema, widen
 from kartosql.write.inputs import Rows, open_rows
 from kartosql.write.layout import (
@@ -266,12 +266,8 @@ def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
 
     Raises ``unknown-table``, ``invalid-argument`` and ``invalid-cube``.
     """
-    if isinstance(cube, str):
-        if cube not in snapshot.members:
-            raise unknown_cube(cube)
-        return snapshot.cube(cube)
     if not isinstance(cube, Cube):
-        raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
+        return snapshot.find_cube(cube)
     seed = cube.uuid(cube.seed_dataset)
     if seed not in snapshot.keys:
         raise unknown_cube(cube.uuid_prefix, f"There is no seed dataset {seed!r}.")
@@ -296,11 +292,6 @@ def _check_same(cube: Cube, seed: DatasetDocument) -> None:
                 f"not {', '.join(given)}.",
                 code="invalid-cube",
             )
-
-
-def unknown_cube(name: Any, hint: str = "con.cubes() lists the cubes.") -> UsageError:
-    """Return the error about a cube that does not exist."""
-    return UsageError(f"There is no cube {name!r}.", code="unknown-table", hint=hint)
 
 
 def chosen_members(state: CubeState, names: str | Iterable[str] | None) -> tuple[str, ...]:

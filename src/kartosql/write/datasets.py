@@ -17,7 +17,7 @@ from kartosql.formats.kartothek.cube import is_seed
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
 from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, merge_types, normalise
-from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.snapshot import Snapshot, unknown_cube, unknown_dataset
 from kartosql.parquet import file_metadata, may_hold_null
 from kartosql.store import Store
 from kartosql.store.keys import key_problem
@@ -152,7 +152,7 @@ def _uuid_among(known: Collection[str], name: str) -> str:
         for uuid in (name, f"{prefix}{naming.CUBE_SEPARATOR}{member}" if dot else name):
             if uuid in known:
                 return uuid
-    raise _unknown_dataset(name)
+    raise unknown_dataset(name)
 
 
 def dataset_of(store: Store, name: str) -> str:
@@ -174,7 +174,7 @@ def members_of(store: Store, cube: str) -> dict[str, str]:
         if split is not None and split[0] == cube:
             found[split[1]] = uuid
     if not found:
-        raise cubes.unknown_cube(cube)
+        raise unknown_cube(cube)
     return found
 
 
@@ -183,20 +183,12 @@ def _uuids_in(store: Store) -> list[str]:
     return [uuid for uuid in found if uuid is not None and naming.is_dataset_uuid(uuid)]
 
 
-def _unknown_dataset(name: Any) -> UsageError:
-    return UsageError(
-        f"There is no dataset {name!r}.",
-        code="unknown-table",
-        hint="con.datasets() lists them; those of a cube are cube.dataset.",
-    )
-
-
 def find_dataset(operation: Operation, name: str) -> Dataset:
     """Return a dataset as it stands; raises ``unknown-table`` and what is wrong with it."""
     uuid = find_uuid(operation.snapshot, name)
     operation.begin_at([uuid])
     if operation.document(uuid) is None:
-        raise _unknown_dataset(name)
+        raise unknown_dataset(name)
     return operation.snapshot.dataset(uuid)
 
 
@@ -381,7 +373,7 @@ def record_schema(operation: Operation, uuid: str) -> list[dict[str, Any]]:
     operation.begin_at([uuid])
     document = operation.document(uuid)
     if document is None:
-        raise _unknown_dataset(uuid)
+        raise unknown_dataset(uuid)
     before, is_broken = None, False
     try:
         before = checked_history(document)

@@ -16,6 +16,7 @@ from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.dataset import DatasetTable, parse_partitions
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.naming import BASE
+from kartosql.formats.kartothek.snapshot import unknown_dataset
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, Detail, OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write.change import Change, Select
@@ -100,7 +101,7 @@ def delete_datasets(
     for uuid in uuids:
         document = operation.document(uuid)
         if document is None:
-            raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
+            raise unknown_dataset(uuid)
         documents.append(document)
     done = operation.commit([Change(uuid, operation.name, drop=True) for uuid in uuids], primary=primary)
     reports = {}

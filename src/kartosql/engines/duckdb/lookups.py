@@ -393,7 +393,7 @@ class PlannerTables:
             if passed is not None:
                 batches = ((b.column(0), b.column(1)) for table in passed for b in table.to_batches())
                 with contextlib.suppress(ValueError):
-                    index.ascending = sorted_values(batches, index.index.type, None, len(table.files))
+                    index.ascending = sorted_values(batches, index.index.type, len(table.files))
             elif pa.types.is_integer(index.index.type) and self._may_be_twice(index):
                 with contextlib.suppress(duckdb.Error, ValueError):  # numbers beyond 63 bits
                     kept = f"SELECT CAST(v AS BIGINT) AS v, files FROM {held} WHERE v IS NOT NULL"

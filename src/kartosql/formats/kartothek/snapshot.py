@@ -567,7 +567,7 @@ class Snapshot:
         """Return one dataset; raises ``unknown-table``, ``missing-metadata`` or what is wrong with it."""
         found = self.datasets([uuid])[uuid]
         if isinstance(found, Absent):
-            raise UsageError(f"There is no dataset {uuid!r}.", code="unknown-table")
+            raise unknown_dataset(uuid)
         if isinstance(found, KeyError):
             raise _missing_metadata(uuid, found)
         if isinstance(found, KartosqlError):
@@ -601,6 +601,14 @@ class Snapshot:
             parts = list(good.values())
             self._cubes[prefix] = self._cache.made(f"cube {prefix}", uuid, parts, lambda: _state(prefix, good))
         return self._cubes[prefix]
+
+    def find_cube(self, cube: Cube | str) -> CubeState:
+        """Return the cube of a name, or ``given_cube`` of a specification; raises ``unknown-table``."""
+        if isinstance(cube, Cube):
+            return self.given_cube(cube)
+        if prefix_of(cube) not in self.members:
+            raise unknown_cube(cube)
+        return self.cube(cube)
 
     def given_cube(self, cube: Cube) -> CubeState:
         """Return a cube of which the specification is given; members whose files are missing are left out.
@@ -696,3 +704,22 @@ def _tables_by_schema(keys: Sequence[str]) -> list[str]:
 
 def _warn_left_out(what: str, error: KartosqlError) -> None:
     warnings.warn(f"{what} is left out: {error.message}", KartosqlWarning, stacklevel=4)
+
+
+def unknown_cube(name: object, hint: str = "con.cubes() lists the cubes.") -> UsageError:
+    """Return the error about a cube that does not exist."""
+    return UsageError(f"There is no cube {name!r}.", code="unknown-table", hint=hint)
+
+
+def unknown_dataset(name: object) -> UsageError:
+    """Return the error about a dataset that does not exist."""
+    hint = "con.datasets() lists them; those of a cube are cube.dataset."
+    return UsageError(f"There is no dataset {name!r}.", code="unknown-table", hint=hint)
+
+
+def prefix_of(cube: object) -> str:
+    """Return the name of a cube, which calls take as well as the cube itself; raises ``invalid-argument``."""
+    name = cube.uuid_prefix if isinstance(cube, Cube) else cube
+    if not isinstance(name, str):
+        raise UsageError(f"{cube!r} is neither a Cube nor the name of one.")
+    return name
