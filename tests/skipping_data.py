@@ -142,7 +142,10 @@ def leaf(rng: random.Random) -> str:
         return rng.choice(["b", "NOT b", "b IS TRUE", "b IS NOT TRUE", "b = FALSE", "b IS NULL"])
     if column in ("s", "st.B") and kind < 0.3:
         prefix = value(rng, column, rng.choice([0, 10])).replace("'", "''").replace("%", "")
-        return f"{column} {rng.choice(['LIKE', 'NOT LIKE'])} '{prefix}{rng.choice(['%', '', '_%', '%x'])}'"
+        if rng.random() < 0.3:
+            return f"{rng.choice(['', '', 'NOT '])}contains({column}, '{prefix}')"
+        begin, end = rng.choice(["", "", "%", "_"]), rng.choice(["%", "", "_%", "%x", f"%{prefix}"])
+        return f"{column} {rng.choice(['LIKE', 'NOT LIKE'])} '{begin}{prefix}{end}'"
     if kind < 0.5:
         op = rng.choice(["=", "<>", "<", "<=", ">", ">=", "IS DISTINCT FROM", "IS NOT DISTINCT FROM"])
         return f"{column} {op} {_literal(rng, column)}"

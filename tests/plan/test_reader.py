@@ -51,6 +51,8 @@ PREDICATES = (
     "NOT s LIKE 'a%'",
     "s ILIKE 'a%'",
     "starts_with(s, 'ab') OR s ^@ 'x'",
+    "contains(s, 'ab') OR s LIKE '%ab_c%'",
+    "NOT contains(s, 'ab')",
     "t.s = 'it''s' AND \"S\" > 'b'",
     "day = DATE '2020-01-02' OR day > '2020-01-03'",
     "at >= TIMESTAMP '2020-01-01 00:00:01.5' AND at < '2021-01-01'",

@@ -9,7 +9,7 @@ import sqlglot
 
 from kartosql.errors import SqlError
 from kartosql.predicate.from_sql import Meaning, predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Extracted, Group, In, IsNull, Prefix, Value
+from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Contains, Extracted, Group, In, IsNull, Prefix, Value
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 
@@ -55,8 +55,15 @@ ONE, TWO = Value("integer", 1), Value("integer", 2)
         ("NOT x", Comparison(X, "=", Value("boolean", False))),
         ("x IS FALSE", Comparison(X, "=", Value("boolean", False))),
         ("x IS NOT DISTINCT FROM 1", Comparison(X, "=", ONE)),
-        ("x LIKE 'a_b%'", Prefix(X, "a")),
+        ("x LIKE 'a_b%'", Group("AND", (Prefix(X, "a"), Contains(X, "b")))),
+        ("x LIKE 'ab%'", Prefix(X, "ab")),
+        ("x LIKE '%ab'", Contains(X, "ab")),
+        ("x LIKE '%a_%b%%'", Group("AND", (Contains(X, "a"), Contains(X, "b")))),
         ("x LIKE '%'", Prefix(X, "")),
+        ("x LIKE '__'", Prefix(X, "")),
+        ("x LIKE ''", Comparison(X, "=", Value("text", ""))),
+        ("contains(x, 'a%b')", Contains(X, "a%b")),
+        ("contains(x, '')", Contains(X, "")),
         ("x LIKE 'ab'", Comparison(X, "=", Value("text", "ab"))),
         ("starts_with(x, 'ab')", Prefix(X, "ab")),
         ("a.b.c.d.e = 1", Comparison(("a", "b", "c", "d", "e"), "=", ONE)),
@@ -95,6 +102,11 @@ def test_predicates_are_understood(text, expected):
         "NOT x LIKE 'a%'",
         "x LIKE 'a!%b' ESCAPE '!'",
         "x ILIKE 'a%'",
+        "NOT contains(x, 'a')",
+        "contains('abc', x)",
+        "contains(x, NULL)",
+        "contains(x, 1)",
+        "list_contains(x, 'a')",
         "x = y",
         "x + 1 = 2",
         "upper(x) = 'A'",
@@ -139,6 +151,21 @@ def test_parameters_and_columns_may_be_given():
     found = predicate_of(tree, Meaning(lambda node: X, lambda node: {"p": TWO}[node.name]))
     assert found == Comparison(X, "=", TWO)
     assert predicate_of(sqlglot.parse_one("x = $q", dialect="duckdb")) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ("a\\%b%c", Prefix(X, "a")),
+        ("%a\\_b", Contains(X, "a")),
+        ("\\", Prefix(X, "")),
+        ("a\\b", Prefix(X, "a")),
+        ("%\ud7ff\U0001f600", Contains(X, "\ud7ff\U0001f600")),
+    ],
+)
+def test_nothing_is_said_behind_a_backslash_of_a_pattern(pattern, says):
+    meaning = Meaning(parameter=lambda node: Value("string", pattern))
+    assert predicate_of(sqlglot.parse_one("x LIKE $p", dialect="duckdb"), meaning) == says
 
 
 def test_texts_with_escapes_of_another_dialect_are_unknown():

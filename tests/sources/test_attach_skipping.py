@@ -212,6 +212,7 @@ def test_random_predicates_give_the_rows_of_all_files(world, monkeypatch):
         lambda: f"f {chosen.choice(['=', '<>', '<', '>='])} {chosen.choice([0.0, -0.0, 3.25, 50, 1e9])}",
         lambda: f"s {chosen.choice(['=', '<>', '<', 'LIKE', 'NOT LIKE'])} 's{chosen.randrange(50)}'",
         lambda: f"s IN ('s1', 's{chosen.randrange(50)}')",
+        lambda: chosen.choice(["s LIKE '%{}'", "contains(s, '{}')", "s LIKE 's%{}_'"]).format(chosen.randrange(50)),
         lambda: f"t < TIMESTAMP '2024-01-{chosen.randrange(1, 12):02} 12:00:00'",
         lambda: f"k = {chosen.randrange(20) / 2}",
         lambda: f"p {chosen.choice(['=', '<>'])} {chosen.randrange(5)}",

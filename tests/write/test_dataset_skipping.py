@@ -91,6 +91,8 @@ def test_statements_make_show_refresh_and_drop_them(connection):
         ("a < 20 OR a >= 380", "minmax", 2),
         ("s = 's30'", "valuelist", 1),
         ("s LIKE 's399%'", "minmax", 1),
+        ("s LIKE '%39'", "valuelist", 1),
+        ("s LIKE '_%77%' OR contains(s, 's12')", "valuelist", 2),
         ("t >= TIMESTAMP '2024-01-17 00:00:00'", "minmax", 1),
         ("x.m IN (3, 399)", "minmax", 2),
         ("NOT (a > 10)", "minmax", 1),

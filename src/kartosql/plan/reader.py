@@ -64,6 +64,7 @@ _OPERATORS: dict[Any, tuple[str, ...]] = {
     (exp.Not, exp.Is): ("OPERATOR_IS_NOT_NULL", "COMPARE_DISTINCT_FROM"),
     exp.Like: ("~~",),
     exp.StartsWith: ("starts_with", "prefix", "^@"),
+    exp.Contains: ("contains",),
     exp.Column: ("COLUMN_REF",),
     exp.Dot: ("COLUMN_REF",),
     exp.StructExtract: ("struct_extract",),

@@ -21,6 +21,7 @@ from kartosql.predicate.tree import (
     UNKNOWN,
     Comparison,
     Constant,
+    Contains,
     Extracted,
     In,
     IsNull,
@@ -103,8 +104,8 @@ class Meaning:
         path = self._columns(node)
         if path is not None:
             return Comparison(path, "=", Value("boolean", not negated))
-        is_text = isinstance(node, exp.Like | exp.StartsWith) and not negated and not node.args.get("escape")
-        return self._matched(node) if is_text else UNKNOWN
+        is_text = isinstance(node, exp.Like | exp.StartsWith | exp.Contains) and not node.args.get("escape")
+        return self._matched(node) if is_text and not negated else UNKNOWN
 
     def _compared(self, left: Any, op: str, right: Any) -> Predicate:
         left, right = self.behind(left), self.behind(right)
@@ -184,12 +185,14 @@ class Meaning:
         if path is None or not isinstance(pattern, Value) or pattern.kind not in ("string", "text"):
             return UNKNOWN
         text = str(pattern.value)
-        if isinstance(node, exp.StartsWith):
-            return Prefix(path, text)
+        if not isinstance(node, exp.Like):
+            return Prefix(path, text) if isinstance(node, exp.StartsWith) else Contains(path, text)
         # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
-        match = re.search(r"[%_\\]", text)
-        # Texts are compared, of whatever type the column is.
-        return Comparison(path, "=", Value("text", text)) if match is None else Prefix(path, text[: match.start()])
+        first, *others = re.split("[%_]", text.split("\\")[0])
+        if first == text:  # texts are compared, of whatever type the column is
+            return Comparison(path, "=", Value("text", text))
+        parts: list[Predicate] = [Contains(path, part) for part in others if part]
+        return group("AND", [Prefix(path, first), *parts] if first or not parts else parts)
 
     # -- constants -------------------------------------------------------------------------
 

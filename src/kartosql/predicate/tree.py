@@ -195,6 +195,14 @@ class Prefix:
 
 
 @dataclass(frozen=True)
+class Contains:
+    """A text that contains another one."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True)
 class IsNull:
     """A column that is NULL or, negated, has a value."""
 
@@ -302,7 +310,7 @@ class Group(Generic[Item]):
         return "(" + f" {self.op} ".join(i.render(column) for i in self.items) + ")"
 
 
-Leaf = Comparison | In | Prefix | IsNull | Extracted
+Leaf = Comparison | In | Prefix | Contains | IsNull | Extracted
 Predicate = Leaf | Constant | Opaque | Group["Predicate"]
 Condition = Opaque | DynamicFilter | Group["Condition"]  # of a statement; its leaves are texts
 UNKNOWN: Opaque = Opaque()

@@ -24,7 +24,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of, constant, decimal_of
-from kartosql.predicate.tree import Comparison, In, IsNull, Leaf, Prefix, Value, date_of, moment_of, to_float32
+from kartosql.predicate.tree import (
+    Comparison,
+    Contains,
+    In,
+    IsNull,
+    Leaf,
+    Prefix,
+    Value,
+    date_of,
+    moment_of,
+    to_float32,
+)
 
 Key = int | bytes | Decimal
 _INTEGERS = {"byte", "short", "integer", "long", "tinyint", "smallint", "int", "bigint"}
@@ -96,7 +107,14 @@ class Prefixed:
     prefix: bytes
 
 
-Test = Range | Among | Outside | Prefixed
+@dataclass(frozen=True)
+class Containing:
+    """Texts that contain some bytes."""
+
+    part: bytes
+
+
+Test = Range | Among | Outside | Prefixed | Containing
 ANY = Outside()
 NEVER = Among(frozenset())
 
@@ -108,11 +126,9 @@ def as_tests(leaf: Leaf, type_: ColumnType, zone: str = "UTC") -> tuple[Test, ..
     """
     if isinstance(leaf, IsNull):
         return (ANY,) if leaf.negated else None
-    if isinstance(leaf, Prefix):
-        if type_.family != "string":
-            return None
-        prefix = _utf8(leaf.prefix)
-        return None if prefix is None else (Prefixed(prefix),)
+    if isinstance(leaf, Prefix | Contains):
+        text = _utf8(leaf.prefix if isinstance(leaf, Prefix) else leaf.text) if type_.family == "string" else None
+        return None if text is None else (Prefixed(text) if isinstance(leaf, Prefix) else Containing(text),)
     if isinstance(leaf, Comparison):
         found = points(leaf.value, type_, zone)
         if leaf.op == "<>":
@@ -439,6 +455,8 @@ class Bounds:
                 passes = pc.and_(passes, self._compare("<", after))
         elif isinstance(test, Outside):
             passes = self._outside(test.keys)
+        elif isinstance(test, Containing):
+            return pc.invert(self.empty)
         else:
             passes = self._among(sorted(test.keys))
         return pc.and_not(passes, self.empty)
@@ -516,6 +534,8 @@ class Values:
             passes = _COMPARE[test.op](self.keys, constant(test.key, self.keys.type))
         elif isinstance(test, Prefixed):
             passes = pc.starts_with(self.keys, test.prefix) if test.prefix else pc.is_valid(self.keys)
+        elif isinstance(test, Containing):
+            passes = pc.match_substring(self.keys, test.part) if test.part else pc.is_valid(self.keys)
         else:
             known = array_of(list(test.keys), self.keys.type)
             passes = pc.is_in(self.keys, value_set=known)
