@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.indexes.skipping import column_types
-from kartosql.parquet import open_footer
+from kartosql.parquet import FooterLayout, footer_of, schema_bytes
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
 
@@ -37,6 +36,14 @@ NAN, INF = float("nan"), float("inf")
 LETTERS = ["a", "b", "B", "é", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0001f600", " ", "'", "%", "z"]
 MIDNIGHT = dt.datetime(2020, 3, 29)  # clocks change in Berlin
 ZONES = ("UTC", "UTC", "Europe/Berlin", "America/New_York")
+
+
+def bounds_of(file: Path | bytes, column: str, type_: pa.DataType) -> tuple[Any, Any] | None:
+    """Return what a footer, or that of a file, tells of the bounds of a column."""
+    footer = footer_of(file.read_bytes()) if isinstance(file, Path) else file
+    layout = FooterLayout(schema_bytes(footer) or b"\0")
+    return layout.bounds(footer, column, type_)
+
 
 STRUCT = pa.struct([pa.field("a", pa.int32()), pa.field("B", pa.string())])
 COLUMNS: dict[str, pa.DataType] = {
@@ -232,8 +239,7 @@ def world(rng: random.Random, folder: Path) -> World:
     base = Store(folder, create=True)
     if specs:
         layout = layout_for(TABLE, specs, COLUMNS, {"p": pa.int32()})
-        footers = partial(open_footer, data) if rng.random() < 0.5 else None
-        done = refresh(base, "meta", files, layout, Sources(parquet_scan(data), footers))
+        done = refresh(base, "meta", files, layout, Sources(parquet_scan(data)))
         assert (done.added, done.unindexed) == (len(files), ())
     version = rng.choice([1, 2, 3, 4, 4])
     if version < 4:

@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, KartosqlError, missing_file, reraise
-from kartosql.store import Files, Store
+from kartosql.errors import FormatError, missing_file, reraise
+from kartosql.store import Files
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -34,7 +35,7 @@ DAMAGE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowE
 class Reader:
     """Thrift's compact protocol as dictionaries of fields; raises IndexError for damaged bytes."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | mmap) -> None:
         self.data = data
         self.at = 0
 
@@ -186,55 +187,9 @@ class Footer:
         try:
             found = Reader(data).struct()
             self.groups: list[dict[int, Any]] = found[4]
-            self.leaves: list[Leaf] = []
-            self._places: dict[str, int] = {}
-            self._unsure: set[str] = set()
-            for place, (path, element, definition, repetition) in enumerate(_leaves_of(found[2])):
-                name = path.lower()
-                # Of two columns that differ in case only, it is not known which is meant.
-                if name in self._places:
-                    self._unsure.add(name)
-                self._places[name] = place
-                self.leaves.append(_leaf(element, definition, repetition))
+            self.leaves = [_leaf(element, *levels) for _, element, *levels in _leaves_of(found[2])]
         except DAMAGE:
             raise ValueError("the footer is damaged") from None
-
-    def bounds(self, column: str, type_: pa.DataType) -> tuple[Any, Any] | None:
-        """Return the least and greatest value of a column, both None if it has none but NULL.
-
-        Dates and times are days and microseconds since 1970. None, where the footer does not tell:
-        floating-point numbers may be NaN, of which statistics know nothing, and texts may be cut.
-        """
-        name, types = column.lower(), pa.types
-        if name not in self._places or name in self._unsure or not any(test(type_) for test in _TOLD):
-            return None
-        if types.is_timestamp(type_):
-            type_ = pa.timestamp("us", type_.tz)
-        try:
-            found = self._bounds(self._places[name], type_)
-        except DAMAGE:
-            return None
-        if found is None or found[0] is None or not types.is_decimal128(type_):
-            return found
-        # Exactly; Decimal's own arithmetic rounds to the digits of its context.
-        return Decimal(f"{found[0]}E{-type_.scale}"), Decimal(f"{found[1]}E{-type_.scale}")
-
-    def _bounds(self, place: int, type_: pa.DataType) -> tuple[Any, Any] | None:
-        leaf, found = self.leaves[place], []
-        decode = decoder(leaf, type_, clock=None)
-        if decode is None:
-            return None
-        for group in self.groups:
-            chunk = group[1][place]
-            if 8 in chunk or 9 in chunk or chunk[3][1] != leaf.physical:
-                return None  # encrypted, or damaged
-            told = group_bounds(chunk[3], leaf, decode)
-            # Metadata made of bounds outlive this process: texts that some writers cut are left out, whatever is said.
-            if told is None or not told.exact or (isinstance(told.low, str) and _is_long(told.low, told.high)):
-                return None
-            if told.low is not None:
-                found.append(told)
-        return (min(g.low for g in found), max(g.high for g in found)) if found else (None, None)
 
 
 @dataclass(frozen=True)
@@ -525,6 +480,34 @@ class FooterLayout:
                 return None
         return found
 
+    def bounds(self, footer: bytes, column: str, type_: pa.DataType) -> tuple[Any, Any] | None:
+        """Return the least and greatest value of a top-level column, both None if it has none but NULL.
+
+        Dates and times are days and microseconds since 1970. None, where the footer does not tell:
+        floating-point numbers may be NaN, of which statistics know nothing, and texts may be cut.
+        Raises what is in ``DAMAGE``.
+        """
+        name, leaf = self.column(column) or (b"", None)
+        types, found = pa.types, []
+        if types.is_timestamp(type_):
+            type_ = pa.timestamp("us", type_.tz)
+        decode = decoder(leaf, type_, clock=None) if leaf and any(test(type_) for test in _TOLD) else None
+        chunks = self.chunks(footer, name) if decode else None
+        if leaf is None or decode is None or chunks is None:
+            return None
+        for chunk in chunks:
+            # Metadata made of bounds outlive this process: texts that some writers cut are left out, whatever is said.
+            told = group_bounds(chunk, leaf, decode)
+            if told is None or not told.exact or (isinstance(told.low, str) and _is_long(told.low, told.high)):
+                return None
+            if told.low is not None:
+                found.append(told)
+        low, high = (min(g.low for g in found), max(g.high for g in found)) if found else (None, None)
+        if low is None or not types.is_decimal128(type_):
+            return low, high
+        # Exactly; Decimal's own arithmetic rounds to the digits of its context.
+        return Decimal(f"{low}E{-type_.scale}"), Decimal(f"{high}E{-type_.scale}")
+
 
 def _path(name: bytes) -> bytes:
     """Return the field of a column's metadata that holds the path of a top-level column."""
@@ -547,7 +530,7 @@ def read_footer(files: Files, key: str, size: int, tail: int = TAIL, most: int |
     """
     if files.is_on_disk(key):
         return local_footer(files.local_path(key), size, tail, most)
-    return _footer(lambda length: files.read(key, start=max(0, size - length), end=size), size, tail, most)
+    return find_footer(lambda length: files.read(key, start=max(0, size - length), end=size), size, tail, most)
 
 
 def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None) -> bytes | None:
@@ -562,24 +545,16 @@ def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None
         finally:
             os.close(number)
 
-    return _footer(read, size, tail, most)
+    return find_footer(read, size, tail, most)
 
 
-def _footer(read: Callable[[int], bytes], size: int, tail: int, most: int | None) -> bytes | None:
+def find_footer(read: Callable[[int], bytes], size: int, tail: int, most: int | None) -> bytes | None:
+    """Return what ``read_footer`` returns for a file, given what reads so many bytes at its end."""
     end = read(tail)
     found = footer_of(end)
     if found is None and (length := _length_of(end)) is not None and length <= min(size, most or size):
         found = footer_of(read(length))
     return found
-
-
-def open_footer(store: Store, key: str) -> Footer | None:
-    """Return the footer of a file for what it tells of columns, None where it cannot be read."""
-    try:
-        found = read_footer(store, key, store.size(key) or 0, 2 * TAIL, MAX_FOOTER)
-        return Footer(found) if found is not None else None
-    except (KartosqlError, OSError, KeyError, ValueError):
-        return None
 
 
 def bytes_of_columns(

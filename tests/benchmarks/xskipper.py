@@ -27,7 +27,6 @@ from kartosql.formats.xskipper.layout import layout_for
 from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet import open_footer
 from kartosql.store import Store
 from tests.benchmarks.lineitem import Data, prepare
 from tests.benchmarks.ratios import HEAD, Figure, row, within
@@ -131,7 +130,7 @@ def collecting(base: Store, data: Data, runs: int) -> Iterator[Figure]:
         layout = layout_for(TABLE, specs, COLLECTED)
 
         def call() -> None:
-            done = refresh(base, "lines", files, layout, Sources(parquet_scan(store), partial(open_footer, store)))
+            done = refresh(base, "lines", files, layout, Sources(parquet_scan(store)))
             assert done.added == len(files)
             drop(base, "lines")
 

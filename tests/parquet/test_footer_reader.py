@@ -21,7 +21,6 @@ from kartosql.parquet import (
     column_sizes,
     file_metadata,
     footer_of,
-    open_footer,
     read_footer,
     schema_bytes,
 )
@@ -66,7 +65,6 @@ def test_a_footer_of_more_than_the_most_is_not_read(store):
 def test_a_file_without_a_footer_has_none(store, data):
     store.put("t/a.parquet", data)
     assert read_footer(store, "t/a.parquet", len(data)) is None
-    assert open_footer(store, "t/a.parquet") is None
     with pytest.raises(FormatError) as e:
         file_metadata(store, "t/a.parquet")
     assert e.value.code == "corrupt-file"
@@ -75,7 +73,6 @@ def test_a_file_without_a_footer_has_none(store, data):
 def test_a_file_that_is_not_there_is_missing(store):
     with pytest.raises((KeyError, OSError)):
         read_footer(store, "t/a.parquet", 100)
-    assert open_footer(store, "t/a.parquet") is None
     with pytest.raises(FormatError) as e:
         file_metadata(store, "t/a.parquet")
     assert e.value.code == "missing-file"

@@ -125,7 +125,7 @@ class CsvFolder(Folder):
                 for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
                     yield number, batch.rename_columns(list(columns))
 
-        return Sources(scan, None, self._times)
+        return Sources(scan, self._times)
 
     @property
     def _asking(self) -> Sniffer:

@@ -21,7 +21,6 @@ from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.memo import memoized
-from kartosql.parquet import open_footer
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.sources.folder_metadata import FolderSkipping, metadata_of
 from kartosql.sql.attach_parse import TYPES
@@ -261,7 +260,7 @@ class ParquetFolder(Folder):
         from kartosql.formats.xskipper.refreshing import Sources
         from kartosql.formats.xskipper.scans import parquet_scan
 
-        return Sources(parquet_scan(self._store), partial(open_footer, self._store), self._times)
+        return Sources(parquet_scan(self._store), self._times)
 
 
 def _open_folder(location: AttachLocation) -> tuple[Store, str | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting, Refreshed, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet import open_footer
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.datasets import find_dataset
@@ -257,7 +255,7 @@ def _partitions(table: DatasetTable) -> dict[str, tuple[pa.DataType, list[Any]]]
 
 def _sources(store: Store, uuid: str, spark: Any) -> Collecting:
     if spark is None:
-        return Sources(parquet_scan(store), partial(open_footer, store))
+        return Sources(parquet_scan(store))
     from kartosql.write.spark.upkeep import SparkSources
 
     return SparkSources(spark, store, uuid)

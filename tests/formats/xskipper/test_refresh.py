@@ -23,9 +23,10 @@ from kartosql.formats.xskipper.layout import Secrets, layout_for
 from kartosql.formats.xskipper.refreshing import MAX_PARTS, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.parquet import open_footer
 from kartosql.store import Store
+from skipping_data import bounds_of
 
+OPENED = scans._opened
 TABLE = "/lake/t"
 TYPES = {"i": pa.int64(), "s": pa.string(), "d": pa.float64()}
 SPECS = [IndexSpec("minmax", "i"), IndexSpec("valuelist", "s"), IndexSpec("bloomfilter", "s", fpp=0.1, ndv=50)]
@@ -61,7 +62,7 @@ class Lake:
         return parquet_scan(self.data)(keys, columns)
 
     def refresh(self, specs: Any = SPECS, **options: Any) -> Any:
-        sources = Sources(self.scan, options.pop("footers", None), options.pop("still", None))
+        sources = Sources(self.scan, options.pop("still", None))
         return refresh(self.base, "meta", self.files, layout_for(TABLE, specs, TYPES, **options), sources)
 
     def open(self, keys: Any = None) -> MetadataStore:
@@ -152,7 +153,7 @@ def test_files_that_cannot_be_indexed_are_kept(lake):
     pq.write_table(pa.table({"i": ["text"], "s": ["x"]}), lake.root / "data" / "typed.parquet")
     pq.write_table(pa.table({"i": [1]}), lake.root / "data" / "without.parquet")
     pq.write_table(pa.table({"i": [1], "I": [2], "s": ["x"]}), lake.root / "data" / "twice.parquet")
-    done = lake.refresh(footers=partial(open_footer, lake.data))
+    done = lake.refresh()
     assert done.added == 3
     assert {p.rsplit("/", 1)[-1] for p in done.unindexed} == {
         "torn.parquet",
@@ -163,30 +164,32 @@ def test_files_that_cannot_be_indexed_are_kept(lake):
     assert lake.read("i = 999") == ["torn", "twice", "typed", "without"]
 
 
-def test_bounds_come_from_footers_where_these_are_exact(lake):
+def test_bounds_come_from_footers_where_these_are_exact(lake, monkeypatch):
     lake.write("n.parquet", [7], d=[math.nan])
+    opened = []
+    monkeypatch.setattr(scans, "_opened", lambda content, columns: opened.append(columns) or OPENED(content, columns))
     specs = [IndexSpec("minmax", "i"), IndexSpec("minmax", "s")]
-    assert lake.refresh(specs, footers=partial(open_footer, lake.data)).added == 4
-    assert lake.scanned == []
+    assert lake.refresh(specs).added == 4
     assert lake.read("i BETWEEN 5 AND 8") == ["n"]
     assert lake.read("s >= 'v7'") == ["n"]
+    assert opened == []
     # Footers know nothing of NaN, so rows are read for floating-point numbers.
-    lake.refresh([*specs, IndexSpec("minmax", "d")], footers=partial(open_footer, lake.data))
-    assert len(lake.scanned) == 1
+    lake.refresh([*specs, IndexSpec("minmax", "d")])
+    assert opened == [["d"]] * 4
     assert lake.read("d > 1e9") == ["n"]
     assert lake.read("d < 1e9") == []
 
 
 def test_bounds_of_cut_statistics_are_not_taken(lake):
     lake.write("a.parquet", [1], s=["x" * 100])
-    footer = open_footer(lake.data, "a.parquet")
-    assert footer.bounds("s", pa.string()) is None
-    assert footer.bounds("i", pa.int64()) == (1, 1)
-    assert footer.bounds("I", pa.int64()) == (1, 1)
-    assert footer.bounds("i", pa.string()) is None
-    assert footer.bounds("none", pa.int64()) is None
+    bounds = partial(bounds_of, lake.root / "data" / "a.parquet")
+    assert bounds("s", pa.string()) is None
+    assert bounds("i", pa.int64()) == (1, 1)
+    assert bounds("I", pa.int64()) is None
+    assert bounds("i", pa.string()) is None
+    assert bounds("none", pa.int64()) is None
     pq.write_table(pa.table({"u": pa.array([1, (1 << 32) - 1], pa.uint32())}), lake.root / "data" / "u.parquet")
-    assert open_footer(lake.data, "u.parquet").bounds("u", pa.int64()) is None
+    assert bounds_of(lake.root / "data" / "u.parquet", "u", pa.int64()) is None
 
 
 @pytest.mark.parametrize("plaintext", [False, True])
@@ -325,7 +328,6 @@ from kartosql.formats.xskipper.kinds import IndexSpec
 from kartosql.formats.xskipper.layout import layout_for
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.formats.xskipper.refreshing import Sources, refresh
-from kartosql.parquet import open_footer
 from kartosql.formats.xskipper.scans import parquet_scan
 from kartosql.store import Store
 data, base = Store({str(lake.root / "data")!r}), Store({str(lake.root)!r})
@@ -333,7 +335,7 @@ files = [DataFile(f"/t/{{n}}", 1, f"{{n}}.parquet", {{"p": n}}) for n in "abc"]
 types = {{"i": pa.int64(), "s": pa.string(), "d": pa.float64()}}
 for specs in ([("minmax", "i")], [("minmax", "d"), ("valuelist", "s"), ("bloomfilter", "s"), ("bloomfilter", "i")]):
     layout = layout_for("/t", [IndexSpec(*s) for s in specs], types, {{"p": pa.string()}})
-    assert refresh(base, "m", files, layout, Sources(parquet_scan(data), partial(open_footer, data))).added == 3
+    assert refresh(base, "m", files, layout, Sources(parquet_scan(data))).added == 3
 store = MetadataStore.below(base, "m")
 listing = [(f.path, 1) for f in files]
 assert store.select("s = 'v2' AND i IN (2, 5) AND p < 'b'", listing) == ["/t/a"]

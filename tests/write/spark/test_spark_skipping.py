@@ -93,7 +93,6 @@ def only_executors_read(monkeypatch) -> None:
         raise AssertionError("the driver reads files for metadata")
 
     monkeypatch.setattr(kartosql.write.skipping, "parquet_scan", refuse)
-    monkeypatch.setattr(kartosql.write.skipping, "open_footer", refuse)
 
 
 def steps(con: kartosql.Connection, sql: str) -> dict[str, int]:

@@ -49,7 +49,6 @@ from kartosql.formats.xskipper.java import JavaStreamError, old_bounds, old_valu
 from kartosql.formats.xskipper.naming import column_name, parts_of, path_of, spelled
 from kartosql.formats.xskipper.patterns import extracted, of_java
 from kartosql.formats.xskipper.segment import FileSchema, Index, Segment
-from kartosql.parquet import Footer
 from kartosql.predicate.tree import Comparison, Extracted, In, Leaf, Path, Value
 
 UDT = "io.xskipper.metadatastore.parquet.ParquetBaseClauseTranslator$BloomFilterMetaDataTypeUDT"
@@ -83,6 +82,12 @@ def spark_name(type_: pa.DataType) -> str:
 def schema_field(name: str, type_: Any, metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a field of a schema as Spark's JSON has it."""
     return {"name": name, "type": type_, "nullable": True, "metadata": metadata}
+
+
+def stored(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return values as an array; dates are given as numbers, as times are."""
+    plain = array_of(values, pa.int32() if pa.types.is_date32(type_) else type_)
+    return plain if plain.type == type_ else plain.view(type_)
 
 
 def joined_flags(join: Callable[..., Any], flags: Iterable[Flags | None]) -> Flags | None:
@@ -184,7 +189,7 @@ class Kind:
     parameters: ClassVar[Mapping[str, type]] = {}  # of statements; texts are given once or several times
     leaves: ClassVar[tuple[str, ...]] = (".list.element",)  # the Parquet columns of its cells
     has_large_cells: ClassVar[bool] = False  # of which no two are alike
-    is_in_footers: ClassVar[bool] = False  # whether footers of Parquet files may tell the cells
+    is_of_bounds: ClassVar[bool] = False  # whether the least and the greatest value are enough
     is_for_executors: ClassVar[bool] = True  # whether those of Spark may collect the cells
 
     # -- what is asked for -----------------------------------------------------------------
@@ -218,10 +223,6 @@ class Kind:
     def collector(self, spec: IndexSpec, type_: pa.DataType) -> Any:
         """Return what collects one file: it can ``add`` values in the type of the index, and makes a ``cell``."""
         return _ValueSet(type_)
-
-    def from_footer(self, footer: Footer, spec: IndexSpec, type_: pa.DataType) -> Any:
-        """Return what a collector would, without a look at the rows; None if the footer does not tell it."""
-        return None
 
     def size(self, cell: Any, spec: IndexSpec) -> int:
         """Return about how many bytes a cell takes."""
@@ -268,7 +269,7 @@ class MinMax(Kind):
 
     name = "minmax"
     leaves = (".min", ".max")
-    is_in_footers = True
+    is_of_bounds = True
 
     def cell_type(self, type_: pa.DataType) -> tuple[pa.DataType, Any]:
         """Return a struct of both values."""
@@ -279,18 +280,9 @@ class MinMax(Kind):
         """Return what finds both values."""
         return _Extremes()
 
-    def from_footer(self, footer: Footer, spec: IndexSpec, type_: pa.DataType) -> Any:
-        """Return the bounds of a column, None unless a footer tells them exactly."""
-        found = footer.bounds(spec.column, type_)
-        return None if found is None else {"min": found[0], "max": found[1]}
-
     def encode(self, cells: Sequence[Any], spec: IndexSpec, type_: pa.DataType) -> pa.Array:
         """Return structs of both values."""
-        ends = []
-        for name in ("min", "max"):
-            # Dates are given as numbers, as times are.
-            plain = array_of([c[name] for c in cells], pa.int32() if pa.types.is_date32(type_) else type_)
-            ends.append(plain if plain.type == type_ else plain.view(type_))
+        ends = [stored([c[name] for c in cells], type_) for name in ("min", "max")]
         return pa.StructArray.from_arrays(ends, fields=list(self.cell_type(type_)[0]))
 
     def may_match(self, evidence: Evidence, index: Index, leaf: Leaf, alive: Flags) -> Flags | None:

@@ -22,7 +22,7 @@ from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, spark_name
 from kartosql.formats.xskipper.layout import IndexLayout
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
-from kartosql.formats.xskipper.scans import DataFile, ReadFooter, Scan, collect, partition_values
+from kartosql.formats.xskipper.scans import DataFile, Scan, collect, partition_values
 from kartosql.formats.xskipper.segment import (
     NEWEST,
     READING,
@@ -134,13 +134,12 @@ class Sources:
     """
 
     scan: Scan
-    read_footer: ReadFooter | None = None
     still: Callable[[Sequence[DataFile]], Sequence[int | None]] | None = None
 
     def rows(self, files: Sequence[DataFile], layout: IndexLayout) -> Generator[pa.Table]:
         """Yield metadata rows of files, see ``Collecting``."""
         current = {f.id: f for f in files}
-        for batch in collect(files, layout, self.scan, self.read_footer):
+        for batch in collect(files, layout, self.scan):
             found = pa.Table.from_batches([batch])
             if self.still is not None:
                 indexed = [current[i] for i in found.column(OBJECT_COLUMN).to_pylist()]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
+from mmap import ACCESS_READ, mmap
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,15 +19,19 @@ import pyarrow.parquet as pq
 
 from kartosql.errors import KartosqlError, reraise
 from kartosql.formats.arrays import array_of
+from kartosql.formats.parquet_pages import distinct_values
+from kartosql.formats.xskipper.kinds import stored
 from kartosql.formats.xskipper.layout import IndexLayout
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
-from kartosql.parquet import Footer
+from kartosql.parquet import DAMAGE, MAX_FOOTER, TAIL, FooterCache, find_footer, read_footer
 from kartosql.store import Store
 
+# Values of columns, by their names; they need not be of as many rows.
+Values: TypeAlias = Mapping[str, pa.Array] | pa.RecordBatch
 # Which columns (with dots between members of structs) of which files, by their keys: pairs of the number of the
-# file and some of its rows. All rows of a file come one after the other; files without rows may be left out.
-Scan = Callable[[Sequence[str], Sequence[str]], Iterable[tuple[int, pa.RecordBatch]]]
-ReadFooter = Callable[[str], Footer | None]
+# file and the values of some of its rows. All of a file come one after the other; files without rows may be left out.
+# Of a column that has a type, the least and the greatest value of it are enough.
+Scan = Callable[[Sequence[str], Mapping[str, pa.DataType | None]], Iterable[tuple[int, Values]]]
 
 _BATCH_BYTES = 16 << 20
 _FIRST = 512
@@ -51,46 +57,23 @@ class DataFile:
         return object_id(self.path, self.modified_ms)
 
 
-def collect(
-    files: Sequence[DataFile], layout: IndexLayout, scan: Scan, read_footer: ReadFooter | None = None
-) -> Iterator[pa.RecordBatch]:
+def collect(files: Sequence[DataFile], layout: IndexLayout, scan: Scan) -> Iterator[pa.RecordBatch]:
     """Yield metadata rows of files, in the columns of ``layout.arrow_schema``.
 
     A file of which a column cannot be read, or not in the type of its index, gets no row: it
-    stays unindexed, which is always right. With ``read_footer``, and where all indexes are MinMax,
-    bounds that footers tell exactly are not read from rows.
+    stays unindexed, which is always right.
     """
-    if not files:
-        return
-    from_footers = [_footer_cells(f, layout, read_footer) for f in files]
-    # What some footer does not tell is read of all files: most often they are alike.
-    told = [i for i in range(len(layout.indexes)) if all(i in c for c in from_footers)]
-    rest = [i for i in range(len(layout.indexes)) if i not in told]
-    columns = list(dict.fromkeys(layout.indexes[i][0].column for i in rest))
+    columns: dict[str, pa.DataType | None] = {}
+    for spec, type_ in layout.indexes:
+        columns[spec.column] = type_ if spec.kind.is_of_bounds and spec.column not in columns else None
     if not columns:
-        yield from _rows(((n, c) for n, c in enumerate(from_footers)), files, layout)
-        return
-    scanned = _scanned(len(files), layout, rest, scan([f.key for f in files], columns))
-    joined = ((n, {**{i: from_footers[n][i] for i in told}, **cells}) for n, cells in scanned)
-    yield from _rows(joined, files, layout)
-
-
-def _footer_cells(file: DataFile, layout: IndexLayout, read_footer: ReadFooter | None) -> dict[int, Any]:
-    """Return the cells that the footer of a file tells, by the number of their index."""
-    if read_footer is None or not all(spec.kind.is_in_footers for spec, _ in layout.indexes):
-        return {}  # the files are scanned anyway, and a column more takes less time than a footer
-    footer = read_footer(file.key)
-    if footer is None:
-        return {}
-    found = {}
-    for at, (spec, type_) in enumerate(layout.indexes):
-        if (cell := spec.kind.from_footer(footer, spec, type_)) is not None:
-            found[at] = cell
-    return found
+        yield from _rows(((n, {}) for n in range(len(files))), files, layout)
+    elif files:
+        yield from _rows(_scanned(len(files), layout, scan([f.key for f in files], columns)), files, layout)
 
 
 def _scanned(
-    count: int, layout: IndexLayout, wanted: Sequence[int], batches: Iterable[tuple[int, pa.RecordBatch]]
+    count: int, layout: IndexLayout, batches: Iterable[tuple[int, Values]]
 ) -> Iterator[tuple[int, dict[int, Any]]]:
     """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
     seen: set[int] = set()
@@ -98,21 +81,19 @@ def _scanned(
         if number in seen or not 0 <= number < count:
             continue
         seen.add(number)
-        indexes = ((at, *layout.indexes[at]) for at in wanted)
-        collectors = {at: spec.kind.collector(spec, type_) for at, spec, type_ in indexes}
+        collectors = {at: spec.kind.collector(spec, type_) for at, (spec, type_) in enumerate(layout.indexes)}
         if all(_add(batch, collectors, layout) for _, batch in of_file):
             yield number, {at: c.cell() for at, c in collectors.items()}
 
 
-def _add(batch: pa.RecordBatch, collectors: Mapping[int, Any], layout: IndexLayout) -> bool:
+def _add(batch: Values, collectors: Mapping[int, Any], layout: IndexLayout) -> bool:
     """Add rows to what is collected, False if a column is not of the type of its index."""
-    arrays: dict[tuple[int, pa.DataType], pa.Array | None] = {}
-    names = batch.schema.names
+    arrays: dict[tuple[str, pa.DataType], pa.Array | None] = {}
     for at, collector in collectors.items():
         spec, type_ = layout.indexes[at]
-        where = names.index(spec.column), type_
+        where = spec.column, type_
         if where not in arrays:
-            arrays[where] = _cast(batch.column(where[0]), type_)
+            arrays[where] = _cast(batch[spec.column], type_)
         values = arrays[where]
         if values is None:
             return False
@@ -195,13 +176,16 @@ THREADS = min(4, os.cpu_count() or 1)
 
 
 def parquet_scan(store: Store) -> Scan:
-    """Return a scan of the Parquet files of a store; files that cannot be read yield nothing, or not all rows twice."""
+    """Return a scan of the Parquet files of a store; files that cannot be read yield nothing, or not all rows twice.
 
-    def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        paths_of = _Paths(columns)
+    What the footer or the pages of a file tell of a column is not read from its rows.
+    """
+
+    def scan(keys: Sequence[str], columns: Mapping[str, pa.DataType | None]) -> Iterator[tuple[int, Values]]:
+        reader = _ColumnReader(store, columns)
         waiting = iter(keys)
         with ThreadPoolExecutor(THREADS) as pool:
-            ahead: deque[tuple[int, Future[list[pa.RecordBatch] | None]]] = deque()
+            ahead: deque[tuple[int, Future[list[Values] | None]]] = deque()
             held = 0
             for number in range(len(keys)):
                 while len(ahead) <= THREADS or held < _AHEAD:
@@ -210,46 +194,93 @@ def parquet_scan(store: Store) -> Scan:
                         break
                     size = _weight(store, key)
                     held += size
-                    ahead.append((size, pool.submit(_batches, store, key, columns, paths_of)))
+                    ahead.append((size, pool.submit(reader.read, key)))
                 size, found = ahead.popleft()
                 held -= size
-                yield from ((number, batch) for batch in found.result() or ())
+                yield from ((number, values) for values in found.result() or ())
 
     return scan
+
+
+class _ColumnReader:
+    """Reads columns of files, from footers and pages where these tell enough, and by Arrow."""
+
+    def __init__(self, store: Store, columns: Mapping[str, pa.DataType | None]) -> None:
+        self._store = store
+        self._columns = columns
+        self._footers = FooterCache()
+        self._paths_of = _Paths()
+
+    def read(self, key: str) -> list[Values] | None:
+        """Return columns of a file, or None; a file of which a part cannot be read has no rows at all."""
+        try:
+            content = _content(self._store, key) if None in self._columns.values() else None
+            told = self._told(key, content)
+            rest = [c for c in self._columns if c not in told]
+            if not rest:
+                return [told]
+            batches = self._by_arrow(_content(self._store, key) if content is None else content, rest)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as e:
+            reraise(e, f"Cannot read {key!r}")
+            return None
+        if not told or batches is None:
+            return batches
+        nothing = {column: values[:0] for column, values in told.items()}
+        return [{**(nothing if at else told), **{c: b[c] for c in rest}} for at, b in enumerate(batches)]
+
+    def _told(self, key: str, content: bytes | mmap | None) -> dict[str, pa.Array]:
+        """Return columns of which the footer or the pages tell the bounds, or all values."""
+        found: dict[str, pa.Array] = {}
+        if content is None:
+            footer = read_footer(self._store, key, self._store.size(key) or 0, 2 * TAIL, MAX_FOOTER)
+        else:
+            footer = find_footer(lambda length: content[-length:], len(content), 2 * TAIL, MAX_FOOTER)
+        if footer is None:
+            return found
+        with contextlib.suppress(*DAMAGE, pa.ArrowException, OSError):
+            self._footers.recognise(footer)
+            layout = self._footers.layout(footer)
+            for column, type_ in self._columns.items():
+                name, *members = parts_of(column)
+                if members:
+                    continue
+                if type_ is not None:
+                    bounds = layout.bounds(footer, name, type_)
+                    if bounds is not None:
+                        found[column] = stored(bounds, type_)
+                elif content is not None:
+                    values = distinct_values(content, footer, layout, name)
+                    if values is not None:
+                        found[column] = pa.concat_arrays(values)
+        return found
+
+    def _by_arrow(self, content: bytes | mmap, columns: Sequence[str]) -> list[Values] | None:
+        with _opened(pa.BufferReader(content), columns) as file:
+            schema = file.schema_arrow
+            known = self._paths_of(schema, columns)
+            if known is None:
+                return None
+            names = sorted({".".join(p) for p in known})
+            batches = file.iter_batches(_BATCH, columns=names, use_threads=False)
+            found: list[Values] = [_flat(b, known, columns) for b in batches]
+        # Nothing of a file without rows can match, and that is known.
+        return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
 
 
 class _Paths:
     """Where columns are in schemas; most files have the same one as the file before."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self._columns = columns
-        self._last: tuple[pa.Schema, list[list[str]] | None] | None = None
+    def __init__(self) -> None:
+        self._last: tuple[pa.Schema, Sequence[str], list[list[str]] | None] | None = None
 
-    def __call__(self, schema: pa.Schema) -> list[list[str]] | None:
+    def __call__(self, schema: pa.Schema, columns: Sequence[str]) -> list[list[str]] | None:
         last = self._last
-        if last is not None and last[0].equals(schema):
-            return last[1]
-        paths = [_path(schema, c) for c in self._columns]
+        if last is not None and last[0].equals(schema) and last[1] == columns:
+            return last[2]
+        paths = [_path(schema, c) for c in columns]
         known = [p for p in paths if p is not None]
-        self._last = schema, (known if len(known) == len(paths) else None)
-        return self._last[1]
-
-
-def _batches(store: Store, key: str, columns: Sequence[str], paths_of: _Paths) -> list[pa.RecordBatch] | None:
-    """Return the columns of a file, or None; a file of which a part cannot be read has no rows at all."""
-    try:
-        with _opened(_source(store, key), columns) as file:
-            schema = file.schema_arrow
-            known = paths_of(schema)
-            if known is None:
-                return None
-            names = sorted({".".join(p) for p in known})
-            found = [_flat(b, known, columns) for b in file.iter_batches(_BATCH, columns=names, use_threads=False)]
-    except (pa.ArrowException, OSError, KeyError, ValueError) as e:
-        reraise(e, f"Cannot read {key!r}")
-        return None
-    # Nothing of a file without rows can match, and that is known.
-    return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
+        self._last = schema, columns, (known if len(known) == len(paths) else None)
+        return self._last[2]
 
 
 def _weight(store: Store, key: str) -> int:
@@ -260,19 +291,17 @@ def _weight(store: Store, key: str) -> int:
         return 0
 
 
-def _source(store: Store, key: str) -> Any:
-    """Return what a file is read from: its bytes, or its path if it is large."""
+def _content(store: Store, key: str) -> bytes | mmap:
+    """Return the bytes of a file, which are mapped if they are many."""
     if not store.is_local:
-        return pa.BufferReader(store.read(key))
-    path = store.local_path(key)
-    with open(path, "rb", buffering=0) as file:
-        if os.fstat(file.fileno()).st_size > _WHOLE:
-            return path
-        return pa.BufferReader(file.read())
+        return store.read(key)
+    with open(store.local_path(key), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        return mmap(file.fileno(), size, access=ACCESS_READ) if size > _WHOLE else file.read()
 
 
 def _opened(source: Any, columns: Sequence[str]) -> pq.ParquetFile:
-    options = {"coerce_int96_timestamp_unit": "us", "memory_map": True, "pre_buffer": False}
+    options = {"coerce_int96_timestamp_unit": "us", "pre_buffer": False}
     try:
         # Distinct values are then known by their numbers.
         return pq.ParquetFile(source, read_dictionary=[c for c in columns if "." not in c], **options)

@@ -306,9 +306,8 @@ def collect_metadata(store: Store, token: str, batches: Batches, *, layout: Inde
     # Most tasks do without, and a worker may have to compile what it imports.
     from kartosql.formats.xskipper.refreshing import Sources
     from kartosql.formats.xskipper.scans import DataFile, parquet_scan
-    from kartosql.parquet import open_footer
 
-    sources = Sources(parquet_scan(store), partial(open_footer, store))
+    sources = Sources(parquet_scan(store))
 
     def found() -> Iterator[pa.Table]:
         listed = items(batches)
