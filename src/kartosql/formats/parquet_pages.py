@@ -125,11 +125,13 @@ def _uses_all(body: bytes, size: int) -> bool:
     # A dictionary of one value has numbers without a bit.
     while 1 < size != len(used) and rows < _ROWS and reader.at < len(body):
         head = reader.number()
-        groups = head >> 1 if head & 1 else 0
-        length = groups * width or (width + 7) // 8
+        count = 8 * (head >> 1) if head & 1 else 1
+        length = count * width // 8 if head & 1 else (width + 7) // 8
         run = int.from_bytes(body[reader.at : reader.at + min(length, _ROWS * width // 8)], "little")
         reader.at += length
-        looked = range(0, min(8 * groups, _ROWS) * width, width) if groups else (0,)
-        used.update(run >> place & (1 << width) - 1 for place in looked)
-        rows += len(looked) if groups else head >> 1
-    return True if size <= 1 else len(used) == size
+        rows += count if head & 1 else head >> 1
+        for place in range(0, min(count, _ROWS) * width, width):
+            used.add(run >> place & (1 << width) - 1)
+            if len(used) == size:
+                break
+    return size <= 1 or len(used) == size
