@@ -106,7 +106,7 @@ class CsvFolder(Folder):
 
         at = {f.name: i for i, f in enumerate(files)}
 
-        def scan(keys: Sequence[str], columns: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        def scan(keys: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
             for number, key in enumerate(keys):
                 shape = table.shapes[at[key]]
                 exact = {spelled([c]).lower(): c for c in shape.types or ()}
