@@ -54,6 +54,10 @@ class Session:
         self.store, self.mounts, self.metadata, self.plans = state.store, state.mounts, state.metadata, state.plans
         self.parse = state.texts.parse
         self.user_cache = UserCache(cache_folder(self.settings["cache"]))
+        if not self.store.is_local and self.user_cache.folder is not None:
+            from kartosql.store.kept import KeptObjects
+
+            self.store.kept = self.mounts.kept = KeptObjects(self.user_cache, *self.store.address)
         self.runtime = Runtime(self.mounts, state.engines, self.user_cache)
         self._had_tables = False  # whether any was registered
         self._closed = False

@@ -83,6 +83,7 @@ def test_documents_in_a_bucket_are_read_again_only_when_their_etag_changes(conne
         state = Snapshot(store, cache).cube("c")
         return state, sorted(store.counter.keys[before:])
 
+    connection.store.kept = None  # what an earlier process left is asked for elsewhere
     first = reads()
     assert first[1] == [key]
     assert reads() == (first[0], [])

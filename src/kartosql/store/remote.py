@@ -410,7 +410,12 @@ class _S3Writer(RemoteWriter):
                     raise
                 return _told(response)._replace(unchanged=True)
             try:
-                return _told(answer, await answer["Body"].read())
+                found = _told(answer, await answer["Body"].read())
+                if only and found.etag not in ("", only):
+                    raise PreconditionFailed(key)
+                return found
+            except PreconditionFailed:
+                raise
             except Exception:
                 if attempt == _ATTEMPTS - 1:
                     raise

@@ -39,6 +39,7 @@ from kartosql.text.secrets import harmless, redacted
 if TYPE_CHECKING:
     import datetime as dt
 
+    from kartosql.store.kept import KeptObjects
     from kartosql.store.local_commit import LocalWriter
     from kartosql.store.remote import RemoteWriter
 
@@ -132,15 +133,14 @@ def _unless_gone(error: OSError) -> None:
 class Store:
     """A folder or bucket prefix that holds datasets.
 
-    ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem
-    cannot be made and ``store-not-found`` when a local folder does not exist. ``without_driver``
-    says that reads and plain writes will do, where the driver of fsspec may not be installed.
-    Writing raises ``unsafe-key``, ``access-denied``, ``disk-full`` and ``store-failed``.
-    ``single_writer`` says that nobody else writes; stores without conditional writes are
-    then written as well.
+    ``url`` is a local path or any fsspec URL. Raises ``store-failed`` when the filesystem cannot be made and
+    ``store-not-found`` when a local folder does not exist. ``without_driver`` says that reads and plain writes will do,
+    where the driver of fsspec may not be installed. Writing raises ``unsafe-key``, ``access-denied``, ``disk-full`` and
+    ``store-failed``. ``single_writer`` says that nobody else writes; stores without conditions are written then.
     """
 
     single_writer = False
+    kept: KeptObjects | None = None  # of a remote store, beside the user
     _conditional: bool | None = None  # None as long as nobody asked
     _conditional_delete = True
 
@@ -678,6 +678,8 @@ class Mounts:
     A number is used once, so what is remembered of a key is never taken for another file's. A
     store stays mounted as long as somebody holds it: an attachment, or a table of a statement.
     """
+
+    kept: KeptObjects | None = None  # of the store itself
 
     def __init__(self, main: Store) -> None:
         self.main = main

@@ -280,13 +280,13 @@ class PlannerTables:
             self._session.run(f"CREATE VIEW {name} AS FROM {index.name}_embedded")
         else:
             assert stored.key is not None
-            self._index_view(name, stored.key, stored.column, declared)
+            self._index_view(name, stored, stored.key, declared)
             index.size = self._session.files.sizes.get(stored.key) or 0
             self._count_pairs(index, stored.key)
         values = f"SELECT CAST(v AS {declared}) AS v, labels FROM {name}"
         self._session.run(f"CREATE VIEW {index.values} AS {_with_zeros(values, 'labels', stored.type)}")
 
-    def _index_view(self, name: str, key: str, column: str, declared: str) -> None:
+    def _index_view(self, name: str, stored: InvertedIndex, key: str, declared: str) -> None:
         """Create a view (v, labels) over an index file; raises ``missing-file`` and ``invalid-index``."""
         session = self._session
         whole = None
@@ -295,7 +295,7 @@ class PlannerTables:
 
             whole = WHOLE_INDEX
             session.instance.filesystem.keep(key)
-        path = session.files.paths([key], session.instance.filesystem, whole)[0]
+        path = session.files.paths([key], session.instance.filesystem, whole, stored.version)[0]
         if session.store.is_local:
             session.store.counter.add("reads", key, session.files.sizes[key] or 0)
         # With a size, as then the name is not taken for a pattern.
@@ -305,8 +305,8 @@ class PlannerTables:
         except duckdb.Error as e:
             reraise(e, f"Cannot read {key!r}")
             raise _invalid(key, str(e).splitlines()[0]) from None
-        _check_columns(described, key, column, declared)
-        session.run(f"CREATE VIEW {name} AS SELECT {quote(column)} AS v, partition AS labels FROM {reader}")
+        _check_columns(described, key, stored.column, declared)
+        session.run(f"CREATE VIEW {name} AS SELECT {quote(stored.column)} AS v, partition AS labels FROM {reader}")
 
     def _count_pairs(self, index: IndexTables, key: str) -> None:
         index.pairs = index.size

@@ -51,10 +51,18 @@ class Ends:
     def __init__(self, store: Files) -> None:
         self._store = store
         self._readings: dict[str, Future[Fetched]] = {}
+        self._versions: dict[str, str] = {}  # of the documents that name what may be kept
 
-    def start(self, keys: Sequence[str], whole: int) -> None:
-        """Start to read files, all of those up to the size ``whole``."""
+    def start(self, keys: Sequence[str], whole: int, version: str = "") -> None:
+        """Start to read files, all of those up to the size ``whole``; indices that a ``version`` names may be kept."""
         new = [key for key in dict.fromkeys(keys) if key not in self._readings]
+        if version and self._store.kept is not None:
+            for key in new:
+                if (end := self._store.kept.end(key, version)) is not None:
+                    self._readings[key] = Future()
+                    self._readings[key].set_result(end)
+            new = [key for key in new if key not in self._readings]
+            self._versions.update(dict.fromkeys(new, version))
         first = FIRST if len(new) <= MANY else FIRST_OF_MANY
         known = _learned.setdefault(self._store, {})
         lengths = {key: known.get(_folder(key), (False, min(first, max(whole, END))))[1] for key in new}
@@ -73,6 +81,8 @@ class Ends:
         # Large files decide, as of them more than the footer would be read in vain.
         if is_large >= before[0] and (is_large > before[0] or needed > before[1]):
             known[_folder(key)] = (is_large, needed + needed // 4 + END)
+        if (version := self._versions.pop(key, "")) and self._store.kept is not None:
+            self._store.kept.keep_end(key, version, end)
         return end
 
 
@@ -171,6 +181,8 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
             yield
         except KartosqlError as e:
             self.failure = e
+            if self._store.kept is not None:
+                self._store.kept.forget_ends()
             raise
 
 

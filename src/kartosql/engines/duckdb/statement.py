@@ -68,10 +68,10 @@ class FileAccess:
             else:
                 self.sizes.update(self.store.sizes(wanted))
 
-    def begin_reading(self, keys: Sequence[str], whole: int | None = None) -> dict[str, Fetched]:
+    def begin_reading(self, keys: Sequence[str], whole: int | None = None, version: str = "") -> dict[str, Fetched]:
         """Read the ends of remote files, of those up to the size ``whole`` all, and note sizes.
 
-        Raises ``missing-file``.
+        Those that a ``version`` of a document names may be kept beside the user. Raises ``missing-file``.
         """
         from kartosql.engines.duckdb import remote
 
@@ -79,7 +79,7 @@ class FileAccess:
         with self._present():
             if self._ends is None:
                 self._ends = remote.Ends(self.store)
-            self._ends.start(keys, remote.WHOLE_FILE if whole is None else whole)
+            self._ends.start(keys, remote.WHOLE_FILE if whole is None else whole, version)
             found = {key: self._ends.get(key) for key in keys}
         self.sizes.update((key, end.size) for key, end in found.items())
         return found
@@ -113,14 +113,16 @@ class FileAccess:
             known = self._mounted[prefix] = self._beginning(f"{prefix}/")
         return known + rest
 
-    def paths(self, keys: Sequence[str], filesystem: StoreFiles | None, whole: int | None = None) -> list[str]:
+    def paths(
+        self, keys: Sequence[str], filesystem: StoreFiles | None, whole: int | None = None, version: str = ""
+    ) -> list[str]:
         """Return the names under which DuckDB opens ``keys``; remote ones are read concurrently.
 
         Raises ``missing-file``, ``unsafe-key`` for links, and what attached stores object to.
         """
         self.store.admit(keys)
         if filesystem is not None:
-            for key, end in self.begin_reading(keys, whole).items():
+            for key, end in self.begin_reading(keys, whole, version).items():
                 filesystem.allow(key, end)
         self.stat(keys)
         return self.names(keys)

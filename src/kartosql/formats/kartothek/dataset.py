@@ -35,6 +35,7 @@ class InvertedIndex:
     type: pa.DataType
     key: str | None
     embedded: Mapping[str, Any] | None = None
+    version: str = ""  # of the document that names it
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +168,8 @@ class Dataset:
             if column in schema.names and column not in keys and not pa.types.is_null(schema.field(column).type):
                 type_ = schema.field(column).type
                 stored = isinstance(where, str)
-                indices[column] = InvertedIndex(column, type_, where if stored else None, None if stored else where)
+                file, embedded = (where, None) if stored else (None, where)
+                indices[column] = InvertedIndex(column, type_, file, embedded, self.document.version)
         metadata = self.document.metadata
         return DatasetTable(self.uuid, table, schema, keys, labels, files, indices, metadata, store=self.store)
 

@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -21,7 +21,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError, reraise, shorten
 from kartosql.formats.kartothek import naming
 from kartosql.memo import memoized
-from kartosql.store.keys import SIDE_FOLDER, check_key
+from kartosql.store.keys import SIDE_FOLDER, check_key, version_of
 from kartosql.store.store import MAX_METADATA_BYTES
 
 
@@ -305,6 +305,7 @@ class DatasetDocument:
     partition_keys: tuple[str, ...] | None
     indices: Mapping[str, Any]  # column -> storage key, or {value text: [labels]}
     metadata: Mapping[str, Any]
+    version: str = field(default="", compare=False)  # of its bytes, where it was made of some
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -323,7 +324,7 @@ class DatasetDocument:
 
 LARGE_BYTES = 1 << 18
 # A write reads a document for its plan and again for its commit: what somebody still holds is not parsed twice.
-_large: WeakValueDictionary[tuple[str, str, bytes], DatasetDocument] = WeakValueDictionary()
+_large: WeakValueDictionary[tuple[str, str, str], DatasetDocument] = WeakValueDictionary()
 
 
 def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
@@ -332,12 +333,12 @@ def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
     Raises ``invalid-metadata``, ``unsupported-version``, ``unsafe-key`` or ``too-large``.
     Source: kartothek 5.3 storage layout, dataset_metadata_version 4.
     """
-    if len(data) < LARGE_BYTES:
-        return _parsed(data, key, uuid)
-    name = (key, uuid, hashlib.blake2b(data, digest_size=20).digest())
-    found = _large.get(name)
+    version = version_of(data).token
+    found = _large.get((key, uuid, version))
     if found is None:
-        found = _large[name] = _parsed(data, key, uuid)
+        found = replace(_parsed(data, key, uuid), version=version)
+        if len(data) >= LARGE_BYTES:
+            _large[key, uuid, version] = found
     return found
 
 

@@ -216,7 +216,12 @@ def _read(
     settled = stamp is not None and max(stamp.mtime_ns, stamp.ctime_ns) + SETTLED_NS < time.time_ns()
     try:
         if not store.is_local:
+            kept = store.kept if known is None else None
+            if kept is not None and one.stamp is not None and (data := kept.document(one.key, one.stamp)) is not None:
+                return data, one.stamp._replace(modified=None)
             found, proof = store.read_unless(one.key, known)
+            if kept is not None and one.stamp is not None and found is not None:
+                kept.keep_document(one.key, found, proof)
             if found is not None and proof is None and one.stamp is not None:
                 proof = Fetched(found, 0, len(found), one.stamp.etag).proof
             return found, proof
