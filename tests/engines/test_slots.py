@@ -161,10 +161,9 @@ def test_files_that_went_away_and_links_are_refused(connection, place, tmp_path)
         with pytest.raises(KartosqlError) as e:
             connection.sql(f"SELECT v FROM t WHERE i = {i}").rows()
         assert e.value.code in codes
-    kept = _kept(connection)
-    kept.slots.names_of([linked])
+    slots = _kept(connection).slots
     with pytest.raises(OSError, match="symbolic"):
-        kept.slots.open(kept.slots.names[-1] if linked not in kept.slots._slots else kept.slots._slots[linked])
+        slots.open(slots.names_of([linked])[0])
 
 
 def test_descriptors_are_closed(connection):

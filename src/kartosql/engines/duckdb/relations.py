@@ -106,6 +106,7 @@ class Relations(RelationBuilder[str]):
             self._replaced += 1
         for name in self._former_variables.keys() - self._variables.keys():
             self._session.run(f"RESET VARIABLE {name}")
+            self._session.listed.pop(name, None)
         self._former_views, self._former_variables = {}, {}
 
     # -- views -------------------------------------------------------------------------------

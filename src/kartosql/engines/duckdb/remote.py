@@ -10,7 +10,6 @@ import os
 import re
 import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -92,11 +91,23 @@ def _folder(key: str) -> str:
     return "/".join(parts[: 3 if "indices" in parts else 2])
 
 
-class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
-    """A read-only filesystem over the files that one statement may open."""
+class _NamedFiles(AbstractFileSystem):  # type: ignore[misc]
+    """Files by names that are no patterns, in no folders."""
 
     protocol = PROTOCOL
     cachable = False
+
+    def glob(self, path: str, **kwargs: Any) -> list[str]:
+        """Return the path itself: names are never patterns."""
+        return [path] if self.exists(path) else []
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """Return nothing: there are no folders."""
+        return []
+
+
+class StoreFiles(_NamedFiles):
+    """A read-only filesystem over the files that one statement may open."""
 
     def __init__(self, store: Files) -> None:
         super().__init__()
@@ -145,14 +156,6 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
         """Return whether the statement may open a path."""
         return str(path).removeprefix(f"{PROTOCOL}://") in self._ends
 
-    def glob(self, path: str, **kwargs: Any) -> list[str]:
-        """Return the path itself: names are never patterns."""
-        return [path] if self.exists(path) else []
-
-    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """Return nothing: there are no folders."""
-        return []
-
     def modified(self, path: str) -> dt.datetime:
         """Return a time in the past that tells contents apart, as footers are kept by it."""
         seconds = self._stamps.get(str(path).removeprefix(f"{PROTOCOL}://"), 0) % 2**29
@@ -186,20 +189,16 @@ class StoreFiles(AbstractFileSystem):  # type: ignore[misc]
             raise
 
 
-class SlotFiles(AbstractFileSystem):  # type: ignore[misc]
+class SlotFiles(_NamedFiles):
     """A read-only filesystem of a few names, each of which stands for a local file while a statement runs over it.
 
     An instance that may open these names alone, for ever, runs statements over any files: to tell it of each of many
     files takes long, and to start another one for the files of each statement takes longer than that statement.
     """
 
-    protocol = PROTOCOL
-    cachable = False
-
     def __init__(self, count: int) -> None:
         super().__init__()
         self.names = [f"{PROTOCOL}://{number}" for number in range(count)]
-        self._slots: OrderedDict[str, str] = OrderedDict()  # names by path, those used last come last
         self._paths: dict[str, str] = {}  # of the statement that runs, by name
         self._contents: dict[str, tuple[object, int]] = {}  # what was opened last under a name, and its number
         self._numbers = itertools.count()
@@ -209,17 +208,13 @@ class SlotFiles(AbstractFileSystem):  # type: ignore[misc]
         self._paths.clear()
 
     def names_of(self, paths: Sequence[str]) -> list[str]:
-        """Return the names of files of the statement that runs, of which there are no more than names."""
-        found = []
+        """Return the names of files of the statement that runs, the first ones for those that are named first."""
+        known = dict(zip(self._paths.values(), self._paths, strict=True))
         for path in paths:
-            name = self._slots.pop(path, None)
-            if name is None:
-                free = self.names[len(self._slots) :]
-                name = free[0] if free else self._slots.popitem(last=False)[1]
-            self._slots[path] = name
-            self._paths[name] = path
-            found.append(name)
-        return found
+            if path not in known:
+                known[path] = name = self.names[len(known)]
+                self._paths[name] = path
+        return [known[path] for path in paths]
 
     def shown(self, message: str) -> str:
         """Return a message with the paths of files in place of their names."""
@@ -232,14 +227,6 @@ class SlotFiles(AbstractFileSystem):  # type: ignore[misc]
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Return whether a name stands for a file."""
         return path in self._paths
-
-    def glob(self, path: str, **kwargs: Any) -> list[str]:
-        """Return the name itself: names are never patterns."""
-        return [path] if self.exists(path) else []
-
-    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
-        """Return nothing: there are no folders."""
-        return []
 
     def modified(self, path: str) -> dt.datetime:
         """Return a time in the past that tells all contents apart that a name stood for, as footers are kept by it."""

@@ -193,6 +193,7 @@ class EngineSession:
         self.data_keys: list[str] = []
         self._connection: Any = instance.cursor() if former is None else former._connection
         of_process.add(self)
+        self.listed: dict[str, list[str]] = {} if former is None else former.listed  # variables, where files have slots
         self.relations: Relations = Relations(self, None if former is None else former.relations)
 
     def close(self) -> None:
@@ -263,7 +264,11 @@ class EngineSession:
         """
         paths = self.files.paths(keys, self.instance.filesystem)
         if self.instance.slots is not None:
-            paths = self.instance.slots.names_of(paths)
+            names = self.instance.slots.names_of(paths)
+            if self.listed.get(variable) != names:  # as it stays from statement to statement
+                self._connection.execute(f"SET VARIABLE {variable} = ?", [names])
+                self.listed[variable] = names
+            return names
         sizes = [self.files.sizes[k] for k in keys]
         if None in sizes:
             self._connection.execute(f"SET VARIABLE {variable} = ?", [paths])
