@@ -8,6 +8,7 @@ import pytest
 
 import kartosql
 from builders import WRITE_ID, parquet, write_dataset
+from kartosql.engines.spark import engine
 from kartosql.engines.spark import session as sessions
 from kartosql.errors import UsageError
 from kartosql.parquet import bytes_of_columns
@@ -20,8 +21,8 @@ def test_little_work_starts_nothing(ktk_store: Path, monkeypatch: pytest.MonkeyP
     def never(*_: Any) -> Any:
         raise AssertionError("nobody asked for Spark")
 
-    monkeypatch.setattr(sessions, "obstacle", never)
-    monkeypatch.setattr(sessions, "session", never)
+    monkeypatch.setattr(engine, "check_reach", never)
+    monkeypatch.setattr(engine, "session", never)
     with kartosql.connect(ktk_store) as con:
         query = con.sql(COUNT)
         query.arrow()
@@ -69,7 +70,9 @@ def test_what_fails_on_spark_alone_is_run_by_duckdb(spark: Any, local: Store) ->
 
 def test_without_java_it_is_duckdb_and_the_report_says_why(ktk_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "is_running", lambda: False)
-    monkeypatch.setattr(sessions, "_java_problem", lambda: "Spark needs Java, and there is none.")
+    monkeypatch.setattr(sessions, "_java_checked", sessions.check_java)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
     with kartosql.connect(ktk_store, spark_threshold=1) as con:
         report = con.explain("SELECT SHOP FROM retail").to_dict()
         assert report["engine"] == "duckdb"
@@ -79,8 +82,6 @@ def test_without_java_it_is_duckdb_and_the_report_says_why(ktk_store: Path, monk
 def test_a_session_that_does_not_start_leaves_it_to_duckdb(
     spark: Any, ktk_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kartosql.engines.spark import engine
-
     def broken() -> Any:
         raise UsageError("no luck", code="missing-java", hint="none")
 

@@ -16,7 +16,7 @@ from kartosql.engines.base import EngineStatement
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, table_names
-from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, StoreError, UnknownNameError
+from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
 from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
@@ -183,7 +183,7 @@ class Execution:
         enough = "duckdb", f"{volume}: one machine is enough"
         if wish == "duckdb" or not report.files_selected or (size is not None and size <= limit):
             return enough
-        obstacle = self.attempt.not_spark if self.attempt.not_spark is not None else _obstacle(report, files)
+        obstacle = self.attempt.not_spark or _obstacle(report, files)
         if size is None:
             if obstacle is not None:
                 return enough
@@ -549,18 +549,13 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
 
 def _obstacle(report: ScanReport, files: FileAccess) -> str | None:
     """Return why Spark cannot read the files of a report, None if it can."""
-    from kartosql.engines.spark.listing import Places
-    from kartosql.engines.spark.session import obstacle
+    from kartosql.engines.spark.engine import check_reach
 
     try:
-        places = Places(files.store)
-        for occurrence in report.scan.occurrences:
-            for part in occurrence.parts:
-                if part.files:
-                    places.of(part.part.table.files[part.files[0]])  # all files of a table are in one store
-    except StoreError as e:
+        check_reach(report.scan, files.store)
+    except KartosqlError as e:
         return e.message
-    return obstacle()
+    return None
 
 
 def _bytes_used(report: ScanReport, files: FileAccess, enough: int) -> int:

@@ -225,17 +225,12 @@ def runs_of(kind, rng):
     return pa.int64(), [[7], *([] for _ in range(4)), [7], list(range(12_000)), [7]]
 
 
-@pytest.mark.parametrize("has_search", [True, False])
 @pytest.mark.parametrize(
     "kind",
     ["numbers", "far numbers", "times", "days", "text", "one file", "one text", "many files of few", "one value"],
 )
-def test_ranges_of_values_are_the_whole(kind, has_search, monkeypatch):
-    # Older versions of Arrow do not search.
-    if not has_search:
-        monkeypatch.delattr(indexing.pc, "search_sorted", raising=False)
+def test_ranges_of_values_are_the_whole(kind, monkeypatch):
     monkeypatch.setattr(indexing, "RANGE_PAIRS", 1000)
-    monkeypatch.setattr(indexing, "RUN_PAIRS", 64)
     type_, files = runs_of(kind, random.Random(7))
     arrays = [pa.array(values, type_) for values in files]
     labels = [f"f{n}" for n in range(len(files))]

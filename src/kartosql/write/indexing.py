@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +34,7 @@ def unique_values(column: pa.ChunkedArray, type_: pa.DataType | None = None) -> 
         values = values.drop_null()
     if len(values) > 1 and _is_ascending(values):
         return values.filter(pa.concat_arrays([pa.array([True]), _is_new(values)])).cast(type_)
-    # Runs in order are merged in a third of the time.
+    # Runs in order are sorted in a third of the time.
     values = pc.unique(values).cast(type_)
     return values.take(pc.array_sort_indices(values))
 
@@ -151,10 +147,7 @@ def _distinct(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
         last = piece.slice(piece.num_rows - 1)
 
 
-# Small enough for caches; whole numbers that are as dense are sorted by counting.
-RANGE_PAIRS = 1 << 15
-# Shorter runs are sorted all at once.
-RUN_PAIRS = 1 << 10
+RANGE_PAIRS = 1 << 15  # small enough for caches
 
 # Values ascending, how many numbers each has, and these numbers one after the other.
 Grouped = tuple[pa.Array, pa.Array, pa.Array]
@@ -163,23 +156,22 @@ Grouped = tuple[pa.Array, pa.Array, pa.Array]
 def ranges(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
     """Yield the pairs (``values[i]``, ``codes[i]``) in ranges of values, each pair once.
 
-    Numbers of one value stay in their order. Values that ascend are read piece by piece;
-    otherwise runs of ascending numbers are merged by several threads.
+    Numbers of one value stay in their order. Values that ascend are read piece by piece.
     """
-    if not len(values):
-        return
     has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
     if not has_nan and _is_ascending(values):
         yield from _cut(values, codes)
-        return
-    if _is_number(values.type):
-        yield from _merged(_joined(values), _joined(codes))
-        return
-    texts, numbers = encode(values)
-    ordered = texts.take(pc.sort_indices(texts))
-    ranks = pc.subtract(pc.rank(texts, "ascending", tiebreaker="first").cast(pa.int64()), 1)
-    for found, counts, some in _merged(ranks.take(numbers), _joined(codes)):
-        yield ordered.take(found), counts, some
+    elif _is_number(values.type):
+        numbers = _joined(values)
+        order = pc.array_sort_indices(numbers)
+        yield from _cut(*(pa.chunked_array([column.take(order)]) for column in (numbers, _joined(codes))))
+    else:
+        # Ranks are sorted sooner than texts.
+        texts, numbers = encode(values)
+        ordered = texts.take(pc.sort_indices(texts))
+        ranks = pc.rank(texts, "ascending", tiebreaker="first").cast(pa.int64())
+        for found, counts, some in ranges(pa.chunked_array([ranks.take(numbers)]), codes):
+            yield ordered.take(pc.subtract(found, 1)), counts, some
 
 
 def encode(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
@@ -204,56 +196,6 @@ def _cut(values: pa.ChunkedArray, codes: pa.ChunkedArray) -> Iterator[Grouped]:
                 continue
         yield _grouped(some.slice(0, end), _joined(codes.slice(start, end)))
         start, size = start + end, RANGE_PAIRS
-
-
-def _merged(values: pa.Array, codes: pa.Array) -> Iterator[Grouped]:
-    """Yield the groups of whole numbers or times that stand in ascending runs."""
-    breaks = pc.indices_nonzero(pc.less(values.slice(1), values.slice(0, len(values) - 1))).cast(pa.int64())
-    if len(breaks) >= len(values) // RUN_PAIRS or len(values) <= RANGE_PAIRS:
-        yield _sorted([values], [codes])
-        return
-    runs = list(pairwise([0, *pc.add(breaks, 1).to_pylist(), len(values)]))
-    bounds = _bounds(values)
-    cuts = [[start, *_places(values.slice(start, end - start), bounds, start), end] for start, end in runs]
-    work = [[(cut[at], cut[at + 1]) for cut in cuts if cut[at] < cut[at + 1]] for at in range(len(bounds) + 1)]
-
-    def done(pieces: Sequence[tuple[int, int]]) -> Grouped:
-        return _sorted([values.slice(a, b - a) for a, b in pieces], [codes.slice(a, b - a) for a, b in pieces])
-
-    workers = os.cpu_count() or 1
-    with ThreadPoolExecutor(workers, thread_name_prefix="kartosql-index") as pool:
-        waiting: deque[Future[Grouped]] = deque()
-        for pieces in filter(None, work):
-            waiting.append(pool.submit(done, pieces))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _bounds(values: pa.Array) -> pa.Array:
-    """Return values that cut all into ranges of about RANGE_PAIRS."""
-    step = RANGE_PAIRS // 64
-    sample = values.take(pa.array(range(0, len(values), step), pa.int64()))
-    sample = sample.take(pc.array_sort_indices(sample))
-    return pc.unique(sample.take(pa.array(range(64, len(sample), 64), pa.int64())))
-
-
-def _places(run: pa.Array, bounds: pa.Array, start: int) -> list[int]:
-    """Return where ``bounds`` begin in a run that begins at ``start``."""
-    if hasattr(pc, "search_sorted"):
-        return [start + place for place in pc.search_sorted(run, bounds, side="left").to_pylist()]
-    numbers = run.view(pa.int64()) if pa.types.is_temporal(run.type) and run.type.bit_width == 64 else run
-    wanted = bounds.view(numbers.type).to_pylist()
-    return [start + bisect_left(range(len(run)), bound, key=lambda i: numbers[i].as_py()) for bound in wanted]
-
-
-def _sorted(values: Sequence[pa.Array], codes: Sequence[pa.Array]) -> Grouped:
-    some, numbers = pa.concat_arrays(values), pa.concat_arrays(codes)
-    if len(values) > 1 or len(some) > 1:
-        places = pc.array_sort_indices(some)
-        some, numbers = some.take(places), numbers.take(places)
-    return _grouped(some, numbers)
 
 
 def _grouped(values: pa.Array, codes: pa.Array) -> Grouped:

@@ -29,7 +29,7 @@ def con(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[kartosql.Co
 
     monkeypatch.setattr(engines, "session", never)
     monkeypatch.setattr(sessions, "is_running", lambda: False)
-    monkeypatch.setattr(sessions, "_java_problem", lambda: None)
+    monkeypatch.setattr(sessions, "_java_checked", lambda: None)
     with kartosql.connect(str(tmp_path)) as found:
         found.register("t", nasty.table())
         found.register("u", pa.table({"p": [1, 2], "y": [1, 2]}))
@@ -84,7 +84,7 @@ def test_explain_tells_what_the_process_lacks(con, monkeypatch, tmp_path):
     sql = "SELECT n FROM t"
     monkeypatch.setattr(engines, "session", sessions.session)
     monkeypatch.setattr(sessions, "active", lambda: None)
-    monkeypatch.setattr(sessions, "_java_problem", lambda: "no Java")
+    monkeypatch.setattr(sessions, "_java_checked", sessions.check_java)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     ran, *explained = refusals(con, sql)

@@ -109,13 +109,9 @@ class SparkStatement:
     def check(self, query: BoundQuery, scan: Scan) -> None:
         """Raise what ``prepare`` would refuse, without a session; files are not opened."""
         self.translate(query, scan)
-        check_session()
-        places = Places(self._files.store)
+        check_reach(scan, self._files.store)
         for found in scan.occurrences:
             check_types(found)
-            for part in found.parts:
-                for file in part.files[:1]:  # all files of a table are in one store
-                    places.of(part.part.table.files[file])
         for occurrence in query.occurrences:
             if occurrence.source.data is not None:
                 stored_columns(occurrence.source)
@@ -234,6 +230,15 @@ class SparkStatement:
             self._open.close()
         finally:
             self._statement.close()
+
+
+def check_reach(scan: Scan, store: Files) -> None:
+    """Raise what keeps Spark from the files of a scan, whatever the statement: their stores, no Java, no PySpark."""
+    places = Places(store)
+    for part in (part for occurrence in scan.occurrences for part in occurrence.parts):
+        for file in part.files[:1]:  # all files of a table are in one store
+            places.of(part.part.table.files[file])
+    check_session()
 
 
 def _named(message: str, text: str) -> Span | None:

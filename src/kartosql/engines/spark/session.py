@@ -158,8 +158,13 @@ def check_session() -> None:
         refuse_connect(active())
     elif importlib.util.find_spec("pyspark") is None:
         raise missing_pyspark()
-    elif _java_problem() is not None:
-        check_java()
+    else:
+        _java_checked()
+
+
+@functools.cache
+def _java_checked() -> None:
+    check_java()
 
 
 def refuse_connect(spark: Any) -> None:
@@ -175,28 +180,6 @@ def refuse_connect(spark: Any) -> None:
 def is_running() -> bool:
     """Return whether this process has a Spark session, without importing PySpark."""
     return "pyspark" in sys.modules and active() is not None
-
-
-def obstacle() -> str | None:
-    """Return why this process cannot use Spark, None if it can; nothing is started."""
-    try:
-        if is_running():
-            refuse_connect(active())
-            return None
-    except ExecutionError as e:
-        return e.message
-    if importlib.util.find_spec("pyspark") is None:
-        return "PySpark is not installed"
-    return _java_problem()
-
-
-@functools.cache
-def _java_problem() -> str | None:
-    try:
-        check_java()
-    except UsageError as e:
-        return e.message
-    return None
 
 
 def active() -> SparkSession | None:
