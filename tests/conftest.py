@@ -23,7 +23,7 @@ import golden
 import tiers
 from kartosql.errors import UsageError
 from kartosql.store import Store
-from kartosql.write.document import RetryPolicy
+from kartosql.write import recovery
 
 # A run does not hang on how busy the machine is, nor on luck. --hypothesis-profile=default looks for other examples.
 settings.register_profile(
@@ -80,7 +80,7 @@ def _own_sessions() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait for a change that stands still: its writer is dead."""
-    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
+    monkeypatch.setattr(recovery, "INTENT_SECONDS", 0.001)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -169,12 +169,13 @@ def _written_all_the_time(w: World) -> None:
 def _never_settled(w: World) -> None:
     from types import SimpleNamespace
 
-    from kartosql.write import recovery
+    from kartosql.write import document, recovery
 
     head = SimpleNamespace(uuid="d", unfinished=True, intent=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "read_raw", lambda store, uuid: head)
-        recovery.open_head(w.con.store, "d", recovery.RetryPolicy(race=-1))
+        patch.setattr(document, "RACE_SECONDS", -1)
+        recovery.open_head(w.con.store, "d")
 
 
 def _index_of_a_plugin(w: World) -> None:

@@ -14,9 +14,7 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown
 from kartosql.write.change import Change
-from kartosql.write.document import RetryPolicy
 
-QUICK = RetryPolicy(race=20.0, intent=0.0)
 CALLS = ("read_versioned", "read_metadata", "put_if", "delete_if", "put", "delete", "list_root", "list_below", "sizes")
 
 

@@ -23,12 +23,14 @@ from kartosql.errors import (
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.write import document
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
-from kartosql.write.document import RetryPolicy
 from kartosql.write.recovery import read_head
 from write import rivals
-from write.rivals import QUICK, adding, content, in_partition, values
+from write.rivals import adding, content, in_partition, values
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 JSON = "d.by-dataset-metadata.json"
 
@@ -277,13 +279,13 @@ def test_two_appends_never_lose_each_other(made):
         nonlocal count
         count += 1
         expected.add(f"m{count}")
-        return commit(store, adding(made, "d", {1: f"m{count}"}), patience=QUICK)
+        return commit(store, adding(made, "d", {1: f"m{count}"}))
 
     def theirs():
         name = f"t{count}"
         expected.add(name)
         change = adding(made, "d", {2: name})
-        return lambda: commit(Store(made.url), change, patience=QUICK)
+        return lambda: commit(Store(made.url), change)
 
     rebased = 0
     for result in _races(made, mine, theirs):
@@ -316,11 +318,11 @@ def test_what_a_lost_round_wrote_is_deleted(local):
 def test_replacing_different_partitions_goes_together(made):
     def mine(store):
         change = adding(made, "d", {1: "m"}, "replace", removed=in_partition(1))
-        return commit(store, change, patience=QUICK, base=read_head(made, "d"))
+        return commit(store, change, base=read_head(made, "d"))
 
     def theirs():
         change = adding(made, "d", {2: "t"}, "replace", removed=in_partition(2))
-        return lambda: commit(Store(made.url), change, patience=QUICK)
+        return lambda: commit(Store(made.url), change)
 
     for result in _races(made, mine, theirs):
         assert result.labels_removed
@@ -331,14 +333,14 @@ def test_replacing_the_same_partition_names_the_winner(made):
     def replacing(value, operation):
         return adding(made, "d", {1: value}, operation, removed=in_partition(1))
 
-    calls = rivals.count_calls(made, lambda s: commit(s, replacing("m", "mine"), patience=QUICK))
+    calls = rivals.count_calls(made, lambda s: commit(s, replacing("m", "mine")))
     errors = []
     for at in range(calls):
         base, won = read_head(made, "d"), []
         theirs = replacing("t", "rival")
         store = rivals.act_at(made, at, lambda: won.append(commit(Store(made.url), theirs)))
         try:
-            commit(store, replacing("m", "mine"), base=base, patience=QUICK)
+            commit(store, replacing("m", "mine"), base=base)
             assert content(made, "d")[-1] == ("p=1", "t")
         except ConcurrentCommit as e:
             errors.append((e, won[0]))
@@ -454,7 +456,7 @@ def test_lost_answers_apply_nothing_twice_and_are_no_errors(made, seed):
     expected = ["a", "b"]
     for n in range(12):
         other = rivals.loses_answers(made, lambda number, key: chance.random() < 0.4)
-        commit(other, adding(made, "d", {1: f"m{n}"}), patience=QUICK)
+        commit(other, adding(made, "d", {1: f"m{n}"}))
         expected.append(f"m{n}")
         assert values(made, "d") == sorted(expected)
 
@@ -476,7 +478,8 @@ def test_a_refusal_of_what_was_carried_out_is_no_error(made):
     assert values(made, "d") == ["a", "b", "m"]
 
 
-def test_a_store_that_falls_silent_gives_an_unknown_outcome_and_nothing_is_deleted(made):
+def test_a_store_that_falls_silent_gives_an_unknown_outcome_and_nothing_is_deleted(made, monkeypatch):
+    monkeypatch.setattr(document, "RACE_SECONDS", 0.2)
     change = adding(made, "d", {1: "m"})
     other = rivals.watched(made)
     silent = []
@@ -491,7 +494,7 @@ def test_a_store_that_falls_silent_gives_an_unknown_outcome_and_nothing_is_delet
 
     other.hook = hook
     with pytest.raises(CommitUnknown) as e:
-        commit(other, change, patience=RetryPolicy(race=0.2))
+        commit(other, change)
     assert e.value.code == "commit-unknown"
     assert values(made, "d") == ["a", "b", "m"]
 
@@ -612,7 +615,7 @@ def test_metadata_wiped_by_another_program_are_told(made):
 
 def test_a_foreign_append_at_any_moment_is_not_lost_unless_it_is_blind(made):
     def mine(store):
-        return commit(store, adding(made, "d", {1: "m"}), patience=QUICK)
+        return commit(store, adding(made, "d", {1: "m"}))
 
     calls = rivals.count_calls(made, mine)
     for at in range(calls):

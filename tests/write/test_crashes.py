@@ -18,9 +18,10 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import cubes, datasets
 from kartosql.write.check import check
-from kartosql.write.document import RetryPolicy
 from kartosql.write.operation import Operation
 from kartosql.write.removal import Removal
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 CUBE = Cube("c", "x", "p", index_columns="i")
 SEED = pa.table({"x": [1, 2], "p": ["a", "b"], "i": ["u", "v"], "v": [10, 20]})
@@ -125,8 +126,7 @@ def stored(name):
 
 
 def at(store):
-    # Others that stand still are not waited for: they have crashed.
-    return Operation(store, "test", patience=RetryPolicy(intent=0.001))
+    return Operation(store, "test")
 
 
 def of_a(table):

@@ -21,8 +21,10 @@ from kartosql.write.document import MIN_GRACE, GarbageMarks, garbage_key, put_ga
 from kartosql.write.recovery import read_head
 from kartosql.write.removal import collect
 from write import rivals
-from write.rivals import QUICK, adding, in_partition, values
+from write.rivals import adding, in_partition, values
 from written import build_cube
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 GRACE = dt.timedelta(days=7)
 
@@ -52,7 +54,7 @@ def made(store):
 
 def gc(store, *uuids, grace=GRACE, **options):
     """Collect and return what was found, but for entries of the journal."""
-    found = collect(store, uuids or ["d"], grace, patience=QUICK, **options)
+    found = collect(store, uuids or ["d"], grace, **options)
     return [g for g in found if "/.commit/log/" not in g.key]
 
 
@@ -269,7 +271,7 @@ def _append(store):
         schema = pa.schema([("p", pa.int64()), ("x", pa.int64()), (column, pa.int64())])
         added = {f"p=1/{tail}": {"table": key}}
         changes.append(Change(uuid, "append", added=added, schemas={"table": schema}, partition_keys=("p",)))
-    return commit_all(store, "c++seed", changes, patience=QUICK)
+    return commit_all(store, "c++seed", changes)
 
 
 def _state(store):
@@ -448,7 +450,7 @@ def test_the_schema_of_a_dropped_dataset_stays_where_deletes_have_no_condition(c
     def refuse(store, key, expected):
         raise StoreError("no condition", code="no-conditional-delete")
 
-    commit(cube, Change("c++en", "delete", drop=True), patience=QUICK)
+    commit(cube, Change("c++en", "delete", drop=True))
     monkeypatch.setattr(Store, "delete_if", refuse)
     for _ in range(2):
         clean(cube, clock, "c++en")

@@ -12,7 +12,7 @@ from kartosql.write.commit import commit
 from kartosql.write.document import LogEntry, read_log
 from kartosql.write.recovery import read_head
 from write import rivals
-from write.rivals import QUICK, adding, in_partition
+from write.rivals import adding, in_partition
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_nothing_is_known_without_an_identity_and_of_another_dataset_of_the_name
     del stale["metadata"]["kartosql_commit"]
     builders.write_document(made, stale)
     assert losses(made) == []
-    commit(made, adding(made, "d", {1: "z"}, replace_all=True), patience=QUICK)
+    commit(made, adding(made, "d", {1: "z"}, replace_all=True))
     assert losses(made) == []
 
 

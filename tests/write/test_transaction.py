@@ -15,12 +15,14 @@ from kartosql.errors import CommitUnknown, ConcurrentCommit, KartosqlWarning, St
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown
+from kartosql.write import document
 from kartosql.write.change import Change
 from kartosql.write.commit import commit, commit_all
-from kartosql.write.document import RetryPolicy
 from kartosql.write.recovery import finish, read_head
 from write import rivals
-from write.rivals import QUICK, adding, in_partition, values
+from write.rivals import adding, in_partition, values
+
+pytestmark = pytest.mark.usefixtures("impatient")
 
 NAMES = ("seed", "e", "g")
 
@@ -203,7 +205,7 @@ def test_whoever_dies_leaves_the_old_or_the_new_state_of_all_datasets(memory, ki
             build(memory, cube)
         wanted = _changes_of(memory, kind, cube)
         try:
-            commit_all(rivals.dies_at(memory, at, when), f"{cube}++seed", wanted, patience=QUICK)
+            commit_all(rivals.dies_at(memory, at, when), f"{cube}++seed", wanted)
             break
         except rivals.Died:
             pass
@@ -211,10 +213,10 @@ def test_whoever_dies_leaves_the_old_or_the_new_state_of_all_datasets(memory, ki
         assert before in (old, new)
         seen.append(before)
         if before[0] is None:
-            commit_all(memory, f"{cube}++seed", changes(memory, cube, "z", create=True), patience=QUICK)
+            commit_all(memory, f"{cube}++seed", changes(memory, cube, "z", create=True))
             assert state(memory, cube) == [["z"]] * 3
         else:
-            commit_all(memory, f"{cube}++seed", changes(memory, cube, "z"), patience=QUICK)
+            commit_all(memory, f"{cube}++seed", changes(memory, cube, "z"))
             assert state(memory, cube) == [[*v, "z"] for v in before]
         assert [m for m in marks(memory, cube) if not m.endswith(".json")] == []
         builders.forget_memory_stores()  # each listing would look at all of their files
@@ -237,17 +239,17 @@ def test_single_datasets_can_be_changed_after_a_death(memory, kind):
         except rivals.Died:
             pass
         before = state(memory, cube)
-        heads = [read_head(memory, f"{cube}++{name}", QUICK) for name in NAMES]
+        heads = [read_head(memory, f"{cube}++{name}") for name in NAMES]
         assert [h is None for h in heads] == [v is None for v in before]
         assert len(
             [e for e in memory.list_root() if e.name.startswith(f"{cube}++") and not e.is_dir]
         ) == 3 - heads.count(None)
         for at_name, name in enumerate(NAMES):
             if before[at_name] is None:
-                assert read_head(memory, f"{cube}++{name}", QUICK) is None
-                commit(memory, adding(memory, f"{cube}++{name}", {1: "z"}, create=True), patience=QUICK)
+                assert read_head(memory, f"{cube}++{name}") is None
+                commit(memory, adding(memory, f"{cube}++{name}", {1: "z"}, create=True))
             else:
-                commit(memory, adding(memory, f"{cube}++{name}", {1: "z"}), patience=QUICK)
+                commit(memory, adding(memory, f"{cube}++{name}", {1: "z"}))
         assert state(memory, cube) == [[*(v or []), "z"] for v in before]
         builders.forget_memory_stores()  # each listing would look at all of their files
         at += 1
@@ -272,11 +274,11 @@ def test_appends_to_one_and_to_all_datasets_lose_nothing(memory, rival):
         def act(cube=cube, theirs=theirs):
             other = Store(memory.url)
             if len(theirs) > 1:
-                commit_all(other, f"{cube}++seed", theirs, patience=QUICK)
+                commit_all(other, f"{cube}++seed", theirs)
             else:
-                commit(other, theirs[0], patience=QUICK)
+                commit(other, theirs[0])
 
-        commit_all(rivals.act_at(memory, at, act), f"{cube}++seed", changes(memory, cube, "m"), patience=QUICK)
+        commit_all(rivals.act_at(memory, at, act), f"{cube}++seed", changes(memory, cube, "m"))
         expected = [["a", "m", "t"] if rival in ("all", n) else ["a", "m"] for n in NAMES]
         assert state(memory, cube) == expected
         assert marks(memory, cube) == []
@@ -291,10 +293,10 @@ def test_a_drop_meets_an_append_to_all_at_any_moment(memory):
         rival = rivals.act_at(
             memory,
             at,
-            lambda cube=cube: commit_all(Store(memory.url), f"{cube}++seed", drops(cube), patience=QUICK),
+            lambda cube=cube: commit_all(Store(memory.url), f"{cube}++seed", drops(cube)),
         )
         try:
-            commit_all(rival, f"{cube}++seed", changes(memory, cube, "m"), patience=QUICK)
+            commit_all(rival, f"{cube}++seed", changes(memory, cube, "m"))
             ends.add("through")
         except ConcurrentCommit:
             ends.add("dropped")
@@ -314,12 +316,10 @@ def test_only_one_of_two_builds_a_cube(memory):
 
         def act(cube=cube, theirs=theirs, won=won):
             with contextlib.suppress(ConcurrentCommit):
-                won.append(commit_all(Store(memory.url), f"{cube}++seed", theirs, patience=QUICK))
+                won.append(commit_all(Store(memory.url), f"{cube}++seed", theirs))
 
         with contextlib.suppress(ConcurrentCommit):
-            commit_all(
-                rivals.act_at(memory, at, act), f"{cube}++seed", changes(memory, cube, "m", create=True), patience=QUICK
-            )
+            commit_all(rivals.act_at(memory, at, act), f"{cube}++seed", changes(memory, cube, "m", create=True))
             assert not won
         assert state(memory, cube) == [["t" if won else "m"]] * 3
         assert marks(memory, cube) == []
@@ -334,7 +334,7 @@ def test_many_threads_see_and_leave_all_or_nothing(store):
         other = Store(store.url)
         try:
             for n in range(4):
-                commit_all(other, "c++seed", changes(other, "c", f"{name}{n}"), patience=RetryPolicy(race=120))
+                commit_all(other, "c++seed", changes(other, "c", f"{name}{n}"))
                 commit(other, adding(other, f"c++{random.choice(NAMES)}", {2: f"single-{name}{n}"}))
         except BaseException as e:
             errors.append(e)
@@ -377,14 +377,15 @@ def test_lost_answers_apply_nothing_twice_and_are_no_errors(store, seed):
     expected = ["a"]
     for n in range(6):
         other = rivals.loses_answers(store, lambda number, key: chance.random() < 0.3)
-        commit_all(other, "c++seed", changes(store, "c", f"m{n}"), patience=QUICK)
+        commit_all(other, "c++seed", changes(store, "c", f"m{n}"))
         expected.append(f"m{n}")
         assert state(store) == [sorted(expected)] * 3
     finish(store, "c++seed")
     assert [m for m in marks(store) if not m.endswith(".json")] == []
 
 
-def test_a_store_that_falls_silent_at_the_commit_gives_an_unknown_outcome(store):
+def test_a_store_that_falls_silent_at_the_commit_gives_an_unknown_outcome(store, monkeypatch):
+    monkeypatch.setattr(document, "RACE_SECONDS", 0.2)
     build(store)
     other = rivals.watched(store)
     silent = []
@@ -399,7 +400,7 @@ def test_a_store_that_falls_silent_at_the_commit_gives_an_unknown_outcome(store)
 
     other.hook = hook
     with pytest.raises(CommitUnknown):
-        commit_all(other, "c++seed", changes(store, "c", "b"), patience=RetryPolicy(race=0.2))
+        commit_all(other, "c++seed", changes(store, "c", "b"))
     assert silent
     assert state(store) == [["a", "b"]] * 3
     commit(store, adding(store, "c++e", {1: "z"}))
@@ -420,12 +421,12 @@ def test_what_another_program_appends_while_a_change_is_under_way_is_kept(memory
 
         with _told():
             if when == "before":
-                commit_all(rivals.act_at(memory, at, act), f"{cube}++seed", changes(memory, cube, "m"), patience=QUICK)
+                commit_all(rivals.act_at(memory, at, act), f"{cube}++seed", changes(memory, cube, "m"))
             else:
                 with contextlib.suppress(rivals.Died):
                     commit_all(rivals.dies_at(memory, at, "before"), f"{cube}++seed", changes(memory, cube, "m"))
                 act()
-                commit_all(memory, f"{cube}++seed", changes(memory, cube, "z"), patience=QUICK)
+                commit_all(memory, f"{cube}++seed", changes(memory, cube, "z"))
         found = state(memory, cube)
         assert "f" in found[1]
         assert [[v for v in f if v != "f"] for f in found] == [found[0]] * 3
@@ -443,4 +444,4 @@ def test_marks_that_kartosql_cannot_have_written_are_ignored(store):
         document["metadata"]["kartosql_intent"] = mark
         builders.write_document(store, document)
         assert state(store) == [["a"]] * 3
-        assert read_head(store, "c++e", QUICK) is not None
+        assert read_head(store, "c++e") is not None

@@ -21,7 +21,7 @@ from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.store import Store
 from kartosql.write import commit as commits
-from kartosql.write.document import RetryPolicy
+from kartosql.write import recovery
 from lossy_files import FATES, WRITES, Fault, LossyFiles, copy_store
 from write.test_crashes import check_indices, rows_of
 from writing import operations
@@ -52,7 +52,7 @@ def connect(url: str) -> kartosql.Connection:
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
     # Others that stand still are not waited for: they have ended.
-    monkeypatch.setattr(RetryPolicy.__init__, "__defaults__", (300.0, 0.001))
+    monkeypatch.setattr(recovery, "INTENT_SECONDS", 0.001)
 
 
 @pytest.fixture(scope="module", autouse=True)

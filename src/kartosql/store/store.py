@@ -391,12 +391,12 @@ class Store:
                 hint="No dataset's metadata are that large; the file may be damaged or hostile.",
             )
 
-    def map(self, function: Any, items: Sequence[Any]) -> Iterable[Any]:
-        """Apply ``function`` to all items concurrently and return the results in order."""
+    def map(self, function: Any, items: Sequence[Any], workers: int = MAX_WORKERS) -> Iterable[Any]:
+        """Apply ``function`` to all items, so many at a time, and return the results in order."""
         function = checked(function)
-        if len(items) <= 1:
+        if len(items) <= 1 or workers <= 1:
             return [function(item) for item in items]
-        with ThreadPoolExecutor(min(MAX_WORKERS, len(items))) as pool:
+        with ThreadPoolExecutor(min(workers, len(items))) as pool:
             return list(pool.map(function, items))
 
     def size(self, key: str) -> int | None:

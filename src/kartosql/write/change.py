@@ -164,6 +164,10 @@ def common_schema(schema: pa.Schema, partition_on: tuple[str, ...]) -> pa.Schema
     return _with_pandas_block([pa.field(n, normalise(schema.field(n).type)) for n in names], {})
 
 
+def _incompatible(problem: str, hint: str | None = None) -> UsageError:
+    return UsageError(problem, code="incompatible-schema", hint=hint)
+
+
 def widen(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     """Return the schema that holds what ``old`` and ``new`` hold, in the order of ``old``.
 
@@ -173,22 +177,20 @@ def widen(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     """
     for name in sorted(set(old.names).symmetric_difference(new.names)):
         known = name in old.names
-        raise UsageError(
+        raise _incompatible(
             f"The column {name!r} is missing in the new data."
             if known
             else f"The new data have a column {name!r} that the table does not have.",
-            code="incompatible-schema",
-            hint=f"The columns of the table are {', '.join(old.names)}."[:300],
+            f"The columns of the table are {', '.join(old.names)}."[:300],
         )
     fields = []
     for column in old:
         left, right = normalise(column.type), normalise(new.field(column.name).type)
         type_ = merge_types(left, right)
         if type_ is None:
-            raise UsageError(
+            raise _incompatible(
                 f"The column {column.name!r} is {left} in the table, but {right} in the new data.",
-                code="incompatible-schema",
-                hint=f"Cast the new column to {left}.",
+                f"Cast the new column to {left}.",
             )
         fields.append(column if type_.equals(column.type) else pa.field(column.name, type_))
     if all(f.type.equals(o.type) for f, o in zip(fields, old, strict=True)):
@@ -312,11 +314,10 @@ def _widened(store: Store, head: Head, change: Change, keys: tuple[str, ...]) ->
     known = read_known(store, head.document)
     strange = [t for t in change.schemas if t not in known]
     if strange or (head.document.tables and change.added and change.schemas and set(change.schemas) != set(known)):
-        raise UsageError(
+        raise _incompatible(
             f"Dataset {change.uuid!r}: it has the tables {', '.join(known)}, the new data have "
             f"{', '.join(change.schemas)}",
-            code="incompatible-schema",
-            hint="Give all tables of the dataset, and no others.",
+            "Give all tables of the dataset, and no others.",
         )
     for table, schema in change.schemas.items():
         key = naming.schema_key(head.uuid, table)
@@ -480,10 +481,9 @@ def _partition_keys(change: Change, head: Head | None) -> tuple[str, ...]:
         return change.partition_keys or ()
     keys = partition_keys_of(head.document)
     if change.partition_keys is not None and change.added and change.partition_keys != keys:
-        raise UsageError(
+        raise _incompatible(
             f"Dataset {change.uuid!r}: it is partitioned by {', '.join(keys) or 'nothing'}, the new files "
-            f"by {', '.join(change.partition_keys) or 'nothing'}",
-            code="incompatible-schema",
+            f"by {', '.join(change.partition_keys) or 'nothing'}"
         )
     return keys
 

@@ -24,7 +24,7 @@ from kartosql.write import indexing, removal
 from kartosql.write.change import GRACE, Change, read_known
 from kartosql.write.commit import commit
 from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
-from kartosql.write.document import Head, Identity, LogEntry, RetryPolicy, read_garbage, read_log, read_raw
+from kartosql.write.document import Head, Identity, LogEntry, read_garbage, read_log, read_raw
 from kartosql.write.files import opened_parquet, pairs_of_files
 from kartosql.write.indexing import read_index
 from kartosql.write.recovery import complete_schemas, read_head
@@ -493,14 +493,7 @@ OPERATION = "repair"
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-def repair(
-    store: Store,
-    uuid: str,
-    findings: Sequence[Finding],
-    grace: dt.timedelta = GRACE,
-    *,
-    patience: RetryPolicy | None = None,
-) -> list[Finding]:
+def repair(store: Store, uuid: str, findings: Sequence[Finding], grace: dt.timedelta = GRACE) -> list[Finding]:
     """Mend what can be mended of the ``findings`` about one dataset, and return them with what was done.
 
     Changes of several datasets are carried out or taken back, wrong indices are built again, commits that another
@@ -510,7 +503,7 @@ def repair(
     done: set[str] = set()
     wanted = {f.check for f in findings if f.repairable}
     if "transaction" in wanted:
-        read_head(store, uuid, patience)
+        read_head(store, uuid)
         complete_schemas(store, uuid)
         after = read_raw(store, uuid)
         if after is None or (after.intent is None and not after.unfinished):
@@ -526,10 +519,10 @@ def repair(
     for check_, planned in steps:
         if check_ not in wanted:
             continue
-        head = read_head(store, uuid, patience)
+        head = read_head(store, uuid)
         change = planned(head) if head is not None else None
         if change is not None:
-            commit(store, change, base=head, patience=patience)
+            commit(store, change, base=head)
         done.add(check_)
     return [
         replace(f, repaired=True, repairable=False, message=f"{f.message} (repaired)")

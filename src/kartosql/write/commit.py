@@ -25,7 +25,6 @@ from kartosql.write.document import (
     Head,
     LogEntry,
     Race,
-    RetryPolicy,
     digest,
     encode,
     new_id,
@@ -126,14 +125,7 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
 
 
-def commit(
-    store: Store,
-    change: Change,
-    *,
-    base: Head | None = None,
-    patience: RetryPolicy | None = None,
-    grace: dt.timedelta = GRACE,
-) -> Committed:
+def commit(store: Store, change: Change, *, base: Head | None = None, grace: dt.timedelta = GRACE) -> Committed:
     """Commit ``change``, which was planned on the head ``base``, and return what it did.
 
     What others committed since is kept; raises ConcurrentCommit where that is not possible, and
@@ -141,10 +133,9 @@ def commit(
     change refers to. After any other error it is not committed.
     """
     store.require_conditional_put(f"{change.uuid}/{SIDE_FOLDER}")
-    patience = patience or RetryPolicy()
-    race = Race(patience.race, LONGEST_WAIT_OF_COMMIT)
     one = _Dropping if change.drop else _Committing
-    return one(store, change, {} if base is None else {change.uuid: base}, patience, grace, race).run()
+    bases = {} if base is None else {change.uuid: base}
+    return one(store, change, bases, grace, Race(LONGEST_WAIT_OF_COMMIT)).run()
 
 
 def commit_all(
@@ -153,7 +144,6 @@ def commit_all(
     changes: Sequence[Change],
     *,
     bases: Mapping[str, Head | None] | None = None,
-    patience: RetryPolicy | None = None,
     grace: dt.timedelta = GRACE,
 ) -> list[Committed]:
     """Commit changes of different datasets of one cube at once, for all who read the cube.
@@ -162,12 +152,11 @@ def commit_all(
     ConcurrentCommit and other errors than CommitUnknown none of the changes is committed.
     """
     store.require_conditional_put(f"{cube_seed_uuid}/{SIDE_FOLDER}")
-    patience = patience or RetryPolicy()
-    race = Race(patience.race)
+    race = Race()
     own = next((c for c in changes if c.uuid == cube_seed_uuid), None)
     while True:
         seed = own or Change(cube_seed_uuid, changes[0].operation)
-        one = _Transaction(store, seed, dict(bases or {}), patience, grace, race)
+        one = _Transaction(store, seed, dict(bases or {}), grace, race)
         try:
             return one.run_all(changes)
         except _TakenBack:
@@ -185,7 +174,6 @@ class _Committing:
     store: Store
     change: Change
     bases: dict[str, Head | None]
-    patience: RetryPolicy
     grace: dt.timedelta
     race: Race
     id: str = field(default_factory=new_id)
@@ -198,7 +186,7 @@ class _Committing:
             done = None
             try:
                 with self.store.turn(self.change.uuid):
-                    head = open_head(self.store, self.change.uuid, self.patience, is_primary=self.is_primary)
+                    head = open_head(self.store, self.change.uuid, is_primary=self.is_primary)
                     landed = self._landed(head)
                     if landed is None:
                         done = self._try(head)
@@ -390,7 +378,7 @@ class _Transaction(_Committing):
     def _stage(self, change: Change) -> None:
         """Put the next document of a member where it waits."""
         while True:
-            head = open_head(self.store, change.uuid, self.patience)
+            head = open_head(self.store, change.uuid)
             base = self._base(change, head)
             if change.drop:
                 check_conflicts(change, head, base)
@@ -419,7 +407,7 @@ class _Transaction(_Committing):
     def _announce(self) -> None:
         """Mark the seed: from now on the change can be committed there."""
         while True:
-            head = open_head(self.store, self.seed, self.patience, is_primary=True)
+            head = open_head(self.store, self.seed, is_primary=True)
             if self.is_own:
                 check_conflicts(self.change, head, self._base(self.change, head))
             elif head is None or head.is_absent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -141,13 +140,7 @@ class _Merger:
             return
         # Large ones take the memory of the setting each.
         workers = WORKERS if max((r.bytes for r in runs), default=0) <= SMALL_BYTES else 1
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="kartosql-compact")
-        futures = [pool.submit(self._merge, run) for run in runs]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        self._operation.store.map(self._merge, runs, workers)
 
     def _merge(self, run: Run) -> None:
         store, write = self._operation.store, self._operation.write_table

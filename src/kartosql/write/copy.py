@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import Cube, CubeState
+from kartosql.formats.kartothek.cube import Cube, CubeState, invalid_cube
 from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.naming import POINTER
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -100,10 +100,8 @@ def copy_dataset(
             found.document.metadata.get(f"ktk_cube_{what}_columns") for what in ("dimension", "partition")
         )
         if not dimensions or not keys:
-            raise UsageError(
-                f"{move.uuid!r} would be a dataset of the cube {prefix!r} in the target.",
-                code="invalid-cube",
-                hint="Choose another name.",
+            raise invalid_cube(
+                f"{move.uuid!r} would be a dataset of the cube {prefix!r} in the target.", "Choose another name."
             )
         cubes.begin(target, prefix)
         cube = _joined(target, Cube(prefix, dimensions, keys), {member: move})
@@ -146,16 +144,14 @@ def _joined(target: Operation, like: Cube, moves: Mapping[str, _Move]) -> Cube:
     """Return the cube of the target that datasets of a cube like it join; raises why they do not go together."""
     prefix = like.uuid_prefix
     if not target.snapshot.is_cube(prefix):
-        raise UsageError(
-            f"Cube {prefix!r}: without its seed a copy is no cube, and the target has none that it could join.",
-            code="invalid-cube",
+        raise invalid_cube(
+            f"Cube {prefix!r}: without its seed a copy is no cube, and the target has none that it could join."
         )
     there = target.snapshot.cube(prefix).cube
     if there.seed_dataset in moves:
-        raise UsageError(
+        raise invalid_cube(
             f"Cube {prefix!r}: its seed {there.seed_dataset!r} cannot be replaced by another dataset.",
-            code="invalid-cube",
-            hint="Copy the cube as a whole.",
+            "Copy the cube as a whole.",
         )
     same = Cube(prefix, like.dimension_columns, like.partition_columns, there.seed_dataset)
     kept = {n: m.table.schema for n, m in cubes.find_cube(target.snapshot, same).members.items() if n not in moves}
@@ -164,10 +160,9 @@ def _joined(target: Operation, like: Cube, moves: Mapping[str, _Move]) -> Cube:
         table = move.tables[0]
         lost = set(wanted_indices(there, new, table.schema.names, table.partition_keys)) - table.indices.keys()
         if lost:
-            raise UsageError(
+            raise invalid_cube(
                 f"Cube {prefix!r}, dataset {new!r}: {min(lost)!r} has no index, which the cube of the target asks for.",
-                code="invalid-cube",
-                hint="Create it before the copy.",
+                "Create it before the copy.",
             )
     return there
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kartosql.errors import UsageError
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import Cube, CubeState, is_seed
+from kartosql.formats.kartothek.cube import Cube, CubeState, invalid_cube, is_seed
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.snapshot import Absent, Snapshot, unknown_cube
@@ -51,10 +51,9 @@ def build_cube(
         raise UsageError(f"{cube!r} is no Cube; a new cube has to be specified.", hint="kartosql.Cube(name, ...)")
     given = by_dataset(data, cube.seed_dataset)
     if cube.seed_dataset not in given:
-        raise UsageError(
+        raise invalid_cube(
             f"Cube {cube.uuid_prefix!r}: the data lack the seed dataset {cube.seed_dataset!r}.",
-            code="invalid-cube",
-            hint=f"Datasets given: {', '.join(given) or 'none'}.",
+            f"Datasets given: {', '.join(given) or 'none'}.",
         )
     existing = set(begin(operation, cube))
     clash = sorted(existing & set(given))
@@ -87,10 +86,9 @@ def extend_cube(
     if not given:
         raise UsageError(f"Cube {cube.uuid_prefix!r}: there are no data to extend it by.")
     if cube.seed_dataset in given:
-        raise UsageError(
+        raise invalid_cube(
             f"Cube {cube.uuid_prefix!r}: the seed {cube.seed_dataset!r} cannot be an extension.",
-            code="invalid-cube",
-            hint="Append to it, or build the cube anew with overwrite=True.",
+            "Append to it, or build the cube anew with overwrite=True.",
         )
     existing = set(known) & set(given)
     if existing and not overwrite:
@@ -198,10 +196,9 @@ def change_members(
         indexed = operation.snapshot.dataset(tables[name].uuid).document.indices
         for column in wanted_indices(cube, name, schema.names, keys):
             if column not in indexed:
-                raise UsageError(
+                raise invalid_cube(
                     f"Cube {cube.uuid_prefix!r}, dataset {name!r}: {column!r} has no index, which the cube asks for.",
-                    code="invalid-cube",
-                    hint=f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
+                    f"con.create_index('{cube.uuid_prefix}.{name}', {column!r})",
                 )
         there = [column for column in indexed if column in columns and column not in keys]
         layouts[name] = appended_layout(cube, name, columns, keys, there, metadata_of.get(name, {}))
@@ -280,17 +277,14 @@ def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
 
 def _check_same(cube: Cube, seed: DatasetDocument) -> None:
     if seed.metadata.get("ktk_cube_is_seed", True) is not True:
-        raise UsageError(
-            f"The dataset {cube.seed_dataset!r} of cube {cube.uuid_prefix!r} is not its seed.", code="invalid-cube"
-        )
+        raise invalid_cube(f"The dataset {cube.seed_dataset!r} of cube {cube.uuid_prefix!r} is not its seed.")
     # A Cube that differs would be written into the metadata, and change what the rows there mean.
     for what, given in (("dimension", cube.dimension_columns), ("partition", cube.partition_columns)):
         stored = seed.metadata.get(f"ktk_cube_{what}_columns")
         if isinstance(stored, list) and set(map(str, stored)) != set(given):
-            raise UsageError(
+            raise invalid_cube(
                 f"Cube {cube.uuid_prefix!r} was built with the {what} columns {', '.join(map(str, stored))}, "
-                f"not {', '.join(given)}.",
-                code="invalid-cube",
+                f"not {', '.join(given)}."
             )
 
 

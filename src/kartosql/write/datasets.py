@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import is_seed
+from kartosql.formats.kartothek.cube import invalid_cube, is_seed
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
 from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, merge_types, normalise
@@ -58,10 +58,8 @@ def create_dataset(
         )
     cube = cube_of(operation.snapshot, uuid)
     if cube is not None:
-        raise UsageError(
-            f"{uuid!r} would be a dataset of the cube {cube[0]!r}.",
-            code="invalid-cube",
-            hint="Use extend_cube, or choose another name.",
+        raise invalid_cube(
+            f"{uuid!r} would be a dataset of the cube {cube[0]!r}.", "Use extend_cube, or choose another name."
         )
     keys = columns_of(partition_on, "partition_on")
     base = _layout(uuid, keys, columns_of(index_columns, "index_columns"), metadata)
@@ -293,10 +291,9 @@ def drop_index(operation: Operation, name: str, columns: str | Iterable[str]) ->
             metadata.get("ktk_cube_suppress_index_on", ())
         )
         if is_seed(metadata) and column in needed and cube_of(operation.snapshot, dataset.uuid):
-            raise UsageError(
+            raise invalid_cube(
                 f"Dataset {dataset.uuid!r}: {column!r} is a dimension column, whose index a seed needs.",
-                code="invalid-cube",
-                hint="Build the cube with suppress_index_on to do without.",
+                "Build the cube with suppress_index_on to do without.",
             )
     done = operation.commit([Change(dataset.uuid, operation.name, indices=dict.fromkeys(names))])[dataset.uuid]
     return {"columns": list(names), "sequence": done.sequence, "id": done.id}

@@ -346,21 +346,10 @@ def remove(store: Store, head: Head) -> None:
 
 # -- waiting for others who write the same document ----------------------------------------------------
 
+RACE_SECONDS = 300.0  # for which a commit goes on after lost races
 FIRST_WAIT, LONGEST_WAIT = 0.002, 1.0
 LONGEST_WAIT_OF_COMMIT = 10.0
 ATTEMPTS = 100
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long, in seconds, a commit goes on after lost races, and waits for a change under way elsewhere.
-
-    ``intent`` is the time for which a change of several datasets may stand still before others
-    take it back: its writer has ended, or hangs.
-    """
-
-    race: float = 300.0
-    intent: float = 10.0
 
 
 class Race:
@@ -370,9 +359,9 @@ class Race:
     more of them, up to ``longest`` seconds.
     """
 
-    def __init__(self, seconds: float, longest: float = LONGEST_WAIT) -> None:
+    def __init__(self, longest: float = LONGEST_WAIT) -> None:
         self._began = time.monotonic()
-        self._until = self._began + seconds
+        self._until = self._began + RACE_SECONDS
         self._wait = FIRST_WAIT
         self._longest = longest
         self.rounds = 0
@@ -393,7 +382,7 @@ class Race:
 
 def attempts(key: str) -> Iterator[int]:
     """Yield the numbers of attempts to write ``key``, with waits between them; raises ``store-failed`` at last."""
-    race = Race(1e9)
+    race = Race()
     for number in range(ATTEMPTS):
         yield number
         race.wait()

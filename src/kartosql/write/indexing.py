@@ -18,6 +18,7 @@ from kartosql.store import Store
 from kartosql.write.layout import SortedRuns, SpillingSorter, changed
 
 KEYS = ("value", "file")
+LABELS = pa.dictionary(pa.int32(), pa.string())
 
 
 def unique_values(column: pa.ChunkedArray, type_: pa.DataType | None = None) -> pa.Array:
@@ -68,16 +69,14 @@ def pairs_of(type_: pa.DataType, labels: Sequence[str], values: Sequence[pa.Arra
 
     Labels are a dictionary, so that a pair takes no more than a number for it.
     """
-    ends, files, total = [], [], 0
-    for file, array in enumerate(values):
-        if len(array):
-            total += len(array)
-            ends.append(total)
-            files.append(file)
-    runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int64()), pa.array(files, pa.int32()))
-    codes = pc.run_end_decode(runs) if total else pa.array([], pa.int32())
     joined = pa.table({"value": pa.chunked_array(values, normalise(type_))}).combine_chunks()
-    return joined.append_column("label", _labelled(codes, labels))
+    return joined.append_column("label", _labelled(_numbers(enumerate(values)), labels))
+
+
+def _numbers(found: Iterable[tuple[int, pa.Array]]) -> pa.Array:
+    """Return for each value of some files the number of its file."""
+    runs = [pa.repeat(pa.scalar(file, pa.int32()), len(values)) for file, values in found]
+    return pa.concat_arrays([pa.array([], pa.int32()), *runs])
 
 
 def _labelled(files: pa.Array, labels: Sequence[str]) -> pa.DictionaryArray:
@@ -107,9 +106,8 @@ class Postings:
 
     def _taken(self) -> pa.Table:
         found, self._found, self._bytes = self._found, [], 0
-        files = pa.concat_arrays([pa.repeat(pa.scalar(file, pa.int32()), len(values)) for file, values in found])
         values = pa.chunked_array([values for _, values in found], self._type)
-        return pa.table([values, files], names=KEYS).combine_chunks()
+        return pa.table([values, _numbers(found)], names=KEYS).combine_chunks()
 
     def finish(self, labels: Sequence[str]) -> pa.Table:
         """Return all pairs, each once, for files numbered in the order of ``labels``.
@@ -238,8 +236,7 @@ def merge(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str)
 
 def index_schema(added: pa.Table, column: str) -> pa.Schema:
     """Return the schema of the index of ``column`` in memory, where labels are a dictionary."""
-    labels = pa.list_(pa.field("item", pa.dictionary(pa.int32(), pa.string())))
-    return pa.schema([(column, added.schema.field("value").type), ("partition", labels)])
+    return pa.schema([(column, added.schema.field("value").type), ("partition", pa.list_(pa.field("item", LABELS)))])
 
 
 def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str) -> Iterator[pa.Table]:
@@ -251,16 +248,9 @@ def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str
     memory all at once. Raises ``invalid-index`` for a foreign ``old``.
     """
     schema = index_schema(added, column)
-    values = added["value"]
-    labels, codes = _encoded(added["label"])
-    if old is not None:
-        before = flat(old, column, values.type)
-        old_labels, old_codes = _encoded_runs(before["label"])
-        both = pa.concat_arrays([old_labels, labels]).dictionary_encode()
-        places = [both.indices.slice(0, len(old_labels)), both.indices.slice(len(old_labels))]
-        found = [p.take(c) for p, c in zip(places, (old_codes, codes), strict=True)]
-        labels, codes = both.dictionary, pa.chunked_array([c for f in found for c in _chunks(f)], pa.int32())
-        values = pa.chunked_array([*before["value"].chunks, *values.chunks], values.type)
+    pairs = [added] if old is None else [flat(old, column, schema.field(0).type), added]
+    values = pa.chunked_array([chunk for p in pairs for chunk in p["value"].chunks], schema.field(0).type)
+    labels, codes = _encoded([p["label"] for p in pairs])
     if removed:
         gone = pc.is_in(labels, value_set=pa.array(sorted(removed), pa.string()))
         keep = pc.invert(gone.take(codes))
@@ -268,19 +258,16 @@ def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str
     yield from _lists(ranges(values, codes), labels, schema)
 
 
-def _chunks(array: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return array.chunks if isinstance(array, pa.ChunkedArray) else [array]
-
-
 def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
-    """Return the pairs of an index file; kartothek and plateau write other string and timestamp types."""
+    """Return the pairs of an index file, labels as ``LABELS``; others write other string and timestamp types."""
     try:
         pieces = []
         for batch in old.select([column, "partition"]).to_batches():
             lists = batch.column(1)
             values = _one_zero(batch.column(0).cast(value_type)).take(pc.list_parent_indices(lists))
-            pieces.append([values, pc.list_flatten(lists).cast(pa.string())])
-        schema = pa.schema([("value", value_type), ("label", pa.string())])
+            labels = pc.list_flatten(lists)
+            pieces.append([values, labels if labels.type == LABELS else labels.cast(pa.string()).dictionary_encode()])
+        schema = pa.schema([("value", value_type), ("label", LABELS)])
         table = pa.concat_tables([schema.empty_table(), *(pa.table(p, schema=schema) for p in pieces)])
         return table.filter(pc.and_(pc.is_valid(table["value"]), pc.is_valid(table["label"])))
     except (pa.ArrowException, KeyError) as e:
@@ -292,27 +279,13 @@ def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
         ) from None
 
 
-def _encoded(labels: pa.ChunkedArray) -> tuple[pa.Array, pa.ChunkedArray]:
+def _encoded(columns: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, pa.ChunkedArray]:
     """Return the different labels of pairs, and for each row which of them it is."""
-    if not pa.types.is_dictionary(labels.type):
-        return _encoded_runs(labels)
+    encoded = [c if pa.types.is_dictionary(c.type) else c.dictionary_encode() for c in columns]
+    labels = pa.chunked_array([chunk for c in encoded for chunk in c.chunks], LABELS).unify_dictionaries()
     if not labels.num_chunks:
         return pa.array([], pa.string()), pa.chunked_array([], pa.int32())
-    labels = labels.unify_dictionaries()
     return labels.chunk(0).dictionary, pa.chunked_array([chunk.indices for chunk in labels.chunks])
-
-
-def _encoded_runs(column: pa.ChunkedArray) -> tuple[pa.Array, pa.ChunkedArray]:
-    """Return the different texts of a column, and for each row which of them it is; quick for runs of one text."""
-    count = len(column)
-    if count > 1:
-        ends = pc.add(pc.indices_nonzero(_is_new(column)).cast(pa.int64()), 1)
-        if len(ends) < count // 4:
-            texts, codes = encode(column.take(pa.concat_arrays([pa.array([0], pa.int64()), ends])))
-            runs = pa.concat_arrays([ends, pa.array([count], pa.int64())])
-            return texts, pa.chunked_array([pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(runs, codes))])
-    texts, codes = encode(column)
-    return texts, pa.chunked_array([codes])
 
 
 def _lists(

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -409,7 +408,7 @@ def open_rows(data: Any, name: str) -> Rows:
 
 def rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema, name: str) -> Rows:
     """Return batches as rows of ``schema``, which is one that can be stored; what they raise is raised as it is."""
-    return Rows(name, schema, (_Part(schema, stream=lambda: _gathered(batches)),))
+    return Rows(name, schema, (_Part(schema, stream=lambda: _tables(batches)),))
 
 
 def _part(data: Any, name: str) -> _Part:
@@ -443,7 +442,7 @@ def _is_stream(data: Any) -> bool:
 
 
 def _reader(reader: pa.RecordBatchReader, name: str) -> _Part:
-    return _Part(reader.schema, stream=lambda: _gathered(guarded(iter(reader), name)))
+    return _Part(reader.schema, stream=lambda: _tables(guarded(iter(reader), name)))
 
 
 def _file(path: str, name: str) -> _Part:
@@ -458,7 +457,7 @@ def _file(path: str, name: str) -> _Part:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             yield from file.iter_batches(FILE_BATCH_ROWS)
 
-    return _Part(schema, stream=lambda: _gathered(guarded(batches(), name)))
+    return _Part(schema, stream=lambda: _tables(guarded(batches(), name)))
 
 
 def _iterable(data: Iterable[Any], name: str) -> _Part:
@@ -477,17 +476,23 @@ def _iterable(data: Iterable[Any], name: str) -> _Part:
     return _Part(table.schema, stream=tables)
 
 
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join small batches to tables of a good size."""
-    pending: list[pa.RecordBatch] = []
+def _tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    return map(pa.Table.from_batches, gathered(batches, PIECE_BYTES))
+
+
+def gathered(pieces: Iterable[Any], limit: int) -> Iterator[list[Any]]:
+    """Yield batches or tables in lists of at most ``limit`` bytes, or of a single one; what was yielded is let go."""
+    found: list[list[Any]] = [[]]
     size = 0
-    for batch in chain(batches, (None,)):
-        if batch is not None:
-            pending.append(batch)
-            size += batch.nbytes
-        if pending and (batch is None or size >= PIECE_BYTES):
-            yield pa.Table.from_batches(pending)
-            pending, size = [], 0
+    for piece in pieces:
+        if size and size + piece.nbytes > limit:
+            yield found.pop()
+            found, size = [[]], 0
+        found[0].append(piece)
+        size += piece.nbytes
+        del piece
+    if found[0]:
+        yield found.pop()
 
 
 def guarded(items: Iterator[Any], name: str) -> Iterator[Any]:

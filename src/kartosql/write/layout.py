@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from kartosql.errors import StoreError, UsageError, failure_of
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import Cube, is_visible
+from kartosql.formats.kartothek.cube import Cube, invalid_cube, is_visible
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.store.keys import key_problem
-from kartosql.write.inputs import Rows, invalid_data
+from kartosql.write.inputs import Rows, gathered, invalid_data
 
 MIN_MEMORY = 1 << 20
 MAX_IN_MEMORY = MAX_RUN_BYTES = 1 << 30  # text columns of one Arrow array end at 2 GiB
@@ -134,9 +134,8 @@ def member_layout(
     """
     is_seed, columns = name == cube.seed_dataset, schema.names
     if is_seed and keys != cube.partition_columns:
-        raise UsageError(
-            f"partition_on: the seed {name!r} is always partitioned by {', '.join(cube.partition_columns)}.",
-            code="invalid-cube",
+        raise invalid_cube(
+            f"partition_on: the seed {name!r} is always partitioned by {', '.join(cube.partition_columns)}."
         )
     missing = [c for c in keys if c not in columns]
     if missing:
@@ -511,9 +510,8 @@ class SpillingSorter:
         removes the files. Raises ``disk-full`` and ``store-failed``; errors of ``pieces`` pass.
         """
         with contextlib.closing(self.runs(columns)) as runs:
-            for table in _gathered(pieces, min(memory // 4, MAX_RUN_BYTES)):
-                runs.add(table)
-                del table
+            for some in gathered(pieces, min(memory // 4, MAX_RUN_BYTES)):
+                runs.add(pa.concat_tables(_drained(some)).combine_chunks())
             yield from runs.merged(memory // 6)
 
     def runs(self, columns: Sequence[str]) -> SortedRuns:
@@ -585,20 +583,6 @@ class SortedRuns:
 def _count_before(key: pa.Table, compare: Callable[[Any, Any], Any], rows: pa.Table) -> int:
     before = _are_before([(rows[name], key[name][0]) for name in key.column_names], compare)
     return int(pc.sum(before).as_py() or 0)
-
-
-def _gathered(pieces: Iterable[pa.Table], limit: int) -> Iterator[pa.Table]:
-    found: list[pa.Table] = []
-    size = 0
-    for piece in pieces:
-        if found and size + piece.nbytes > limit:
-            table, found, size = pa.concat_tables(found).combine_chunks(), [], 0
-            yield table
-            del table
-        found.append(piece)
-        size += piece.nbytes
-    if size:
-        yield pa.concat_tables(found).combine_chunks()
 
 
 class _Run:

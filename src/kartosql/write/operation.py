@@ -22,7 +22,7 @@ from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write import files, indexing
 from kartosql.write.change import GRACE, Change, common_schema, schema_bytes
 from kartosql.write.commit import Committed, commit, commit_all, utc_now
-from kartosql.write.document import Head, RetryPolicy, is_there
+from kartosql.write.document import Head, is_there
 from kartosql.write.files import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, discard, joined, write_rows
 from kartosql.write.inputs import Rows, invalid_data
 from kartosql.write.layout import Layout, SpillingSorter, ordered
@@ -50,7 +50,6 @@ class Operation:
         single_writer: bool = False,
         progress: Callable[[WriteProgress], None] | None = None,
         row_group_rows: int = files.ROW_GROUP_ROWS,
-        patience: RetryPolicy | None = None,
         grace: dt.timedelta = GRACE,
         rows_per_file: int | None = None,
         repartition: bool | str = True,
@@ -69,7 +68,6 @@ class Operation:
         self.options = WriteOptions(sorter, memory, progress, row_group_rows, rows_per_file)
         # At once, as what a crash left is carried out or taken back before anything else.
         store.single_writer = store.single_writer or single_writer
-        self._patience = patience or RetryPolicy()
         self._heads: dict[str, Head | FormatError | None] = {}
         self._grace = grace
         self._repartition = repartition
@@ -101,7 +99,7 @@ class Operation:
 
     def _read_head(self, uuid: str) -> Head | FormatError | None:
         try:
-            return read_head(self.store, uuid, self._patience)
+            return read_head(self.store, uuid)
         except FormatError as e:
             return e
 
@@ -205,13 +203,12 @@ class Operation:
         return {c.uuid: c for c in done}
 
     def _commit(self, changes: Sequence[Change], primary: str | None) -> list[Committed]:
-        how: dict[str, Any] = {"patience": self._patience, "grace": self._grace}
         if len(changes) == 1:
-            return [commit(self.store, changes[0], base=self._head(changes[0].uuid), **how)]
+            return [commit(self.store, changes[0], base=self._head(changes[0].uuid), grace=self._grace)]
         assert primary is not None
         self.begin_at([primary])
         bases = {uuid: self._head(uuid) for uuid in [*(c.uuid for c in changes), primary]}
-        return commit_all(self.store, primary, changes, bases=bases, **how)
+        return commit_all(self.store, primary, changes, bases=bases, grace=self._grace)
 
     def _keep_up(self, changes: Sequence[Change]) -> None:
         """Index new files of datasets that have data-skipping metadata."""

@@ -18,27 +18,29 @@ from kartosql.formats.kartothek.metadata import STAGED, Intent, parse_document
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change, HeadMoved, heal, rebase
-from kartosql.write.document import Head, Race, RetryPolicy, attempts, read_raw, remove, swap, touched, with_marks
+from kartosql.write.document import Head, Race, attempts, read_raw, remove, swap, touched, with_marks
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
+# For which a change of several datasets may stand still before others take it back: its writer has ended, or hangs.
+INTENT_SECONDS = 10.0
 
 
-def read_head(store: Store, uuid: str, patience: RetryPolicy | None = None) -> Head | None:
+def read_head(store: Store, uuid: str) -> Head | None:
     """Return the head of a dataset with no change under way in it, None if there is no dataset.
 
     Changes of several datasets that were left behind are carried out or taken back first.
     Raises what reading the document raises.
     """
-    head = open_head(store, uuid, patience or RetryPolicy())
+    head = open_head(store, uuid)
     return None if head is None or head.is_absent else head
 
 
-def open_head(store: Store, uuid: str, patience: RetryPolicy, *, is_primary: bool = False) -> Head | None:
+def open_head(store: Store, uuid: str, *, is_primary: bool = False) -> Head | None:
     """Return the head of a dataset after changes that were under way in it, also that of an absent one.
 
     A change that is only announced at a seed stays, unless the caller ``is_primary`` in one of his own.
     """
-    race = Race(patience.race)
+    race = Race()
     since: dict[str, float] = {}
     while True:
         head = read_raw(store, uuid)
@@ -56,7 +58,7 @@ def open_head(store: Store, uuid: str, patience: RetryPolicy, *, is_primary: boo
             return head
         else:
             first = since.setdefault(intent.tx, time.monotonic())
-            is_late = _is_stale(intent) or time.monotonic() - first > patience.intent
+            is_late = _is_stale(intent) or time.monotonic() - first > INTENT_SECONDS
             if not _settle(store, head, intent, is_late):
                 race.wait()
 

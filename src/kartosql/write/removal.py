@@ -25,7 +25,6 @@ from kartosql.write.document import (
     MIN_GRACE,
     GarbageMarks,
     Head,
-    RetryPolicy,
     attempts,
     garbage_key,
     is_there,
@@ -158,14 +157,7 @@ class Garbage:
     removed: bool
 
 
-def collect(
-    store: Store,
-    uuids: Iterable[str],
-    grace: dt.timedelta,
-    *,
-    dry_run: bool = False,
-    patience: RetryPolicy | None = None,
-) -> list[Garbage]:
+def collect(store: Store, uuids: Iterable[str], grace: dt.timedelta, *, dry_run: bool = False) -> list[Garbage]:
     """Mark what belongs to nothing below datasets and remove what was marked a grace period ago.
 
     Changes of several datasets that were left behind are carried out or taken back first. A
@@ -183,7 +175,7 @@ def collect(
     uuids = list(dict.fromkeys(uuids))
     for uuid in [] if dry_run else uuids:
         with contextlib.suppress(KartosqlError):  # which the collection of this dataset will say
-            read_head(store, uuid, patience)
+            read_head(store, uuid)
     for uuid in uuids:
         try:
             found += _collect(store, uuid, grace, dry_run)

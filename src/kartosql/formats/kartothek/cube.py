@@ -15,6 +15,11 @@ from kartosql.formats.kartothek.metadata import DatasetDocument, merge_types
 from kartosql.memo import memoized
 
 
+def invalid_cube(problem: str, hint: str | None = None) -> UsageError:
+    """Return the error about what cannot be, or become, a part of a cube."""
+    return UsageError(problem, code="invalid-cube", hint=hint)
+
+
 @dataclass(frozen=True, init=False)
 class Cube:
     """The specification of a cube: datasets ``<uuid_prefix>++<dataset>`` that share dimensions.
@@ -56,7 +61,7 @@ class Cube:
             ("in suppress_index_on, but no dimension column", self.suppress_index_on - dimensions),
         ):
             if clash:
-                raise UsageError(f"Cube {self.uuid_prefix!r}: {sorted(clash)[0]!r} is {what}.", code="invalid-cube")
+                raise invalid_cube(f"Cube {self.uuid_prefix!r}: {sorted(clash)[0]!r} is {what}.")
 
     def _repr_html_(self) -> str:
         """Return the specification as a piece of HTML, for notebooks; names are escaped."""
@@ -80,10 +85,8 @@ class Cube:
 def _dataset_id(given: Any, what: str) -> str:
     value = _text(given, what)
     if not naming.is_dataset_uuid(value) or naming.CUBE_SEPARATOR in value:
-        raise UsageError(
-            f"{what}: {quoted(value)} is no legal name.",
-            code="invalid-cube",
-            hint="Letters, digits, +, - and _ are allowed, but not '++'.",
+        raise invalid_cube(
+            f"{what}: {quoted(value)} is no legal name.", "Letters, digits, +, - and _ are allowed, but not '++'."
         )
     return value
 
@@ -92,7 +95,7 @@ def _text(given: Any, what: str) -> str:
     # What is no UTF-8 ends up with a character that no name may hold.
     value: object = given.decode("utf-8", "replace").replace("\ufffd", "\0") if isinstance(given, bytes) else given
     if not isinstance(value, str) or not value or "\0" in value:
-        raise UsageError(f"{what}: {quoted(given)} is no name.", code="invalid-cube")
+        raise invalid_cube(f"{what}: {quoted(given)} is no name.")
     return value
 
 
@@ -100,14 +103,12 @@ def _columns(value: Any, what: str, *, ordered: bool = False) -> tuple[str, ...]
     if isinstance(value, (str, bytes)):
         value = (value,)
     if not isinstance(value, Iterable) or (ordered and isinstance(value, (set, frozenset, dict))):
-        raise UsageError(
-            f"{what}: expected {'an ordered list' if ordered else 'a list'} of names.", code="invalid-cube"
-        )
+        raise invalid_cube(f"{what}: expected {'an ordered list' if ordered else 'a list'} of names.")
     names = tuple(_text(v, what) for v in value)
     if len(set(names)) != len(names):
-        raise UsageError(f"{what}: a name occurs twice in {quoted(names)}.", code="invalid-cube")
+        raise invalid_cube(f"{what}: a name occurs twice in {quoted(names)}.")
     if ordered and not names:
-        raise UsageError(f"{what}: at least one name is needed.", code="invalid-cube")
+        raise invalid_cube(f"{what}: at least one name is needed.")
     return names
 
 
