@@ -69,7 +69,7 @@ for _name in CALLS:
 def watched(store: Store) -> Watched:
     """Return another view on the same files, whose threads would hide the order of calls."""
     other = Watched(store.url)
-    other.map = lambda function, items: [function(item) for item in items]  # type: ignore[method-assign]
+    other.map = lambda function, items, workers=1: [function(item) for item in items]  # type: ignore[method-assign]
     other._conditional = True
     return other
 

@@ -15,10 +15,14 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write import indexing
 from kartosql.write.files import pairs_of_files, parquet_bytes
-from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, merge, merged, pairs_of
+from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, index_schema, merged, pairs_of
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from written import write_dataset, write_rows
+
+
+def merge(old, removed, added, column):
+    return pa.concat_tables([index_schema(added, column).empty_table(), *merged(old, removed, added, column)])
 
 
 def index_of(values, partitions):

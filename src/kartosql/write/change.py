@@ -48,8 +48,6 @@ from kartosql.write.document import (
 
 GRACE = dt.timedelta(days=7)
 CODECS = {"json": naming.METADATA_JSON, "msgpack": naming.METADATA_MSGPACK}
-# From here on an index is written without ever being in memory as a whole.
-STREAMED_PAIRS = 1_000_000
 # The version whose description of columns the pandas block follows.
 _PANDAS_VERSION = "1.3.5"
 
@@ -462,7 +460,7 @@ def rebase(
     )
     with contextlib.suppress(FormatError):  # one that is broken stays as it is
         history = recorded(history, schemas.known, document, nanoseconds(now))
-    document = with_marks(document, history=history)
+    document = with_marks(document, schema_history=history)
     identity = succeed(
         head.identity if head is not None else None,
         commit_id=commit_id,
@@ -473,7 +471,7 @@ def rebase(
         anew=kept is None,
         removes=bool(removed),
     )
-    return Prepared(with_marks(document, identity=identity.to_dict()), index_keys, removed, bool(schemas.pending))
+    return Prepared(with_marks(document, commit=identity.to_dict()), index_keys, removed, bool(schemas.pending))
 
 
 def _partition_keys(change: Change, head: Head | None) -> tuple[str, ...]:
@@ -618,12 +616,8 @@ class _IndexWork:
         return {column: keys.get(column, old.get(column)) for column in wanted}, tuple(keys.values())
 
     def _put(self, key: str, column: str, old: pa.Table | None, added: pa.Table, removed: frozenset[str]) -> None:
-        if old is not None or added.num_rows < STREAMED_PAIRS:
-            table = indexing.merge(old, removed, added, column)
-            self.store.put(key, files.parquet_bytes(table, indexing.VALUES_PER_ROW_GROUP))
-            return
         # Row group by row group, so that an index may be larger than memory.
-        schema, pieces = indexing.index_schema(added, column), indexing.merged(None, removed, added, column)
+        schema, pieces = indexing.index_schema(added, column), indexing.merged(old, removed, added, column)
         with self.store.output(key) as out:
             files.write_parquet(files.Counted(out), schema, pieces, indexing.VALUES_PER_ROW_GROUP)
 

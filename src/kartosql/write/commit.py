@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeVar
 
 from kartosql.errors import CommitUnknown, KartosqlError, KartosqlWarning, StoreError
 from kartosql.formats.kartothek.metadata import ABSENT, DatasetDocument, Intent
@@ -26,6 +27,7 @@ from kartosql.write.document import (
     LogEntry,
     Race,
     digest,
+    discard,
     encode,
     new_id,
     read_identity,
@@ -36,10 +38,11 @@ from kartosql.write.document import (
     touched,
     with_marks,
 )
-from kartosql.write.recovery import abort, clear_away, complete_schemas, finish, is_open, open_head, roll_back
+from kartosql.write.recovery import abort, complete_schemas, finish, is_open, open_head, roll_back
 
 CREATED = 32
 MOST_UNANSWERED = 8  # puts, after which no more are sent
+_T = TypeVar("_T")
 
 
 class Fate(Enum):
@@ -96,12 +99,6 @@ class CommitAttempt:
             return lost
         return Fate.UNKNOWN
 
-    def discard(self, store: Store) -> None:
-        """Delete the index files of a put that did not happen, as far as the store lets us."""
-        if self.prepared is not None:
-            with contextlib.suppress(KartosqlError):
-                store.delete(self.prepared.index_keys)
-
 
 @dataclass(frozen=True)
 class Committed:
@@ -134,7 +131,7 @@ def commit(store: Store, change: Change, *, base: Head | None = None, grace: dt.
     """
     store.require_conditional_put(f"{change.uuid}/{SIDE_FOLDER}")
     one = _Dropping if change.drop else _Committing
-    bases = {} if base is None else {change.uuid: base}
+    bases: dict[str, Head | None] = {} if base is None else {change.uuid: base}
     return one(store, change, bases, grace, Race(LONGEST_WAIT_OF_COMMIT)).run()
 
 
@@ -182,16 +179,22 @@ class _Committing:
 
     def run(self) -> Committed:
         """Go on until the change is committed, or cannot be."""
+        return self._rounds(self._round)
+
+    def _round(self) -> Committed | None:
+        with self.store.turn(self.change.uuid):
+            head = open_head(self.store, self.change.uuid, is_primary=self.is_primary)
+            landed = self._landed(head)
+            if landed is None:
+                return self._try(head)
+            return self._committed(self.change, landed.head, landed.prepared, head)
+
+    def _rounds(self, step: Callable[[], _T | None]) -> _T:
+        """Take a step again until something comes of it, or nothing can any more."""
         while True:
             done = None
             try:
-                with self.store.turn(self.change.uuid):
-                    head = open_head(self.store, self.change.uuid, is_primary=self.is_primary)
-                    landed = self._landed(head)
-                    if landed is None:
-                        done = self._try(head)
-                    else:
-                        done = self._committed(self.change, landed.head, landed.prepared, head)
+                done = step()
             except HeadMoved:
                 pass
             except StoreError as e:
@@ -217,7 +220,7 @@ class _Committing:
                 raise self._unknown()
             if fate is Fate.LOST:
                 self.attempts.remove(attempt)
-                attempt.discard(self.store)
+                discard(self.store, attempt.prepared.index_keys if attempt.prepared is not None else ())
         return None
 
     def _fate(self, attempt: CommitAttempt, head: Head | None) -> Fate:
@@ -241,7 +244,7 @@ class _Committing:
             self.winner = head
             return None
         except KartosqlError:
-            CommitAttempt(head, prepared, True).discard(self.store)
+            discard(self.store, prepared.index_keys)
             raise
         return self._committed(self.change, head, prepared)
 
@@ -353,7 +356,7 @@ class _Transaction(_Committing):
             self._announce()
             for change in others:
                 self._mark(change.uuid)
-            before, prepared = self._decide()
+            before, prepared = self._rounds(self._decide)
         except _TakenBack:
             self._clear()
             raise
@@ -367,7 +370,7 @@ class _Transaction(_Committing):
         with contextlib.suppress(KartosqlError):
             finish(self.store, self.seed)  # others do it where this fails
             # What others carried out, they may not have cleared away.
-            clear_away(self.store, [m.staged for m in self.members.values() if m.staged is not None])
+            discard(self.store, [m.staged for m in self.members.values() if m.staged is not None])
         done = {u: self._committed(m.change, m.head, m.prepared) for u, m in self.members.items()}
         if self.is_own:
             done[self.seed] = self._committed(self.change, before, prepared)
@@ -452,22 +455,8 @@ class _Transaction(_Committing):
 
     # -- the commit ------------------------------------------------------------------------------
 
-    def _decide(self) -> tuple[Head | None, Prepared | None]:
-        """Commit at the seed; return the head that it was done on, and what was made of it."""
-        while True:
-            try:
-                done = self._try_to_decide()
-                if done is not None:
-                    return done
-            except HeadMoved:
-                pass
-            except StoreError:
-                if not self.attempts or self.race.is_over():
-                    raise
-            self._check_time()
-            self.race.wait()
-
-    def _try_to_decide(self) -> tuple[Head | None, Prepared | None] | None:
+    def _decide(self) -> tuple[Head | None, Prepared | None] | None:
+        """Commit at the seed; return the head that it was done on, and what was made of it, None if it was not done."""
         own, head = self.change, read_raw(self.store, self.seed)
         landed = self._landed(head)
         if landed is not None:
@@ -489,7 +478,7 @@ class _Transaction(_Committing):
         made = [u for u, m in self.members.items() if m.head is None or m.head.is_absent]
         identity = replace(identity, transaction=self.id, created=(*identity.created, *made)[-CREATED:])
         unfinished = {**head.unfinished, self.id: sorted(self.members)}
-        document = with_marks(document, intent=None, unfinished=unfinished, identity=identity.to_dict())
+        document = with_marks(document, intent=None, unfinished=unfinished, commit=identity.to_dict())
         try:
             swap(self.store, document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
@@ -528,8 +517,7 @@ class _Transaction(_Committing):
     def _discard(self, member: _Member) -> None:
         keys = [member.staged] if member.staged is not None else []
         keys += member.prepared.index_keys if member.prepared is not None else ()
-        with contextlib.suppress(KartosqlError):
-            self.store.delete(keys)
+        discard(self.store, keys)
 
 
 def _absent_document(change: Change) -> DatasetDocument:

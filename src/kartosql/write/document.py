@@ -12,7 +12,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,11 +22,7 @@ from kartosql.formats.kartothek.metadata import (
     ABSENT,
     HISTORY,
     IDENTITY,
-    INTENT,
     OWN_KEYS,
-    SCHEMA,
-    STAGED,
-    UNFINISHED,
     DatasetDocument,
     Intent,
     fingerprints,
@@ -271,22 +267,14 @@ def _partitions(labels: tuple[str, ...], files: Mapping[str, tuple[str | None, .
 def with_marks(document: DatasetDocument, **marks: Any) -> DatasetDocument:
     """Return a document with some marks of kartosql set, or taken away where they are None or empty.
 
-    ``marks`` are named ``intent``, ``unfinished``, ``absent``, ``schema``, ``staged``, ``identity`` and ``history``.
+    ``marks`` have the names of ``OWN_KEYS``, without what these begin with.
     """
-    names = {
-        "intent": INTENT,
-        "unfinished": UNFINISHED,
-        "absent": ABSENT,
-        "schema": SCHEMA,
-        "staged": STAGED,
-        "identity": IDENTITY,
-        "history": HISTORY,
-    }
     metadata = dict(document.metadata)
-    for name, value in marks.items():
-        metadata.pop(names[name], None)
+    for key, value in ((f"kartosql_{name}", value) for name, value in marks.items()):
+        assert key in OWN_KEYS, key
+        metadata.pop(key, None)
         if value:
-            metadata[names[name]] = value
+            metadata[key] = value
     return replace(document, metadata=metadata)
 
 
@@ -299,7 +287,7 @@ def tombstone(document: DatasetDocument) -> DatasetDocument:
 
 def touched(document: DatasetDocument, **marks: Any) -> DatasetDocument:
     """Return a document with other marks and the same content, unlike any document before it."""
-    return with_marks(document, **marks, identity=touched_identity(document).to_dict())
+    return with_marks(document, **marks, commit=touched_identity(document).to_dict())
 
 
 def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head:
@@ -326,6 +314,13 @@ def is_there(store: Store, key: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+def discard(store: Store, keys: Sequence[str]) -> None:
+    """Delete files that nothing refers to, or that nobody waits for any more, as far as the store lets us."""
+    # The error that led here is what the caller needs to hear of; what stays behind is found by a cleanup.
+    with contextlib.suppress(Exception):
+        store.delete(keys)
 
 
 def remove(store: Store, head: Head) -> None:

@@ -28,6 +28,7 @@ from kartosql.formats.kartothek.metadata import normalise
 from kartosql.parquet import file_metadata
 from kartosql.store import Files, Store
 from kartosql.tables.table import FileTable
+from kartosql.write.document import discard
 from kartosql.write.indexing import Postings, pairs_of, unique_values
 from kartosql.write.inputs import Rows
 from kartosql.write.layout import (
@@ -263,13 +264,6 @@ def joined(store: Store, written: Sequence[Written]) -> tuple[dict[str, dict[str
             found = pa.table({"value": found["value"], "label": labels})
             pairs[column] = pa.concat_tables([pairs[column], found]) if column in pairs else found
     return added, {c: t.group_by(["value", "label"]).aggregate([]) for c, t in pairs.items()}
-
-
-def discard(store: Store, keys: Sequence[str]) -> None:
-    """Delete files that will not be committed, as far as the store lets us."""
-    # The error that led here is what the caller needs to hear of; what stays behind is an orphan.
-    with contextlib.suppress(Exception):
-        store.delete(keys)
 
 
 class _Files:

@@ -229,11 +229,6 @@ def index_key(uuid: str, column: str, created: str) -> str:
     return f"{uuid}/indices/{naming.quote(column)}/{naming.quote(created)}{naming.INDEX_SUFFIX}"
 
 
-def merge(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str) -> pa.Table:
-    """Return what ``merged`` yields as one table."""
-    return pa.concat_tables([index_schema(added, column).empty_table(), *merged(old, removed, added, column)])
-
-
 def index_schema(added: pa.Table, column: str) -> pa.Schema:
     """Return the schema of the index of ``column`` in memory, where labels are a dictionary."""
     return pa.schema([(column, added.schema.field("value").type), ("partition", pa.list_(pa.field("item", LABELS)))])

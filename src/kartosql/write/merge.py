@@ -11,7 +11,8 @@ from kartosql.errors import FormatError, KartosqlError, reraise
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import normalise
 from kartosql.store import Store
-from kartosql.write.files import Written, discard, opened_parquet
+from kartosql.write.document import discard
+from kartosql.write.files import Written, opened_parquet
 from kartosql.write.inputs import FILE_BATCH_ROWS, Rows, rows_of, storage_schema, storage_type
 from kartosql.write.layout import Layout, is_index_type, run_starts
 

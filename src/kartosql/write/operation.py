@@ -22,8 +22,8 @@ from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write import files, indexing
 from kartosql.write.change import GRACE, Change, common_schema, schema_bytes
 from kartosql.write.commit import Committed, commit, commit_all, utc_now
-from kartosql.write.document import Head, is_there
-from kartosql.write.files import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, discard, joined, write_rows
+from kartosql.write.document import Head, discard, is_there
+from kartosql.write.files import DEFAULT_MEMORY, WriteOptions, WriteProgress, Written, joined, write_rows
 from kartosql.write.inputs import Rows, invalid_data
 from kartosql.write.layout import Layout, SpillingSorter, ordered
 from kartosql.write.recovery import read_head

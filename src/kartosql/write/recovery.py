@@ -9,16 +9,15 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
-from kartosql.errors import CommitError, FormatError, KartosqlError
+from kartosql.errors import CommitError, FormatError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import STAGED, Intent, parse_document
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change, HeadMoved, heal, rebase
-from kartosql.write.document import Head, Race, attempts, read_raw, remove, swap, touched, with_marks
+from kartosql.write.document import Head, Race, attempts, discard, read_raw, remove, swap, touched, with_marks
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
 # For which a change of several datasets may stand still before others take it back: its writer has ended, or hangs.
@@ -111,13 +110,7 @@ def roll_back(store: Store, head: Head) -> None:
     else:
         swap(store, touched(head.document, intent=None), head)
     if head.intent is not None and head.intent.staged is not None:
-        clear_away(store, [head.intent.staged])
-
-
-def clear_away(store: Store, staged: Sequence[str]) -> None:
-    """Delete documents that nobody waits for any more, as far as the store lets us."""
-    with contextlib.suppress(KartosqlError):
-        store.delete(staged)
+        discard(store, [head.intent.staged])
 
 
 def _roll_forward(store: Store, head: Head, intent: Intent) -> None:
@@ -177,7 +170,7 @@ def finish(store: Store, seed_uuid: str) -> None:
                 swap(store, touched(seed.document, unfinished=rest), seed)
             if not rest:
                 break
-    clear_away(store, staged)
+    discard(store, staged)
 
 
 def _finish_member(store: Store, uuid: str, tx: str) -> list[str]:

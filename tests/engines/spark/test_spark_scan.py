@@ -271,18 +271,23 @@ def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: A
     files = {folder: {"x": [at, -5, 4]} for at, folder in enumerate(folders)}
     put(local, "t", schema, files, partition_keys=list(schema)[:-1])
     con = kartosql.connect(local.root)
-    frame = ScanFrames(spark, con.store).frame(con.sql("SELECT * FROM t").report.scan.occurrences[0])  # type: ignore[attr-defined]
-    rows = frame.toArrow()
     assert len(same(spark, con, "SELECT * FROM t")) == 15
-    spark.createDataFrame(rows).createOrReplaceTempView("rows")
+    check_conditions(spark, con, PARTITION_CONDITIONS)
+
+
+def check_conditions(spark: Any, con: kartosql.Connection, text: str) -> None:
+    """Ask the frame of t and a copy of its rows for the rows that satisfy each of some conditions of Spark."""
+    query: Any = con.sql("SELECT * FROM t")
+    frame = ScanFrames(spark, query._context.runtime.store).frame(query.report.scan.occurrences[0])
+    spark.createDataFrame(frame.toArrow()).createOrReplaceTempView("rows")
     frame.createOrReplaceTempView("pruned")
     try:
-        conditions = PARTITION_CONDITIONS.strip().replace("\n", " | ").split(" | ")
+        conditions = text.strip().replace("\n", " | ").split(" | ")
         found = {}
         for table in ("pruned", "rows"):
             # One statement, as each job takes its time; every branch has a scan of its own.
             branches = [f"SELECT {at} AS n, i, x, s FROM {table} WHERE {c}" for at, c in enumerate(conditions)]
-            found[table] = sorted(map(tuple, spark.sql(" UNION ALL ".join(branches)).collect()))
+            found[table] = sorted(map(tuple, spark.sql(" UNION ALL ".join(branches)).collect()), key=repr)
         different = {conditions[row[0]] for row in set(found["pruned"]) ^ set(found["rows"])}
         assert not different
         assert found["pruned"] == found["rows"]
@@ -290,6 +295,40 @@ def test_conditions_on_partition_columns_leave_no_file_out_that_matters(spark: A
     finally:
         spark.catalog.dropTempView("rows")
         spark.catalog.dropTempView("pruned")
+
+
+NULL_CONDITIONS = """
+i IS NULL | i IS NOT NULL | i = 1 | i <> 1 | NOT (i > 1) | i IN (1, NULL) | NOT (i IN (2, NULL)) | i <=> NULL
+s IS NULL | s > '' | coalesce(s, 'x') = 'x' | s IS NULL AND i IS NULL | s IS NULL OR i = 2 | s <> 'a'
+d IS NULL | d > DATE'2019-01-01' | t IS NULL | hour(t) = 10 | f IS NULL | f >= 1.5 | NOT (f < 2) | (d IS NULL) = (f IS NULL)
+e IS NULL | e IS NOT NULL | coalesce(e, 'x') = 'x' | CASE WHEN i IS NULL THEN x = 0 ELSE true END | i IS DISTINCT FROM 1
+"""
+
+
+def test_partition_columns_may_be_null_in_each_type(spark: Any, tmp_path: Path) -> None:
+    values = {"i": "1 2", "s": "a %C3%A9", "d": "2020-01-31 1969-12-31", "t": "2020-01-31%2010%3A00%3A00 1969-12-31"}
+    values |= {"f": "1.5 -2.25", "e": "", "u": "18446744073709551615 7"}
+    null = "__HIVE_DEFAULT_PARTITION__"
+    columns = {name: [*given.split(), null, null, null][:3] for name, given in values.items()}
+    columns["s"] = [null, *columns["s"][:2]]
+    for at in range(3):
+        folder = tmp_path / "t" / "/".join(f"{name}={found[at]}" for name, found in columns.items())
+        folder.mkdir(parents=True)
+        (folder / "x.parquet").write_bytes(parquet({"x": [0, at]}))
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        con.attach(tmp_path / "t", "t")
+        texts = {
+            "SELECT * FROM t": 6,
+            "SELECT x, e FROM t WHERE e IS NULL": 6,
+            "SELECT a.x, b.x FROM t a JOIN t b ON a.s = b.s AND a.i IS NULL": 4,
+        }
+        for text, count in texts.items():
+            duck, found = (con.sql(text, engine=engine).arrow() for engine in ("duckdb", "spark"))
+            assert found.schema == duck.schema
+            assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, duck.to_pylist()))
+            assert found.num_rows == count
+        check_conditions(spark, con, NULL_CONDITIONS)
 
 
 def test_workers_need_pyarrow_and_nothing_of_ours() -> None:

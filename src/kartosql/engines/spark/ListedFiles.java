@@ -73,6 +73,8 @@ public final class ListedFiles implements FileIndex {
     for (int c = 0; c < schema.length(); c++) {
       DataType type = schema.fields()[c].dataType();
       boolean isDecimal = type instanceof org.apache.spark.sql.types.DecimalType;
+      byte[] given = new byte[count];
+      buffer.get(given);
       if (type instanceof StringType || type instanceof BinaryType || isDecimal) {
         byte[][] found = texts(buffer, count);
         for (int i = 0; i < count; i++) {
@@ -89,6 +91,7 @@ public final class ListedFiles implements FileIndex {
           else rows[i][c] = Long.valueOf(value);
         }
       }
+      for (int i = 0; i < count; i++) if (given[i] == 0) rows[i][c] = null;
     }
     for (int i = 0; i < count; i++) this.values[i] = new GenericInternalRow(rows[i]);
   }

@@ -25,6 +25,7 @@ from kartosql.engines.spark.types import quote, spark_type
 from kartosql.errors import NotPortable, StoreError
 from kartosql.store import Files, Store
 from kartosql.store.store import Mounts
+from kartosql.store.urls import protocols_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +44,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class FileColumn:
-    """A column whose value is the same in all rows of a file: one value per file, given as for ``array_of``."""
+    """A column whose value is the same in all rows of a file: one value or None per file, given as for ``array_of``."""
 
     name: str
     type: pa.DataType
@@ -93,8 +94,18 @@ def _struct(columns: Mapping[str, str]) -> str:
 
 
 def _encoded(column: FileColumn) -> bytes:
+    """Return which values there are, a byte for each file, and then the values, with a filler in the place of NULL."""
+    given = bytes([value is not None for value in column.values])
+    if 0 not in given:
+        return given + _values(column, column.values)
+    fillers = {pa.string(): "", pa.binary(): b"", pa.date32(): dt.date(1970, 1, 1)}
+    filler = fillers.get(column.type, 0)
+    return given + _values(column, [filler if value is None else value for value in column.values])
+
+
+def _values(column: FileColumn, values: Sequence[Any]) -> bytes:
     t = pa.types
-    type_, values = column.type, column.values
+    type_ = column.type
     if t.is_string(type_):
         return _texts([v.encode() for v in values])
     if t.is_binary(type_):
@@ -186,7 +197,7 @@ def location(store: Store) -> Location:
     """Return where Spark finds a store; raises ``store-unreachable`` for stores in memory and the like."""
     if store.is_local:
         return Location(f"file://{store.local_path('').rstrip('/')}")
-    protocols = (store.fs.protocol,) if isinstance(store.fs.protocol, str) else tuple(store.fs.protocol)
+    protocols = protocols_of(store.fs)
     options: Mapping[str, Any] = getattr(store.fs, "storage_options", None) or {}
     if _S3 & {*protocols}:
         return Location(f"s3a://{store.root}", _s3(store.root.split("/")[0], options))

@@ -136,7 +136,6 @@ def decoder(columns: Mapping[str, pa.DataType], constants: Sequence[str]) -> Cal
     return decode
 
 
-_VALID = "__kartosql_valid_"
 MAX_GROUPS = 8  # differently written files of one table that are read each in their own way
 _numbers = count()
 
@@ -220,7 +219,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         missing = [c for c in stored_in if variant.types is not None and pa.types.is_null(own.get(c, pa.null()))]
         declared = {c: wanted.types.get(c, own[c]) for c in stored_in if c not in missing}
         for group, readings in self._groups(table, variant.files, declared):
-            shared, nullable = with_validity(self._file_columns(table, group, wanted))
+            shared = self._file_columns(table, group, wanted)
             placed = wanted.ordered or wanted.numbered
             view = self._view(table, group, declared, readings, shared, placed=placed)
             if readings is None:
@@ -230,7 +229,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
             if variant.types is not None:
                 values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
                 values |= {c: self.null(table.types[c]) for c in missing}
-            values |= {**{c.name: quote(c.name) for c in shared}, **nullable}
+            values |= {c.name: quote(c.name) for c in shared}
             items = [f"{values[c]} AS {quote(name)}" for c, name in wanted.names.items()]
             items += [quote(name) for name in wanted.codes]
             items += [FILE] if wanted.ordered else []
@@ -382,25 +381,6 @@ def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 
         item = converted(f"i{depth}", given.item_type, wanted.item_type, depth + 1)
         return f"transform_values({value}, (k{depth}, i{depth}) -> {item})"
     return f"CAST({value} AS {spark_type(wanted)})"
-
-
-def with_validity(columns: Sequence[FileColumn]) -> tuple[list[FileColumn], dict[str, str]]:
-    """Return columns without NULL, and the expressions for those that had some."""
-    found: list[FileColumn] = []
-    values: dict[str, str] = {}
-    for at, column in enumerate(columns):
-        if None not in column.values:
-            found.append(column)
-            continue
-        given: Any = next((v for v in column.values if v is not None), None)
-        if given is None:
-            values[column.name] = f"CAST(NULL AS {spark_type(column.type)})"
-            continue
-        name = f"{_VALID}{at}"
-        found.append(FileColumn(column.name, column.type, [given if v is None else v for v in column.values]))
-        found.append(FileColumn(name, pa.int64(), [int(v is not None) for v in column.values]))
-        values[column.name] = f"IF({quote(name)} = 1, {quote(column.name)}, NULL)"
-    return found, values
 
 
 def check_comparable(type_: pa.DataType) -> None:

@@ -20,6 +20,7 @@ from kartosql.errors import ExecutionError, KartosqlError, UsageError
 from kartosql.formats.kartothek import naming
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER
+from kartosql.store.urls import protocols_of
 from kartosql.write.files import WriteOptions, opened_parquet
 from kartosql.write.indexing import Postings
 from kartosql.write.spark import task
@@ -106,8 +107,7 @@ class Job:
 
 def address_of(store: Store) -> Address:
     """Return how executors reach a store; raises ``store-unreachable`` for one that only this process has."""
-    protocols = (store.fs.protocol,) if isinstance(store.fs.protocol, str) else tuple(store.fs.protocol)
-    if "memory" in protocols:
+    if "memory" in protocols_of(store.fs):
         raise task.unreachable(store.url)
     return Address(*store.address)
 

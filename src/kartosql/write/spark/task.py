@@ -119,17 +119,14 @@ def items(batches: Batches) -> Iterator[Any]:
 # -- for the driver, which merges pairs of values and files into indices ------------------------------
 
 
-def put_pairs(store: Store, token: str, found: Mapping[str, pa.Table], labels: Sequence[str]) -> dict[str, str]:
-    """Write the pairs of each index for the driver, and return the keys by column."""
-    keys, known = {}, {label: place for place, label in enumerate(labels)}
+def put_pairs(store: Store, token: str, found: Mapping[str, pa.Table]) -> dict[str, str]:
+    """Write the pairs of each index, as ``Postings`` returns them, for the driver, and return the keys by column."""
+    keys = {}
     for column, pairs in found.items():
         if pairs.num_rows:
-            # Labels as their places.
-            chunks = []
-            for chunk in pairs["label"].chunks:
-                numbers = pa.array([known[label] for label in chunk.dictionary.to_pylist()], pa.int32())
-                chunks.append(numbers.take(chunk.indices))
-            table = pa.table({"value": pairs["value"], "file": pa.chunked_array(chunks, pa.int32())})
+            # Labels as the numbers of files, which they are in order of.
+            numbers = pa.chunked_array([chunk.indices for chunk in pairs["label"].chunks], pa.int32())
+            table = pa.table({"value": pairs["value"], "file": numbers})
             keys[column] = put_tables(store, token, table.schema, [table], PAIRS_PER_ROW_GROUP)
     return keys
 
@@ -201,7 +198,7 @@ def write_files(
         "labels": written.labels,
         "rows": written.rows,
         "bytes": written.bytes,
-        "pairs": put_pairs(store, token, written.pairs, written.labels),
+        "pairs": put_pairs(store, token, written.pairs),
     }
 
 
@@ -231,7 +228,7 @@ class _Indexed:
         """Write the pairs for the driver and return what it needs to find them."""
         try:
             found = {column: pairs.finish(self.labels) for column, pairs in self._pairs.items()}
-            return {"labels": self.labels, "pairs": put_pairs(store, token, found, self.labels)}
+            return {"labels": self.labels, "pairs": put_pairs(store, token, found)}
         finally:
             for pairs in self._pairs.values():
                 pairs.close()
