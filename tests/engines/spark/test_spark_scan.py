@@ -300,7 +300,8 @@ def check_conditions(spark: Any, con: kartosql.Connection, text: str) -> None:
 NULL_CONDITIONS = """
 i IS NULL | i IS NOT NULL | i = 1 | i <> 1 | NOT (i > 1) | i IN (1, NULL) | NOT (i IN (2, NULL)) | i <=> NULL
 s IS NULL | s > '' | coalesce(s, 'x') = 'x' | s IS NULL AND i IS NULL | s IS NULL OR i = 2 | s <> 'a'
-d IS NULL | d > DATE'2019-01-01' | t IS NULL | hour(t) = 10 | f IS NULL | f >= 1.5 | NOT (f < 2) | (d IS NULL) = (f IS NULL)
+d IS NULL | d > DATE'2019-01-01' | t IS NULL | hour(t) = 10 | f IS NULL | f >= 1.5 | NOT (f < 2)
+(d IS NULL) = (f IS NULL)
 e IS NULL | e IS NOT NULL | coalesce(e, 'x') = 'x' | CASE WHEN i IS NULL THEN x = 0 ELSE true END | i IS DISTINCT FROM 1
 """
 
