@@ -168,6 +168,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     class Noted(runtime.Instance):
+        is_closed = False  # noted, as an engine that is asked cannot be closed at the same time
+
+        def close(self) -> None:
+            super().close()
+            self.is_closed = True
+
         def __init__(self, *given: Any, **options: Any) -> None:
             super().__init__(*given, **options)
             found.append(self)

@@ -9,13 +9,11 @@ import threading
 import time
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
 import kartosql
 from kartosql import session_pool
-from kartosql.engines.duckdb import runtime
 from kartosql.errors import KartosqlError
 from kartosql.store import Store
 from written import write_dataset
@@ -37,13 +35,6 @@ def ask(url: str, i: int = 3, **options: Any) -> list[tuple[Any, ...]]:
 
 def expected(i: int) -> list[tuple[Any, ...]]:
     return [(sum(x for x in range(32) if x % 7 == i),)]
-
-
-def is_alive(instance: runtime.Instance) -> bool:
-    try:
-        return instance.cursor().execute("SELECT 1").fetchall() == [(1,)]
-    except duckdb.Error:
-        return False
 
 
 def test_one_connection_after_the_other_needs_the_engines_of_one(store, made):
@@ -144,22 +135,21 @@ def test_few_are_kept_and_the_oldest_go_first(tmp_path, made):
         ask(str(tmp_path / f"s{at}"))
     assert [i.state.store.root[-2:] for i in session_pool._idle] == ["s3", "s4", "s5", "s6"]
     kept = [i for s in session_pool._idle for i in s.state.engines.idle]
-    _wait(lambda: sum(map(is_alive, made)) == len(kept) + session_pool.MAX_SESSIONS)
+    _wait(lambda: sum(not i.is_closed for i in made) == len(kept) + session_pool.MAX_SESSIONS)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_PARTITIONS", 5), ("MAX_BYTES", 10)])
 def test_large_ones_are_not_kept(store, made, monkeypatch, limit, value):
     monkeypatch.setattr(session_pool, limit, value)
     ask(store.url)
-    _wait(lambda: not any(map(is_alive, made)))
+    _wait(lambda: all(instance.is_closed for instance in made))
 
 
 def test_what_nobody_takes_is_freed_after_a_while(store, made, monkeypatch):
     monkeypatch.setattr(session_pool, "MAX_SECONDS", 0.2)
     ask(store.url)
-    # An engine that is being closed refuses to be asked.
     _wait(lambda: not session_pool._idle and not session_pool._waits)
-    _wait(lambda: not any(map(is_alive, made)))
+    _wait(lambda: all(instance.is_closed for instance in made))
 
 
 def _wait(holds: Any) -> None:

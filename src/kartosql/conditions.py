@@ -159,7 +159,6 @@ def _mapped(condition: Condition, function: Callable[[Any], Any]) -> Condition:
 
 
 def _scalar(value: Any) -> Any:
-    """Return a plain Python value for numpy and pandas scalars."""
     if type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "to_pydatetime"):
         return value if is_null(value) else value.to_pydatetime()
     if type(value).__module__ == "numpy" and hasattr(value, "item"):

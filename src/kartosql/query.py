@@ -372,7 +372,6 @@ class SelectQuery(Query):
                 raise self._unknown_names() if e.code in _NAME_ERRORS else e from None
 
     def _unknown_names(self) -> UnknownNameError:
-        """Return the error about the names that nothing explains, with what is known of them as values."""
         from kartosql.plan.unquoted import with_hints
 
         bound, context = self._attempt.bound, self._context
@@ -386,7 +385,6 @@ class SelectQuery(Query):
             return statement.describe(self._attempt.bound)
 
     def _without_files(self) -> DuckStatement:
-        """Return a statement of DuckDB that opens no file."""
         runtime = self._context.runtime
         return runtime.statement(self._context.settings, FileAccess(runtime.store), keys=())
 

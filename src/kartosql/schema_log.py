@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import FormatError, SqlError, UsageError
+from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek import history as histories
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
@@ -145,10 +144,8 @@ def schema_at(source: Table, snapshot: Snapshot, version: int | None, as_of: str
 
 def _moment(text: str) -> int:
     try:
-        found = dt.datetime.fromisoformat(text.strip())
-        zoned = found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
-        return times.from_text(zoned.isoformat())
-    except (ValueError, OverflowError, FormatError):
+        return times.of_user(text)
+    except (ValueError, OverflowError):
         raise SqlError(
             f"{text[:80]!r} is no point in time.",
             code="invalid-argument",

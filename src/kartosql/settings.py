@@ -104,7 +104,6 @@ def _text(value: Any) -> str:
 
 
 def _cache(value: Any) -> str:
-    """Return a folder, or ``off``."""
     if value is False or (isinstance(value, str) and value.lower() in (OFF, "false")):
         return OFF
     return os.path.abspath(os.path.expanduser(_text(os.fspath(value) if isinstance(value, os.PathLike) else value)))

@@ -75,7 +75,6 @@ class RegisteredViews:
         self._connection.close()
 
     def _wanted(self) -> dict[str, str]:
-        """Return the tables by the name of their view."""
         cubes = self._connection.cubes()
         if self._cubes is None:
             chosen = list(cubes)

@@ -181,7 +181,6 @@ class _Runner:
             say(json.dumps(query.stats or {"rows": rows}))
 
     def _remembered(self, query: Query, text: str) -> Remembered | None:
-        """Return what the next command may know of a statement that runs."""
         session = self._connection._session
         if self._several or not isinstance(query, SelectQuery) or session.user_cache.folder is None:
             return None

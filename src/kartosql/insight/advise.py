@@ -252,7 +252,6 @@ class DatasetAdvisor:
 
 
 def _over_columns(condition: Condition) -> str:
-    """Return a condition as SQL over the columns of one table."""
     return condition.render(lambda ref: quote_identifier(ref[1]))
 
 

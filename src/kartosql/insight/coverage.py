@@ -131,7 +131,6 @@ def shade(part: int, whole: int) -> str:
 
 
 def _bars(shown: HeatMap) -> list[str]:
-    """Return a line per value: cells of the seed with a bar, and what the other datasets have of them."""
     head = [one_line(shown.by[0], LABEL), f"{shown.noun}s", ""]
     for name, _ in shown.datasets[1:]:
         head += [one_line(name, LABEL), "unknown"]

@@ -187,7 +187,6 @@ class _Counted(io.RawIOBase):
 
 
 def _html(reader: pa.RecordBatchReader, out: BinaryIO, header: bool, terminal: bool) -> int:
-    """Write a page with a table, which needs nothing but itself."""
     from kartosql.text.markup import document, fragment
 
     before, after = document("kartosql", fragment(_HERE)).split(_HERE)

@@ -30,9 +30,9 @@ class AttachOptions:
         self._known.append(option)
         return self._given.pop(option, default)
 
-    def truth(self, option: str, default: bool) -> bool:
-        """Return the value of an option that is true or false; raises ``invalid-option``."""
-        value = self.take(option, default)
+    def truth(self, option: str) -> bool:
+        """Return the value of an option that is true, unless it is given as false; raises ``invalid-option``."""
+        value = self.take(option, True)
         found = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
         if found is None:
             raise self.invalid(option, value, "true or false")

@@ -121,8 +121,8 @@ class Folder(Attachment):
         self._location = location
         self._store, self._only = _open_folder(location)
         self._begin(options)
-        self._hive = options.truth("hive_partitioning", True)
-        self._typed = options.truth("hive_types_autocast", True)
+        self._hive = options.truth("hive_partitioning")
+        self._typed = options.truth("hive_types_autocast")
         self._metadata = metadata_of(location, options)
         if self._metadata is not None:
             self._metadata.is_file, self._metadata.reading = self._only is not None, self.reading

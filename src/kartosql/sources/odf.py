@@ -13,6 +13,7 @@ import pyarrow as pa
 from kartosql.errors import FormatError, SqlError, missing_file
 from kartosql.formats.folder import ParquetSchemas
 from kartosql.formats.odf import chain as chains
+from kartosql.formats.odf import times
 from kartosql.formats.odf.chain import HEAD, Chain, Columns, HashCheck, Slice, read_chain
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
@@ -35,7 +36,7 @@ class OdfDataset(Attachment):
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
         self._as_of = moment_of(options.text("as_of"), options)
-        self.checks = options.truth("check_hashes", True)
+        self.checks = options.truth("check_hashes")
         self.store = Store(location.url, location.storage_options)
         self._schemas = ParquetSchemas(self.store)
         self._blocks: dict[str, bytes] = {}
@@ -195,10 +196,7 @@ def moment_of(text: str | None, options: AttachOptions | None = None) -> int | N
     if text is None:
         return None
     try:
-        found = dt.datetime.fromisoformat(text.strip())
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=dt.timezone.utc)
-        return (found - _EPOCH) // dt.timedelta(microseconds=1) * 1000 + 999
+        return times.of_user(text)
     except (ValueError, OverflowError):
         expected = "a date or time such as '2026-01-31 12:00:00Z'"
         if options is not None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _TEXT, _TEXTS, _COUNT = pa.string(), pa.list_(pa.string()), pa.int64()
+_INDEXES = {"partition": "partition key", "index": "inverted index", None: None}
 
 
 def answer(request: Request, statement: Statement) -> Query:
@@ -263,7 +264,10 @@ def describe(source: Table) -> pa.Table:
     skipping = {p.name: _skipping_of(p) for p in source.parts}
     for column, type_ in source.columns.items():
         part = by_name.get(source.owner.get(column, ""))
-        kinds = [_index(source, column), *skipping.get(part.name if part else "", {}).get(column.lower(), ())]
+        kinds = [
+            _INDEXES.get(_held_as(source, column)),
+            *skipping.get(part.name if part else "", {}).get(column.lower(), ()),
+        ]
         index = ", ".join(k for k in kinds if k is not None) or None
         rows.append((column, _type_name(type_), _role(source, column), part.name if part else None, index))
     return _table(rows, column=_TEXT, type=_TEXT, role=_TEXT, dataset=_TEXT, index=_TEXT)
@@ -287,18 +291,14 @@ def _skipping_of(part: Part) -> dict[str, list[str]]:
 
 
 def _role(source: Table, column: str) -> str:
-    cube = source.cube
-    if cube and column in cube.dimension_columns:
-        return "dimension"
+    is_dimension = source.cube is not None and column in source.cube.dimension_columns
+    return "dimension" if is_dimension else _held_as(source, column) or "payload"
+
+
+def _held_as(source: Table, column: str) -> str | None:
     if any(column in p.table.partition_keys for p in source.parts):
         return "partition"
-    return "index" if any(column in p.table.indices for p in source.parts) else "payload"
-
-
-def _index(source: Table, column: str) -> str | None:
-    if any(column in p.table.partition_keys for p in source.parts):
-        return "partition key"
-    return "inverted index" if any(column in p.table.indices for p in source.parts) else None
+    return "index" if any(column in p.table.indices for p in source.parts) else None
 
 
 def describe_schema(schema: pa.Schema) -> pa.Table:

@@ -63,9 +63,7 @@ def table_of(items: Iterable[Any], kind: type) -> pa.Table:
 CELL = 60  # columns of a terminal that a cell takes at most
 
 
-def grid(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = (), indent: str = "  "
-) -> list[str]:
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[int] = ()) -> list[str]:
     """Return the lines of a table: a head, a rule, and a line per row; columns in ``right`` are aligned there.
 
     Cells are put on one line and made safe to print; long ones are cut. Columns that are empty
@@ -82,9 +80,9 @@ def grid(
             else row[i] + " " * (widths[i] - width(row[i]))
             for i in shown
         ]
-        return (indent + "  ".join(padded)).rstrip()
+        return ("  " + "  ".join(padded)).rstrip()
 
-    rule = indent + "  ".join("─" * widths[i] for i in shown)
+    rule = "  " + "  ".join("─" * widths[i] for i in shown)
     return [line(head), rule, *map(line, cells)] if shown else []
 
 

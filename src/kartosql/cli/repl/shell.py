@@ -76,7 +76,6 @@ class Shell:
         return True
 
     def _guarded(self, run: Callable[[str], None], text: str) -> bool:
-        """Run something, and tell about its warnings and errors."""
         warned: list[str] = []
         try:
             with telling_warnings(warned.append):

@@ -66,6 +66,16 @@ def from_text(text: str) -> int:
         ) from None
 
 
+def of_user(text: str) -> int:
+    """Return the last nanosecond of a date or time as users write it, to the microsecond; UTC without another zone.
+
+    Raises ValueError and OverflowError.
+    """
+    found = dt.datetime.fromisoformat(text.strip())
+    zoned = found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
+    return (zoned.astimezone(dt.timezone.utc) - _START) // dt.timedelta(microseconds=1) * 1000 + 999
+
+
 @lru_cache(maxsize=1024)
 def _day(year: int, ordinal: int) -> int:
     if not 1 <= year <= 9999 or not 1 <= ordinal <= 366:
