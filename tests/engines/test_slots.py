@@ -151,6 +151,20 @@ def test_errors_name_the_file(connection, place):
     assert connection.sql("SELECT v FROM t WHERE i = 10").rows() == [(1010,)]
 
 
+def test_types_of_files_are_looked_at(connection, place):
+    """A member of a struct may have the name of a column, and a column of a file another type than its table."""
+    (nested,), (other,) = _files(place, 21), _files(place, 22)
+    table = pq.read_table(nested, partitioning=None)
+    members = pa.StructArray.from_arrays([pa.array(["a", "b"])], ["v"])
+    pq.write_table(table.append_column("s", members), nested)
+    table = pq.read_table(other, partitioning=None)
+    pq.write_table(table.set_column(table.column_names.index("v"), "v", pa.array(["a", "b"])), other)
+    assert connection.sql("SELECT v FROM t WHERE i = 21").rows() == [(1021,)]
+    with pytest.raises(KartosqlError) as e:
+        connection.sql("SELECT v FROM t WHERE i = 22").rows()
+    assert e.value.code == "schema-mismatch"
+
+
 def test_files_that_went_away_and_links_are_refused(connection, place, tmp_path):
     (gone,), (linked,), (target,) = _files(place, 11), _files(place, 12), _files(place, 13)
     connection.sql("SELECT v FROM t WHERE i = 11").rows()

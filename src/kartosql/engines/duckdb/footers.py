@@ -194,10 +194,9 @@ def _check_shape(session: EngineSession, key: str, shape: Shape, declared: Mappi
     ]
     if suspects:
         # Looked at closer, as a nested column may have the name of a top-level one.
-        described = (
-            "SELECT column_name, column_type FROM (DESCRIBE FROM read_parquet([{'filename': ?, 'file_size': 1}]))"
-        )
-        types = dict(session.rows(described, session.files.names([key])))
+        session.set_files("kartosql_suspect", [key])
+        described = "(DESCRIBE FROM read_parquet(getvariable('kartosql_suspect')))"
+        types = dict(session.rows(f"SELECT column_name, column_type FROM {described}"))
     for name in suspects:
         if types.get(name) is None or not fits(types[name], declared[name]):
             raise schema_mismatch(
