@@ -180,18 +180,6 @@ class Leaf:
     scale: int
 
 
-class Footer:
-    """The footer of one file; raises ValueError if it cannot be read."""
-
-    def __init__(self, data: bytes) -> None:
-        try:
-            found = Reader(data).struct()
-            self.groups: list[dict[int, Any]] = found[4]
-            self.leaves = [_leaf(element, *levels) for _, element, *levels in _leaves_of(found[2])]
-        except DAMAGE:
-            raise ValueError("the footer is damaged") from None
-
-
 @dataclass(frozen=True)
 class GroupBounds:
     """What a row group tells of a column: bounds, whether these are values of it, and its NULLs (-1: not known).
@@ -241,14 +229,15 @@ def column_sizes(footer: bytes, schema: Any = None) -> list[list[tuple[str, int]
     which has to agree.
     """
     try:
-        found = Footer(footer)
-        groups = [group[1] for group in found.groups]
-        leaves = [(leaf.physical, leaf.length, leaf.definition, leaf.repetition) for leaf in found.leaves]
+        found = Reader(footer).struct()
+        groups = [group[1] for group in found[4]]
+        known = [_leaf(element, *levels) for _, element, *levels in _leaves_of(found[2])]
+        leaves = [(leaf.physical, leaf.length, leaf.definition, leaf.repetition) for leaf in known]
         if schema is not None and leaves != [_told(schema.column(at)) for at in range(len(schema))]:
             return None
         if any(len(chunks) != len(leaves) for chunks in groups):
             return None
-        return [[_column(*pair) for pair in zip(chunks, found.leaves, strict=True)] for chunks in groups]
+        return [[_column(*pair) for pair in zip(chunks, known, strict=True)] for chunks in groups]
     except DAMAGE:
         return None
 
@@ -488,25 +477,30 @@ class FooterLayout:
         Raises what is in ``DAMAGE``.
         """
         name, leaf = self.column(column) or (b"", None)
-        types, found = pa.types, []
-        if types.is_timestamp(type_):
-            type_ = pa.timestamp("us", type_.tz)
-        decode = decoder(leaf, type_, clock=None) if leaf and any(test(type_) for test in _TOLD) else None
-        chunks = self.chunks(footer, name) if decode else None
-        if leaf is None or decode is None or chunks is None:
+        if leaf is None or not any(test(type_) for test in _TOLD):
             return None
-        for chunk in chunks:
-            # Metadata made of bounds outlive this process: texts that some writers cut are left out, whatever is said.
-            told = group_bounds(chunk, leaf, decode)
-            if told is None or not told.exact or (isinstance(told.low, str) and _is_long(told.low, told.high)):
-                return None
-            if told.low is not None:
-                found.append(told)
-        low, high = (min(g.low for g in found), max(g.high for g in found)) if found else (None, None)
-        if low is None or not types.is_decimal128(type_):
-            return low, high
+        is_decimal = pa.types.is_decimal128(type_)
+        decode = decoder(leaf, pa.timestamp("us", type_.tz) if pa.types.is_timestamp(type_) else type_, clock=None)
+        groups = self.groups(footer, name, leaf, decode) if decode is not None else None
+        # Metadata made of bounds outlive this process: texts that some writers cut are left out, whatever is said.
+        if groups is None or not all(
+            g.exact and not (isinstance(g.low, str) and _is_long(g.low, g.high)) for g in groups
+        ):
+            return None
+        known = [g for g in groups if g.low is not None]
+        if not known:
+            return None, None
+        ends = min(g.low for g in known), max(g.high for g in known)
         # Exactly; Decimal's own arithmetic rounds to the digits of its context.
-        return Decimal(f"{low}E{-type_.scale}"), Decimal(f"{high}E{-type_.scale}")
+        return (Decimal(f"{ends[0]}E{-type_.scale}"), Decimal(f"{ends[1]}E{-type_.scale}")) if is_decimal else ends
+
+    def groups(
+        self, footer: bytes, name: bytes, leaf: Leaf, decode: Callable[[bytes], Any]
+    ) -> list[GroupBounds] | None:
+        """Return what row groups tell of a column, None unless all of them do; raises what is in ``DAMAGE``."""
+        chunks = self.chunks(footer, name)
+        told = [group_bounds(chunk, leaf, decode) for chunk in chunks] if chunks is not None else [None]
+        return None if None in told else told  # type: ignore[return-value]
 
 
 def _path(name: bytes) -> bytes:
@@ -530,7 +524,7 @@ def read_footer(files: Files, key: str, size: int, tail: int = TAIL, most: int |
     """
     if files.is_on_disk(key):
         return local_footer(files.local_path(key), size, tail, most)
-    return find_footer(lambda length: files.read(key, start=max(0, size - length), end=size), size, tail, most)
+    return _footer(lambda length: files.read(key, start=max(0, size - length), end=size), size, tail, most)
 
 
 def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None) -> bytes | None:
@@ -545,11 +539,10 @@ def local_footer(path: str, size: int, tail: int = TAIL, most: int | None = None
         finally:
             os.close(number)
 
-    return find_footer(read, size, tail, most)
+    return _footer(read, size, tail, most)
 
 
-def find_footer(read: Callable[[int], bytes], size: int, tail: int, most: int | None) -> bytes | None:
-    """Return what ``read_footer`` returns for a file, given what reads so many bytes at its end."""
+def _footer(read: Callable[[int], bytes], size: int, tail: int, most: int | None) -> bytes | None:
     end = read(tail)
     found = footer_of(end)
     if found is None and (length := _length_of(end)) is not None and length <= min(size, most or size):

@@ -14,15 +14,14 @@ from kartosql.parquet import FooterLayout, Leaf, Reader, decoder
 _CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _TYPES = {1: (pa.int32(), pa.date32()), 2: (pa.int64(),), 6: (pa.string(),)}  # by physical type
 _DICTIONARY_PAGE = 2
-_HEADS = {0: 5, _DICTIONARY_PAGE: 7, 3: 8}  # fields of page headers, by the kind of page
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8  # encodings
 _MAX_PAGE = 64 << 20  # bytes
 _MAX_TEXTS = 256  # in a dictionary, all of which are expected in so many rows:
 _ROWS = 1024
 
 
-def distinct_values(file: bytes | mmap, footer: bytes, layout: FooterLayout, column: str) -> list[pa.Array] | None:
-    """Return arrays that together hold the values of a top-level column other than NULL, some of them repeatedly.
+def distinct_values(file: bytes | mmap, footer: bytes, layout: FooterLayout, column: str) -> pa.Array | None:
+    """Return the values of a top-level column other than NULL, some of them repeatedly.
 
     A dictionary of numbers is taken as it is: none is known to be written with what no row has. None, where Arrow
     has to read the rows: of nested columns, of other types and encodings, of many texts, and of dictionaries of
@@ -38,34 +37,33 @@ def distinct_values(file: bytes | mmap, footer: bytes, layout: FooterLayout, col
         if values is None:
             return None
         found += values
-    return found or None
+    return pa.concat_arrays(found) if found else None
 
 
 def _of_chunk(file: bytes | mmap, chunk: dict[int, Any], leaf: Leaf, type_: pa.DataType) -> list[pa.Array] | None:
-    codec, size = chunk[4], 0  # values of the dictionary
+    size = 0  # values of the dictionary
     found: list[pa.Array] = []
-    for kind, head, page in _pages(file, chunk):
-        about = head[_HEADS[kind]]
-        encoding = about[4 if kind == 3 else 2]
-        values = None
-        if kind == _DICTIONARY_PAGE:
+    for head, page in _pages(file, chunk):
+        about = head[7] if head[1] == _DICTIONARY_PAGE else head[5]
+        codec, values = _CODECS[chunk[4]], None
+        if head[1] == _DICTIONARY_PAGE:
             size = about[1]
-            if encoding in (_PLAIN, _PLAIN_DICTIONARY) and not found:
+            if about[2] in (_PLAIN, _PLAIN_DICTIONARY) and not found:
                 values = _plain(_inflated(page, codec, head[2]), leaf, type_, size)
-        elif encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY) and found:
+        elif about[2] in (_PLAIN_DICTIONARY, _RLE_DICTIONARY) and size:
             # Arrow writes dictionaries of texts as they were given, whichever of them the rows have.
-            if type_ != pa.string() or _uses_all(_behind_levels(kind, head, page, codec, leaf), size):
+            if type_ != pa.string() or _uses_all(_behind_levels(head, page, codec, leaf), size):
                 continue
-        elif encoding == _PLAIN and leaf.length is not None:
-            values = _plain(_behind_levels(kind, head, page, codec, leaf), leaf, type_)
+        elif about[2] == _PLAIN and leaf.length is not None:
+            values = _plain(_behind_levels(head, page, codec, leaf), leaf, type_)
         if values is None:
             return None
         found.append(values)
     return found
 
 
-def _pages(file: bytes | mmap, chunk: dict[int, Any]) -> Iterator[tuple[int, dict[int, Any], bytes]]:
-    """Yield the kind, the header and the bytes of each page of a column chunk."""
+def _pages(file: bytes | mmap, chunk: dict[int, Any]) -> Iterator[tuple[dict[int, Any], bytes]]:
+    """Yield the header and the bytes of each page of a column chunk."""
     reader = Reader(file)
     reader.at = min(chunk[9], chunk.get(11) or chunk[9])
     rows, end = chunk[5], reader.at + chunk[7]
@@ -75,25 +73,18 @@ def _pages(file: bytes | mmap, chunk: dict[int, Any]) -> Iterator[tuple[int, dic
         reader.at += head[3]
         if not 4 < start <= reader.at <= end or not 0 <= head[2] <= _MAX_PAGE:
             raise ValueError("a page is damaged")
-        rows -= 0 if head[1] == _DICTIONARY_PAGE else head[_HEADS[head[1]]][1]
-        yield head[1], head, file[start : reader.at]
+        rows -= 0 if head[1] == _DICTIONARY_PAGE else head[5][1]
+        yield head, file[start : reader.at]
 
 
-def _inflated(page: bytes, codec: int, size: int) -> bytes:
-    name = _CODECS[codec]
-    if size < 0:
-        raise ValueError("a page is damaged")
-    return page if name is None else pa.decompress(page, size, name, asbytes=True)
+def _inflated(page: bytes, codec: str | None, size: int) -> bytes:
+    return page if codec is None else pa.decompress(page, size, codec, asbytes=True)
 
 
-def _behind_levels(kind: int, head: dict[int, Any], page: bytes, codec: int, leaf: Leaf) -> bytes:
+def _behind_levels(head: dict[int, Any], page: bytes, codec: str | None, leaf: Leaf) -> bytes:
     """Return what follows the levels of a data page, which tell where NULL is."""
-    about, size = head[_HEADS[kind]], head[2]
-    if kind == 3:
-        levels = about[5] + about[6]
-        return page[levels:] if about.get(7) is False else _inflated(page[levels:], codec, size - levels)
-    body = _inflated(page, codec, size)
-    if leaf.definition and about[3] != _RLE:
+    body = _inflated(page, codec, head[2])
+    if leaf.definition and head[5][3] != _RLE:
         raise ValueError("levels of another kind")
     return body[4 + int.from_bytes(body[:4], "little") :] if leaf.definition else body
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kartosql.formats.arrays import array_of
 from kartosql.memo import memoized
-from kartosql.parquet import DAMAGE, FooterLayout, GroupBounds, decoder, group_bounds
+from kartosql.parquet import DAMAGE, FooterLayout, GroupBounds, decoder
 from kartosql.tables.table import FileTable
 
 MAX_GROUPS = 4_000_000  # that are told about, of all columns of all tables
@@ -291,11 +291,9 @@ def _reader(layout: FooterLayout, name: str, type_: pa.DataType) -> Any:
 
     def read(footer: bytes) -> list[GroupBounds] | None:
         try:
-            chunks = layout.chunks(footer, path)
-            groups = [group_bounds(chunk, leaf, decode) for chunk in chunks] if chunks is not None else [None]
+            return layout.groups(footer, path, leaf, decode)
         except DAMAGE:
             return None
-        return None if None in groups else groups  # type: ignore[return-value]
 
     return read
 

@@ -180,13 +180,6 @@ def test_filters_of_many_files_are_those_of_each(monkeypatch, shape, without_num
     assert bloom.filters_of([], shape).to_pylist() == []
 
 
-def test_integers_that_repeat_are_counted_once():
-    values = bloom.prepared(pa.array([n // 100 for n in range(100_000)]))
-    assert len(values) == 1_000
-    # What looks as if it did not repeat is hashed as it is.
-    assert len(bloom.prepared(pa.array([n % 5_000 for n in range(20_000)]))) == 20_000
-
-
 def test_numpy_is_used_where_the_command_line_left_it_out():
     code = """
 import sys

@@ -412,20 +412,14 @@ class Filters:
 
 _HASHES = 1 << 18  # found at once: their arrays stay in the processor's cache
 _BYTES = 1 << 20  # of texts that are hashed at once
-_SAMPLE = 4096  # integers that tell whether many repeat
 
 
 def prepared(values: pa.Array) -> pa.Array:
-    """Return integers as those of 64 bits, and texts as their bytes; without NULL, which is no value.
-
-    Texts once each, and integers too where they repeat.
-    """
+    """Return integers as those of 64 bits, and texts as their bytes, once each; without NULL, which is no value."""
     if values.null_count:
         values = values.drop_null()
     if not pa.types.is_integer(values.type):
         return pc.unique(values).cast(pa.large_binary())
-    if len(values) > 2 * _SAMPLE and 2 * len(pc.unique(values[:_SAMPLE])) <= _SAMPLE:
-        values = pc.unique(values)
     return values if values.type == pa.int64() else values.cast(pa.int64())
 
 

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from mmap import ACCESS_READ, mmap
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kartosql.errors import KartosqlError, reraise
+from kartosql.errors import reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.parquet_pages import distinct_values
 from kartosql.formats.xskipper.kinds import stored
 from kartosql.formats.xskipper.layout import IndexLayout
 from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
-from kartosql.parquet import DAMAGE, MAX_FOOTER, TAIL, FooterCache, find_footer, read_footer
+from kartosql.parquet import DAMAGE, MAX_FOOTER, TAIL, FooterCache, footer_of, read_footer
 from kartosql.store import Store
 
 # Values of columns, by their names; they need not be of as many rows.
@@ -171,8 +171,8 @@ def _batch(
 
 _BATCH = 1 << 17
 _WHOLE = 1 << 20  # bytes of files that are read at once: that takes less time than to map them, or to read bit by bit
-_AHEAD = 8 << 20  # bytes of files that are read before they are asked for
 THREADS = min(4, os.cpu_count() or 1)
+_AHEAD = 8 * THREADS  # files that are read before they are asked for
 
 
 def parquet_scan(store: Store) -> Scan:
@@ -182,22 +182,13 @@ def parquet_scan(store: Store) -> Scan:
     """
 
     def scan(keys: Sequence[str], columns: Mapping[str, pa.DataType | None]) -> Iterator[tuple[int, Values]]:
-        reader = _ColumnReader(store, columns)
-        waiting = iter(keys)
+        reader, waiting = _ColumnReader(store, columns), iter(keys)
         with ThreadPoolExecutor(THREADS) as pool:
-            ahead: deque[tuple[int, Future[list[Values] | None]]] = deque()
-            held = 0
+            ahead = deque(pool.submit(reader.read, key) for key in islice(waiting, _AHEAD))
             for number in range(len(keys)):
-                while len(ahead) <= THREADS or held < _AHEAD:
-                    key = next(waiting, None)
-                    if key is None:
-                        break
-                    size = _weight(store, key)
-                    held += size
-                    ahead.append((size, pool.submit(reader.read, key)))
-                size, found = ahead.popleft()
-                held -= size
-                yield from ((number, values) for values in found.result() or ())
+                found = ahead.popleft().result()
+                ahead.extend(pool.submit(reader.read, key) for key in islice(waiting, 1))
+                yield from ((number, values) for values in found or ())
 
     return scan
 
@@ -206,10 +197,7 @@ class _ColumnReader:
     """Reads columns of files, from footers and pages where these tell enough, and by Arrow."""
 
     def __init__(self, store: Store, columns: Mapping[str, pa.DataType | None]) -> None:
-        self._store = store
-        self._columns = columns
-        self._footers = FooterCache()
-        self._paths_of = _Paths()
+        self._store, self._columns, self._footers = store, columns, FooterCache()
 
     def read(self, key: str) -> list[Values] | None:
         """Return columns of a file, or None; a file of which a part cannot be read has no rows at all."""
@@ -234,61 +222,32 @@ class _ColumnReader:
         if content is None:
             footer = read_footer(self._store, key, self._store.size(key) or 0, 2 * TAIL, MAX_FOOTER)
         else:
-            footer = find_footer(lambda length: content[-length:], len(content), 2 * TAIL, MAX_FOOTER)
-        if footer is None:
-            return found
+            footer = footer_of(content[-2 * TAIL :])
         with contextlib.suppress(*DAMAGE, pa.ArrowException, OSError):
-            self._footers.recognise(footer)
-            layout = self._footers.layout(footer)
+            self._footers.recognise(footer or b"")
+            layout = self._footers.layout(footer or b"")
             for column, type_ in self._columns.items():
                 name, *members = parts_of(column)
-                if members:
-                    continue
-                if type_ is not None:
-                    bounds = layout.bounds(footer, name, type_)
-                    if bounds is not None:
-                        found[column] = stored(bounds, type_)
-                elif content is not None:
-                    values = distinct_values(content, footer, layout, name)
-                    if values is not None:
-                        found[column] = pa.concat_arrays(values)
+                values = None
+                if type_ is None and not members:
+                    values = distinct_values(content or b"", footer or b"", layout, name)
+                elif not members and (bounds := layout.bounds(footer or b"", name, type_)) is not None:
+                    values = stored(bounds, type_)
+                if values is not None:
+                    found[column] = values
         return found
 
     def _by_arrow(self, content: bytes | mmap, columns: Sequence[str]) -> list[Values] | None:
         with _opened(pa.BufferReader(content), columns) as file:
             schema = file.schema_arrow
-            known = self._paths_of(schema, columns)
-            if known is None:
+            known = [path for c in columns if (path := _path(schema, c)) is not None]
+            if len(known) < len(columns):
                 return None
             names = sorted({".".join(p) for p in known})
             batches = file.iter_batches(_BATCH, columns=names, use_threads=False)
             found: list[Values] = [_flat(b, known, columns) for b in batches]
         # Nothing of a file without rows can match, and that is known.
         return found or [_flat(pa.RecordBatch.from_pylist([], schema), known, columns)]
-
-
-class _Paths:
-    """Where columns are in schemas; most files have the same one as the file before."""
-
-    def __init__(self) -> None:
-        self._last: tuple[pa.Schema, Sequence[str], list[list[str]] | None] | None = None
-
-    def __call__(self, schema: pa.Schema, columns: Sequence[str]) -> list[list[str]] | None:
-        last = self._last
-        if last is not None and last[0].equals(schema) and last[1] == columns:
-            return last[2]
-        paths = [_path(schema, c) for c in columns]
-        known = [p for p in paths if p is not None]
-        self._last = schema, columns, (known if len(known) == len(paths) else None)
-        return self._last[2]
-
-
-def _weight(store: Store, key: str) -> int:
-    """Return how much a file counts of what is read ahead."""
-    try:
-        return os.path.getsize(store.local_path(key)) if store.is_local else _AHEAD
-    except (KartosqlError, OSError, KeyError):
-        return 0
 
 
 def _content(store: Store, key: str) -> bytes | mmap:
@@ -314,12 +273,12 @@ def _path(schema: pa.Schema, column: str) -> list[str] | None:
     found: list[str] = []
     fields: Any = schema
     for part in parts_of(column):
-        names = [f.name for f in fields if f.name.lower() == part.lower()]
+        names = [name for name in fields.names if name.lower() == part.lower()] if fields is not None else []
         if len(names) != 1:
             return None
         found.append(names[0])
         type_ = fields.field(names[0]).type
-        fields = type_ if pa.types.is_struct(type_) else ()
+        fields = type_ if pa.types.is_struct(type_) else None
     return found
 
 
