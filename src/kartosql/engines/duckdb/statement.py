@@ -8,6 +8,7 @@ import json
 import os
 import re
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -369,6 +370,8 @@ def _total(values: Sequence[Any]) -> int | None:
 
 
 BATCH_ROWS = 100_000
+# A scan of many files gives a batch for each with a match. Those that come SOON, in seconds, are passed on as one.
+FEW_ROWS, SOON = 8_192, 0.02
 # A repeated scan of so few files finds them in the page cache.
 DIRECT_FILES, DIRECT_BYTES = 64, 8 << 20
 LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time; others hold rows
@@ -619,19 +622,25 @@ class DuckStatement(EngineSession):
         self._unharmed = False
         sql = query.select.text
         with self.errors(sql, query.edits):
-            while True:
+            failure: Exception | None = None
+            while failure is None:
+                found: list[pa.RecordBatch] = []
+                rows, until = 0, time.monotonic() + SOON
                 try:
                     with stopping.running(self.interrupt):
-                        batch = reader.read_next_batch()
-                except StopIteration:
-                    # Only what was read to its end has certainly stopped.
-                    self._unharmed = True
-                    return
-                except (OSError, pa.ArrowException, RuntimeError) as e:
-                    text = str(e)
-                    found = next((cls(text) for label, cls in _LABELS.items() if label in text), e)
-                    raise self._translate(found, sql, query.edits) from None
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if renamed else batch
+                        while not found or (rows < FEW_ROWS and time.monotonic() < until):
+                            found.append(reader.read_next_batch())
+                            rows += found[-1].num_rows
+                except (StopIteration, OSError, pa.ArrowException, RuntimeError) as e:
+                    failure = e
+                for batch in _merged(found, rows):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema) if renamed else batch
+            if not isinstance(failure, StopIteration):
+                text = str(failure)
+                known = next((cls(text) for label, cls in _LABELS.items() if label in text), failure)
+                raise self._translate(known, sql, query.edits)
+            # Only what was read to its end has certainly stopped.
+            self._unharmed = True
 
     def _query(self, query: BoundQuery) -> Any:
         text, parameters = query.text, query.parameters
@@ -696,6 +705,14 @@ class DuckStatement(EngineSession):
         if self._measured is not None and (found := self._measured()) is not None:
             found.settle()
         self._measured = None
+
+
+def _merged(batches: Sequence[pa.RecordBatch], rows: int) -> Sequence[pa.RecordBatch]:
+    """Return few rows of many batches as one batch: to pass a batch on takes longer than to copy it."""
+    if len(batches) > 1 and rows <= FEW_ROWS:
+        with contextlib.suppress(pa.ArrowException):  # not all types can be put together
+            return [pa.concat_batches(batches)]
+    return batches
 
 
 def _exact(relation: Any) -> Any:
