@@ -258,8 +258,7 @@ MAX_IDLE = 4
 # tables is made when as much was spent on instances for single statements.
 FILES_PER_MISS = 4_000
 MAX_ALLOWED = 200_000
-# So few and small files a statement reads by slots, which takes it longer than it takes to allow some files: 0.13 ms for
-# each of them.
+# So few and small files a statement reads by slots, which takes it longer than to allow some files: 0.13 ms for each.
 SLOTS, SLOT_BYTES, FILES_PER_SLOTS = 8, 16 << 20, 12
 # Of all connections of the process, so many keep idle instances, and so many of these keep threads that read ahead.
 MAX_WARM, MAX_READING_AHEAD = 8, 2
