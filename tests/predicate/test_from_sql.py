@@ -9,7 +9,7 @@ import sqlglot
 
 from kartosql.errors import SqlError
 from kartosql.predicate.from_sql import Meaning, predicate_of
-from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Contains, Extracted, Group, In, IsNull, Prefix, Value
+from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Contains, Extracted, Group, In, IsNull, Value
 
 pytestmark = pytest.mark.usefixtures("no_collection")  # some statements are as deep as may be
 
@@ -55,17 +55,17 @@ ONE, TWO = Value("integer", 1), Value("integer", 2)
         ("NOT x", Comparison(X, "=", Value("boolean", False))),
         ("x IS FALSE", Comparison(X, "=", Value("boolean", False))),
         ("x IS NOT DISTINCT FROM 1", Comparison(X, "=", ONE)),
-        ("x LIKE 'a_b%'", Group("AND", (Prefix(X, "a"), Contains(X, "b")))),
-        ("x LIKE 'ab%'", Prefix(X, "ab")),
+        ("x LIKE 'a_b%'", Group("AND", (Contains(X, "a", begins=True), Contains(X, "b")))),
+        ("x LIKE 'ab%'", Contains(X, "ab", begins=True)),
         ("x LIKE '%ab'", Contains(X, "ab")),
         ("x LIKE '%a_%b%%'", Group("AND", (Contains(X, "a"), Contains(X, "b")))),
-        ("x LIKE '%'", Prefix(X, "")),
-        ("x LIKE '__'", Prefix(X, "")),
+        ("x LIKE '%'", Contains(X, "", begins=True)),
+        ("x LIKE '__'", Contains(X, "", begins=True)),
         ("x LIKE ''", Comparison(X, "=", Value("text", ""))),
         ("contains(x, 'a%b')", Contains(X, "a%b")),
         ("contains(x, '')", Contains(X, "")),
         ("x LIKE 'ab'", Comparison(X, "=", Value("text", "ab"))),
-        ("starts_with(x, 'ab')", Prefix(X, "ab")),
+        ("starts_with(x, 'ab')", Contains(X, "ab", begins=True)),
         ("a.b.c.d.e = 1", Comparison(("a", "b", "c", "d", "e"), "=", ONE)),
         ("A['b'].C = 1", Comparison(("a", "b", "c"), "=", ONE)),
         ("struct_extract(a, 'b') = 1", Comparison(("a", "b"), "=", ONE)),
@@ -156,10 +156,10 @@ def test_parameters_and_columns_may_be_given():
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
-        ("a\\%b%c", Prefix(X, "a")),
+        ("a\\%b%c", Contains(X, "a", begins=True)),
         ("%a\\_b", Contains(X, "a")),
-        ("\\", Prefix(X, "")),
-        ("a\\b", Prefix(X, "a")),
+        ("\\", Contains(X, "", begins=True)),
+        ("a\\b", Contains(X, "a", begins=True)),
         ("%\ud7ff\U0001f600", Contains(X, "\ud7ff\U0001f600")),
     ],
 )

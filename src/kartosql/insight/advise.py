@@ -27,7 +27,7 @@ from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample, 
 from kartosql.memo import memoized
 from kartosql.parquet import column_bytes, extremes, group_bytes, may_hold_null
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
-from kartosql.predicate.tree import Comparison, Condition, In, Leaf, Opaque, Prefix, is_evaluable
+from kartosql.predicate.tree import Comparison, Condition, Contains, In, Leaf, Opaque, is_evaluable
 from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
@@ -386,7 +386,7 @@ def _leaf(d: DatasetAdvisor, condition: Condition, column: str) -> Leaf | None:
     leaf, type_ = in_metadata_terms(condition, d.scan.occurrence.id, {column}), d.table.types[column]
     settings = d.request.session.settings
     known = column_types({column: type_}, texts=not settings["default_collation"]).get((column.lower(),))
-    if not isinstance(leaf, Comparison | In | Prefix) or known is None or known.family in ("float", "double"):
+    if not isinstance(leaf, Comparison | In | Contains) or known is None or known.family in ("float", "double"):
         return None
     zone = str(settings["TimeZone"])
     is_answered = KINDS["valuelist"].value_type(type_) is not None and as_tests(leaf, known, zone) is not None

@@ -28,7 +28,6 @@ from kartosql.predicate.tree import (
     LongList,
     Path,
     Predicate,
-    Prefix,
     Value,
     date_of,
     group,
@@ -186,13 +185,13 @@ class Meaning:
             return UNKNOWN
         text = str(pattern.value)
         if not isinstance(node, exp.Like):
-            return Prefix(path, text) if isinstance(node, exp.StartsWith) else Contains(path, text)
+            return Contains(path, text, begins=isinstance(node, exp.StartsWith))
         # A backslash takes the meaning from a wildcard in Spark, and nothing in DuckDB.
         first, *others = re.split("[%_]", text.split("\\")[0])
         if first == text:  # texts are compared, of whatever type the column is
             return Comparison(path, "=", Value("text", text))
         parts: list[Predicate] = [Contains(path, part) for part in others if part]
-        return group("AND", [Prefix(path, first), *parts] if first or not parts else parts)
+        return group("AND", [Contains(path, first, begins=True), *parts] if first or not parts else parts)
 
     # -- constants -------------------------------------------------------------------------
 

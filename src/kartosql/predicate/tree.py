@@ -187,19 +187,12 @@ class In:
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """A text that begins with a prefix."""
-
-    path: Path
-    prefix: str
-
-
-@dataclass(frozen=True)
 class Contains:
-    """A text that contains another one."""
+    """A text that contains another one, or with ``begins`` begins with it."""
 
     path: Path
     text: str
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -310,7 +303,7 @@ class Group(Generic[Item]):
         return "(" + f" {self.op} ".join(i.render(column) for i in self.items) + ")"
 
 
-Leaf = Comparison | In | Prefix | Contains | IsNull | Extracted
+Leaf = Comparison | In | Contains | IsNull | Extracted
 Predicate = Leaf | Constant | Opaque | Group["Predicate"]
 Condition = Opaque | DynamicFilter | Group["Condition"]  # of a statement; its leaves are texts
 UNKNOWN: Opaque = Opaque()

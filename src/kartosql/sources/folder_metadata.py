@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from kartosql.errors import KartosqlError
 from kartosql.formats.xskipper.naming import folder_name, table_identifier
 from kartosql.formats.xskipper.store import MetadataSkipping, MetadataStore, Warned
-from kartosql.predicate.tree import UNKNOWN, Comparison, Contains, Extracted, In, Leaf, Predicate, Prefix, mapped
+from kartosql.predicate.tree import UNKNOWN, Comparison, Contains, Extracted, In, Leaf, Predicate, mapped
 from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files
@@ -186,10 +186,8 @@ def _certain_in_text(leaf: Leaf) -> Predicate:
     if isinstance(leaf, Extracted):
         is_plain = all(map(_PLAIN_TEXT.fullmatch, leaf.values)) and not _QUOTING.search(leaf.pattern)
         return leaf if is_plain else UNKNOWN
-    if isinstance(leaf, Contains):
-        return UNKNOWN  # a character that is left out joins what stands around it
-    if isinstance(leaf, Prefix):
-        return leaf if _PLAIN_TEXT.fullmatch(leaf.prefix) else UNKNOWN
+    if isinstance(leaf, Contains):  # within a text, a character that is left out joins what stands around it
+        return leaf if leaf.begins and _PLAIN_TEXT.fullmatch(leaf.text) else UNKNOWN
     if isinstance(leaf, Comparison | In):
         values = (leaf.value,) if isinstance(leaf, Comparison) else leaf.values
         texts = [str(v.value) for v in values or () if v.kind in ("string", "text")]

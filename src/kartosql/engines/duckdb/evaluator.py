@@ -25,12 +25,12 @@ from kartosql.plan.scan import OccurrenceScan
 from kartosql.predicate.tree import (
     Comparison,
     Condition,
+    Contains,
     Group,
     In,
     IsNull,
     LongList,
     Predicate,
-    Prefix,
     may_hold_for_null,
     parameters_for,
 )
@@ -302,13 +302,15 @@ def bounded(predicate: Predicate) -> Bounded | None:
         return Bounded(
             lambda t: f"({word.join(p.condition(t) for p in known)})", tuple(c for p in known for c in p.typed)
         )
-    if not isinstance(predicate, Comparison | In | IsNull | Prefix) or len(predicate.path) > 1:
+    if not isinstance(predicate, Comparison | In | IsNull | Contains) or len(predicate.path) > 1:
         return None
     if isinstance(predicate, IsNull):
         found = "has_values" if predicate.negated else "nulls <> 0"
         return Bounded(lambda _: found)
-    if isinstance(predicate, Prefix):
-        text, size = literal(predicate.prefix), len(predicate.prefix)
+    if isinstance(predicate, Contains):
+        if not predicate.begins:
+            return None
+        text, size = literal(predicate.text), len(predicate.text)
         return _of_values(f"left(low, {size}) <= {text} AND left(high, {size}) >= {text}", f"CAST({text} AS VARCHAR)")
     return _compared(predicate) if isinstance(predicate, Comparison) else _listed(predicate)
 

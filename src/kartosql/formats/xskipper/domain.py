@@ -30,7 +30,6 @@ from kartosql.predicate.tree import (
     In,
     IsNull,
     Leaf,
-    Prefix,
     Value,
     date_of,
     moment_of,
@@ -101,20 +100,14 @@ class Outside:
 
 
 @dataclass(frozen=True)
-class Prefixed:
-    """Texts that begin with some bytes."""
-
-    prefix: bytes
-
-
-@dataclass(frozen=True)
 class Containing:
-    """Texts that contain some bytes."""
+    """Texts that contain some bytes, or with ``begins`` begin with them."""
 
     part: bytes
+    begins: bool
 
 
-Test = Range | Among | Outside | Prefixed | Containing
+Test = Range | Among | Outside | Containing
 ANY = Outside()
 NEVER = Among(frozenset())
 
@@ -126,9 +119,9 @@ def as_tests(leaf: Leaf, type_: ColumnType, zone: str = "UTC") -> tuple[Test, ..
     """
     if isinstance(leaf, IsNull):
         return (ANY,) if leaf.negated else None
-    if isinstance(leaf, Prefix | Contains):
-        text = _utf8(leaf.prefix if isinstance(leaf, Prefix) else leaf.text) if type_.family == "string" else None
-        return None if text is None else (Prefixed(text) if isinstance(leaf, Prefix) else Containing(text),)
+    if isinstance(leaf, Contains):
+        text = _utf8(leaf.text) if type_.family == "string" else None
+        return None if text is None else (Containing(text, leaf.begins),)
     if isinstance(leaf, Comparison):
         found = points(leaf.value, type_, zone)
         if leaf.op == "<>":
@@ -448,15 +441,13 @@ class Bounds:
         """Return which files may hold a value that passes a test."""
         if isinstance(test, Range):
             passes = self._compare(test.op, test.key)
-        elif isinstance(test, Prefixed):
-            passes = self._compare(">=", test.prefix)
-            after = _after(test.prefix)
+        elif isinstance(test, Containing):
+            passes = self._compare(">=", test.part) if test.begins else repeated(True, len(self.low))
+            after = _after(test.part) if test.begins else None
             if after is not None:
                 passes = pc.and_(passes, self._compare("<", after))
         elif isinstance(test, Outside):
             passes = self._outside(test.keys)
-        elif isinstance(test, Containing):
-            return pc.invert(self.empty)
         else:
             passes = self._among(sorted(test.keys))
         return pc.and_not(passes, self.empty)
@@ -532,10 +523,9 @@ class Values:
         """Return which files may hold a value that passes a test."""
         if isinstance(test, Range):
             passes = _COMPARE[test.op](self.keys, constant(test.key, self.keys.type))
-        elif isinstance(test, Prefixed):
-            passes = pc.starts_with(self.keys, test.prefix) if test.prefix else pc.is_valid(self.keys)
         elif isinstance(test, Containing):
-            passes = pc.match_substring(self.keys, test.part) if test.part else pc.is_valid(self.keys)
+            find = pc.starts_with if test.begins else pc.match_substring
+            passes = find(self.keys, test.part) if test.part else pc.is_valid(self.keys)
         else:
             known = array_of(list(test.keys), self.keys.type)
             passes = pc.is_in(self.keys, value_set=known)
