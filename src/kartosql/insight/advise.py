@@ -317,19 +317,14 @@ def _by_bounds(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     saved = found.scaled(len(missing))
     if not d.pays(saved):
         return None
-    return Recommendation(
-        "skipping index",
-        f"a skipping index with the bounds of {column} of {d.target}",
+    why = (
         f"the bounds of {column} rule out {condition.text} in {counted(saved, 'file')}, "
-        "but their footers tell that only when they are opened",
-        f"CREATE SKIPPING INDEX ON {d.target} (MINMAX({quote_if_needed(column)}))",
-        len(d.part.files),
-        saved,
-        d.bytes,
-        found.scaled(sum(missing)),
-        f"by the footers of {counted(len(found.files), 'file')}",
-        "smaller and quicker to keep up to date than an index of all values",
+        "but their footers tell that only when they are opened"
     )
+    measured = f"by the footers of {counted(len(found.files), 'file')}"
+    note = "smaller and quicker to keep up to date than an index of all values"
+    index = f"MINMAX({quote_if_needed(column)})"
+    return _skipping(d, f"the bounds of {column}", why, index, saved, found.scaled(sum(missing)), measured, note)
 
 
 def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommendation | None:
@@ -342,18 +337,10 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     if most <= MAX_LIST:
         if d.has("valuelist", column):
             return None
-        return Recommendation(
-            "skipping index",
-            f"a skipping index with the values of {column} of {d.target}",
-            f"{_holds_in(d, condition, found)}and a file has {most:,} different values of {column} at most",
-            f"CREATE SKIPPING INDEX ON {d.target} (VALUELIST({quoted}))",
-            len(d.part.files),
-            without,
-            d.bytes,
-            found.bytes_without,
-            found.measured,
-            "quicker to keep up to date than an index of all values",
-        )
+        why = f"{_holds_in(d, condition, found)}and a file has {most:,} different values of {column} at most"
+        index, note = f"VALUELIST({quoted})", "quicker to keep up to date than an index of all values"
+        holds = f"the values of {column}"
+        return _skipping(d, holds, why, index, without, found.bytes_without, found.measured, note)
     step = int(10 ** max(0, len(str(most)) - 2))
     ndv = -(-most // step) * step  # two digits and zeros
     asked = float("inf")  # values; of anything else a filter cannot be asked
@@ -366,19 +353,20 @@ def _by_values(d: DatasetAdvisor, condition: Condition, column: str) -> Recommen
     is_wanted = d.pays(saved) and size <= FILTER_SHARE * (d.bytes // len(d.part.files))
     if not is_wanted or KINDS["bloomfilter"].value_type(d.table.types[column]) is None or d.has("bloomfilter", column):
         return None
-    return Recommendation(
-        "skipping index",
-        f"a skipping index with a filter of {column} of {d.target}",
-        f"{_holds_in(d, condition, found)}and a file has up to {most:,} different values of {column}, "
-        "too many for a list",
-        f"CREATE SKIPPING INDEX ON {d.target} (BLOOMFILTER({quoted}) WITH (fpp = {FPP}, ndv = {ndv}))",
-        len(d.part.files),
-        saved,
-        d.bytes,
-        found.bytes_without * saved // without,
-        f"{found.measured}, less {vain:.0%} that filters read in vain",
-        f"the filter of a file takes {human_bytes(size)}; for = and IN only",
-    )
+    why = f"{_holds_in(d, condition, found)}and a file has up to {most:,} different values of {column}, "
+    index = f"BLOOMFILTER({quoted}) WITH (fpp = {FPP}, ndv = {ndv})"
+    measured = f"{found.measured}, less {vain:.0%} that filters read in vain"
+    note = f"the filter of a file takes {human_bytes(size)}; for = and IN only"
+    bytes_saved = found.bytes_without * saved // without
+    return _skipping(d, f"a filter of {column}", f"{why}too many for a list", index, saved, bytes_saved, measured, note)
+
+
+def _skipping(
+    d: DatasetAdvisor, holds: str, why: str, index: str, files: int, bytes_: int, measured: str, note: str
+) -> Recommendation:
+    title, statement = f"a skipping index with {holds} of {d.target}", f"CREATE SKIPPING INDEX ON {d.target} ({index})"
+    total = len(d.part.files)
+    return Recommendation("skipping index", title, why, statement, total, files, d.bytes, bytes_, measured, note)
 
 
 def _leaf(d: DatasetAdvisor, condition: Condition, column: str) -> Leaf | None:
