@@ -140,11 +140,8 @@ class _Merger:
             return
         # Large ones take the memory of the setting each.
         workers = WORKERS if max((r.bytes for r in runs), default=0) <= SMALL_BYTES else 1
-        self._operation.store.map(self._merge, runs, workers)
-
-    def _merge(self, run: Run) -> None:
-        store, write = self._operation.store, self._operation.write_table
-        self._note(run, write_merged(self._how, run, store, self._operation.ordered, write))
+        store, ordered, write = self._operation.store, self._operation.ordered, self._operation.write_table
+        store.map(lambda run: self._note(run, write_merged(self._how, run, store, ordered, write)), runs, workers)
 
     def _note(self, run: Run, made: Mapping[str, Written] | None) -> None:
         if made is None:

@@ -62,11 +62,6 @@ class SparkStatement:
         self._interrupted = self._timed_out = False
         self._open = ExitStack()
 
-    @property
-    def text(self) -> str | None:
-        """The statement of Spark SQL, once it is prepared."""
-        return self._translation.sql if self._translation is not None else None
-
     def clock(self, function: str) -> str | None:
         """Return the literal that a function of the clock stands for in this statement."""
         return self._statement.clock(function)

@@ -8,7 +8,7 @@ store and over HTTP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import pyarrow as pa
@@ -117,7 +117,6 @@ class Chain:
     schemas: tuple[SchemaVersion, ...] = ()
     slices: tuple[Slice, ...] = ()
     watermark: int | None = None
-    events: dict[str, Event] = field(default_factory=dict)  # the newest of each kind
 
     @property
     def schema(self) -> SchemaVersion | None:
@@ -219,7 +218,6 @@ def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
     schemas: list[SchemaVersion] = []
     slices: list[Slice] = []
     data: Event | None = None  # the last event with data
-    by_kind: dict[str, Event] = {}
     for before, link in zip((None, *links), links, strict=False):
         event, kind = link.block.event, link.block.kind
         if (kind == "Seed") != (before is None):
@@ -240,7 +238,6 @@ def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
             vocab = _vocab(event)
         elif kind in ("SetPollingSource", "AddPushSource"):
             primary_key = tuple(event["merge"].get("primaryKey") or ()) or None
-        by_kind[kind] = event
     seed, watermark = links[0].block.event, (data or {}).get("newWatermark")
     return Chain(
         links[-1].hash,
@@ -252,7 +249,6 @@ def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
         tuple(schemas),
         tuple(slices),
         watermark,
-        by_kind,
     )
 
 

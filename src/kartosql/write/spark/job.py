@@ -9,6 +9,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from kartosql.store.keys import SIDE_FOLDER
 from kartosql.store.urls import protocols_of
 from kartosql.write.files import WriteOptions, opened_parquet
 from kartosql.write.indexing import Postings
+from kartosql.write.layout import run_starts
 from kartosql.write.spark import task
 from kartosql.write.spark.ship import shipped
 from kartosql.write.spark.task import Address, Work
@@ -193,14 +195,12 @@ def _add(store: Store, name: str, pairs: Postings, place_of: Mapping[str, int], 
     key, places = answer["pairs"][name], [place_of[label] for label in answer["labels"]]
     with opened_parquet(store, key) as file:
         for batch in file.iter_batches(task.PAIRS_PER_ROW_GROUP):
-            for place, values in _by_file(batch.column(0), batch.column(1)):
+            for place, values in _by_file(batch):
                 pairs.add(places[place], values)
 
 
-def _by_file(values: pa.Array, places: pa.Array) -> Iterator[tuple[int, pa.Array]]:
-    order = pc.array_sort_indices(places)
-    values, places = values.take(order), places.take(order)
-    for place in pc.unique(places).to_pylist():
-        start = pc.index(places, place).as_py()
-        count = pc.sum(pc.equal(places, place)).as_py()
-        yield place, values.slice(start, count)
+def _by_file(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Array]]:
+    rows = batch.take(pc.array_sort_indices(batch.column(1)))
+    starts = run_starts(pa.Table.from_batches([rows]), batch.schema.names[1:])
+    for start, end in pairwise([*starts, rows.num_rows]):
+        yield rows.column(1)[start].as_py(), rows.column(0).slice(start, end - start)
