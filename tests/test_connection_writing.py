@@ -105,6 +105,7 @@ _HOLDS = {
     "!=": lambda one, other: one != other,
     "<": lambda one, other: one < other,
     ">=": lambda one, other: one >= other,
+    "in": lambda one, some: one in some,
 }
 _MOMENT = dt.datetime(2020, 1, 1, 1, 2, 3, 456789)
 
@@ -124,7 +125,7 @@ def test_conditions_of_calls_and_of_statements_remove_the_partitions_that_python
     keys = ["part", "k0", "A b", 'q"']
     table = pa.table({**dict.fromkeys(keys, values), "x": range(len(values))})
     sql = {"==": "=", "!=": "<>"}.get(op, op)
-    for at, value in enumerate(asked):
+    for at, value in enumerate([[], asked[:1], asked] if op == "in" else asked):
         wanted = [x for x, one in enumerate(values) if not _HOLDS[op](one, value)]
         key = keys[at % len(keys)]
         con.create_dataset("called", table, partition_on=keys, overwrite=True)

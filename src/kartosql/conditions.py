@@ -288,8 +288,11 @@ def _kind_of(type_: pa.DataType) -> Any:
     return next(kind for kind in _KINDS if kind[0](type_))
 
 
-def to_sql(conditions: list[Condition], quote: Any) -> tuple[str, dict[str, Any]]:
-    """Return a WHERE predicate and its parameters; ``quote`` quotes an identifier."""
+def to_sql(conditions: list[Condition], quote: Any, *, lists: bool = False) -> tuple[str, dict[str, Any]]:
+    """Return a WHERE predicate and its parameters; ``quote`` quotes an identifier.
+
+    With ``lists`` the values of an IN are one parameter, in which the planner sees no constants.
+    """
     parameters: dict[str, Any] = {}
 
     def parameter(value: Any) -> str:
@@ -301,6 +304,9 @@ def to_sql(conditions: list[Condition], quote: Any) -> tuple[str, dict[str, Any]
     for condition in conditions:
         column = quote(condition.column)
         if condition.op == "in":
+            if lists and condition.value:
+                parts.append(f"{column} IN {parameter(list(condition.value))}")
+                continue
             listed = ", ".join(parameter(v) for v in condition.value)
             parts.append(f"{column} IN ({listed})" if listed else "FALSE")
         elif condition.op == "interval":

@@ -430,7 +430,7 @@ def removal_of(
 
     def select(table: DatasetTable) -> Sequence[str]:
         about = [c for c in checked if c.column in table.partition_keys]
-        predicate, parameters = to_sql(about, quote_identifier)
+        predicate, parameters = to_sql(about, quote_identifier, lists=True)
         query = parse(f"FROM partitions WHERE {predicate}")
         assert isinstance(query, Select)
         return _labels(table, _matching(session, own, query, parameters, table.partitions.arrow))
