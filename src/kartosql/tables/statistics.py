@@ -11,6 +11,7 @@ import weakref
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -287,15 +288,7 @@ def _reader(layout: FooterLayout, name: str, type_: pa.DataType) -> Any:
     decode = decoder(found[1], type_) if found is not None else None
     if found is None or decode is None:
         return None
-    path, leaf = found
-
-    def read(footer: bytes) -> list[GroupBounds] | None:
-        try:
-            return layout.groups(footer, path, leaf, decode)
-        except DAMAGE:
-            return None
-
-    return read
+    return partial(layout.groups, name=found[0], leaf=found[1], decode=decode)
 
 
 _known: weakref.WeakKeyDictionary[FileTable, TableStatistics] = weakref.WeakKeyDictionary()

@@ -34,7 +34,6 @@ Values: TypeAlias = Mapping[str, pa.Array] | pa.RecordBatch
 Scan = Callable[[Sequence[str], Mapping[str, pa.DataType | None]], Iterable[tuple[int, Values]]]
 
 _BATCH_BYTES = 16 << 20
-_FIRST = 512
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,8 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
     if pa.types.is_null(values.type):
         return pa.nulls(len(values), type_)
     if pa.types.is_dictionary(values.type):
-        # Values in the dictionary that no row has are left out. Most often, the first rows have all of them.
-        used = pc.unique(values.indices.slice(0, _FIRST)).drop_null()
-        if len(used) < len(values.dictionary):
-            used = pc.unique(values.indices).drop_null()
-        full = len(used) == len(values.dictionary)
-        values = values.dictionary if full else values.dictionary.take(used)
+        # Values in the dictionary that no row has are left out.
+        values = values.dictionary.take(pc.unique(values.indices).drop_null())
     if values.type == type_:
         return values
     if not any(is_a(values.type) and is_a(type_) for is_a in _FAMILIES):
@@ -223,18 +218,16 @@ class _ColumnReader:
             footer = read_footer(self._store, key, self._store.size(key) or 0, 2 * TAIL, MAX_FOOTER)
         else:
             footer = footer_of(content[-2 * TAIL :])
-        with contextlib.suppress(*DAMAGE, pa.ArrowException, OSError):
+        with contextlib.suppress(*DAMAGE):
             self._footers.recognise(footer or b"")
             layout = self._footers.layout(footer or b"")
             for column, type_ in self._columns.items():
                 name, *members = parts_of(column)
-                values = None
-                if type_ is None and not members:
-                    values = distinct_values(content or b"", footer or b"", layout, name)
-                elif not members and (bounds := layout.bounds(footer or b"", name, type_)) is not None:
-                    values = stored(bounds, type_)
-                if values is not None:
-                    found[column] = values
+                with contextlib.suppress(*DAMAGE, pa.ArrowException, OSError):
+                    if type_ is None and not members:
+                        found[column] = distinct_values(content or b"", footer or b"", layout, name)
+                    elif not members and (bounds := layout.bounds(footer or b"", name, type_)) is not None:
+                        found[column] = stored(bounds, type_)
         return found
 
     def _by_arrow(self, content: bytes | mmap, columns: Sequence[str]) -> list[Values] | None:
