@@ -135,6 +135,18 @@ def test_conditions_of_calls_and_of_statements_remove_the_partitions_that_python
         assert left(con, "called") == left(con, "said") == wanted
 
 
+def test_lists_of_dates_may_hold_dates_and_texts(con):
+    table = pa.table({"p": [dt.date(2020, 1, 1), dt.date(1999, 5, 5), dt.date(12, 1, 1)], "x": [1, 2, 3]})
+    for values in (
+        ["2020-01-01", "0012-01-01"],
+        [dt.date(2020, 1, 1), "0012-01-01"],
+        [b"2020-01-01", dt.date(12, 1, 1)],
+    ):
+        con.create_dataset("d", table, partition_on="p", overwrite=True)
+        con.delete_from_dataset("d", [("p", "in", values)])
+        assert left(con, "d") == [2]
+
+
 def test_an_update_without_conditions_removes_nothing(cube):
     new = pa.table({"x": [5], "p": ["a"], "q": [1], "v": [5]})
     cube.update_cube("c", {"seed": new})

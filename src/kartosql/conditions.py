@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -288,10 +288,10 @@ def _kind_of(type_: pa.DataType) -> Any:
     return next(kind for kind in _KINDS if kind[0](type_))
 
 
-def to_sql(conditions: list[Condition], quote: Any, *, lists: bool = False) -> tuple[str, dict[str, Any]]:
+def to_sql(conditions: list[Condition], quote: Any, lists: Container[str] = ()) -> tuple[str, dict[str, Any]]:
     """Return a WHERE predicate and its parameters; ``quote`` quotes an identifier.
 
-    With ``lists`` the values of an IN are one parameter, in which the planner sees no constants.
+    An IN of the columns ``lists`` has one parameter for all values, in which the planner sees no constants.
     """
     parameters: dict[str, Any] = {}
 
@@ -304,7 +304,7 @@ def to_sql(conditions: list[Condition], quote: Any, *, lists: bool = False) -> t
     for condition in conditions:
         column = quote(condition.column)
         if condition.op == "in":
-            if lists and condition.value:
+            if condition.column in lists and condition.value:
                 parts.append(f"{column} IN {parameter(list(condition.value))}")
                 continue
             listed = ", ".join(parameter(v) for v in condition.value)

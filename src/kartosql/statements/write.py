@@ -430,7 +430,10 @@ def removal_of(
 
     def select(table: DatasetTable) -> Sequence[str]:
         about = [c for c in checked if c.column in table.partition_keys]
-        predicate, parameters = to_sql(about, quote_identifier, lists=True)
+        # Dates may be given as texts, which the engine compares with them one by one only.
+        predicate, parameters = to_sql(
+            about, quote_identifier, {n for n, t in types.items() if not pa.types.is_date(t)}
+        )
         query = parse(f"FROM partitions WHERE {predicate}")
         assert isinstance(query, Select)
         return _labels(table, _matching(session, own, query, parameters, table.partitions.arrow))
