@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kartosql.errors import StoreError
+from kartosql.errors import FormatError, StoreError
 from kartosql.store import OutcomeUnknown, PreconditionFailed, Store, Version
 from s3_server import BUCKET, serve
 
@@ -216,3 +216,55 @@ def _raising(error: Exception):
         raise error
 
     return call
+
+
+NAMES = ["d/plain", "d/a b+c", "d/100%", "d/%2F", "d/ä=ö&ü", "d/~x'(y)*!", "d/p=a:b,c;d@e$", "d/\U0001f600", "d/?q#f"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ranges_asked_for_like_an_earlier_one_are_those_that_the_client_gets(s3_server, monkeypatch, name):
+    store = open_store(s3_server)
+    store.put(name, bytes(range(200)))
+    assert store.read(name, start=3, end=9) == bytes(range(3, 9)), "by the client"
+    asked = len(s3_server.answers)
+    assert store.read(name, start=3, end=9) == bytes(range(3, 9))
+    assert store.read(name, start=190) == bytes(range(190, 200))
+    assert [a.status for a in s3_server.answers[asked:]] == [206, 206]
+    called = []
+    original = store.fs._call_s3
+    monkeypatch.setattr(store.fs, "_call_s3", lambda *a, **k: called.append(a) or original(*a, **k))
+    for other in NAMES:
+        store.put(other, other.encode() * 9)
+        assert store.read(other, start=2, end=30) == (other.encode() * 9)[2:30]
+    assert "get_object" not in [a[0] for a in called], "none of these went by the client's whole way"
+
+
+def test_what_is_no_range_goes_by_the_client(s3_server):
+    store = open_store(s3_server)
+    store.put("d/a", b"0123456789")
+    etag = f'"{s3_server.etag_of(b"0123456789")}"'
+    for _ in range(2):
+        assert store.read("d/a", start=1, end=3, only=etag) == b"12"
+        with pytest.raises(KeyError):
+            store.read("d/none", start=1, end=3)
+        with pytest.raises(FormatError, match="written anew"):
+            store.read("d/a", start=1, end=3, only='"other"')
+    s3_server.refuse = {"GET": 403}
+    with pytest.raises(StoreError) as denied:
+        store.read("d/a", start=1, end=3)
+    assert denied.value.code == "access-denied"
+    s3_server.refuse = {}
+    s3_server.ignore_ranges = True
+    assert store.read("d/a", start=1, end=3) == b"12"
+    s3_server.ignore_ranges, s3_server.ignore_get_conditions = False, True
+    with pytest.raises(FormatError, match="written anew"):
+        store.read("d/a", start=1, end=3, only='"other"')
+
+
+def test_answers_that_get_lost_are_asked_for_again(s3_server):
+    store = open_store(s3_server)
+    store.put("d/a", b"0123456789")
+    assert store.read("d/a", start=1, end=3) == b"12"
+    s3_server.lose, s3_server.losing = 0.3, frozenset({"GET"})
+    for start in range(9):
+        assert store.read("d/a", start=start, end=10) == b"0123456789"[start:]
