@@ -120,7 +120,7 @@ class ChangeIndex(WriteTo):
 
 
 class Skip(NamedTuple):
-    """One skipping index: its kind, the column with members of structs, its parameters by name, and where it stands."""
+    """One skipping index: its kind, the column with members of structs, its parameters, and where the kind stands."""
 
     kind: str
     column: tuple[str, ...]
@@ -479,30 +479,20 @@ class _WriteCursor(TokenCursor):
         self.expect("(")
         found: list[Skip] = []
         while not found or self.take(","):
-            start = self.at
-            kind = self.plain_word("Expected a kind of skipping index.")
+            kind = self.single()
             self.expect("(")
             names = self.separated(self.named)
             self.expect(")")
             parameters = self.parameters() if self.phrase("WITH") else ()
-            span = self.tokens[start].start, self.tokens[self.at - 1].end + 1
-            found += [Skip(kind, name.parts, parameters, span) for name in names]
+            found += [Skip(kind.last.lower(), name.parts, parameters, kind.span) for name in names]
         self.expect(")")
         return tuple(found)
-
-    def plain_word(self, wanted: str) -> str:
-        """Read a word without quotes, in lower case; ``wanted`` is what an error says."""
-        word = self.keyword()
-        if not word.replace("_", "a").isalnum():
-            raise self.fail(wanted)
-        self.at += 1
-        return word.lower()
 
     def parameters(self) -> tuple[tuple[str, int | float | str], ...]:
         self.expect("(")
         found: list[tuple[str, int | float | str]] = []
         while not found or self.take(","):
-            name = self.plain_word("Expected a parameter of the index.")
+            name = self.single().last.lower()
             self.expect("=")
             value = self.number() if self.at_number() else self.string("Expected a number, or a text in single quotes.")
             found.append((name, value))

@@ -197,24 +197,25 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
 
 def _spec(index: ws.Skip, text: str) -> IndexSpec:
     """Return an index as its kind has it; raises ``syntax-error`` and ``invalid-argument``."""
+    shown, kind = index.kind.upper(), KINDS.get(index.kind)
 
-    def wrong(message: str, known: Iterable[str]) -> SqlError:
-        hint = f"There are: {', '.join(known) or 'none'}."
+    def wrong(message: str) -> SqlError:
+        hint = f"There are: {', '.join(KINDS if kind is None else kind.parameters) or 'none'}."
         return SqlError(message, code="syntax-error", hint=hint, span=index.span, sql=text)
 
-    if (kind := KINDS.get(index.kind)) is None:
-        raise wrong("Expected a kind of skipping index.", (name.upper() for name in KINDS))
+    if kind is None:
+        raise wrong("Expected a kind of skipping index.")
     found: dict[str, Any] = {f"{name}s": () for name, type_ in kind.parameters.items() if type_ is str}
     for name, value in index.parameters:
         type_ = kind.parameters.get(name)
         if type_ is None or isinstance(value, str) != (type_ is str) or name in found:
-            raise wrong(f"Expected a parameter of {index.kind.upper()}, numbers once.", kind.parameters)
+            raise wrong(f"Expected a parameter of {shown}, numbers once.")
         if type_ is str:
             found[f"{name}s"] += (value,)
         else:
             found[name] = float(value) if type_ is float else value
     if () in found.values():
-        raise wrong(f"Expected WITH ({next(iter(kind.parameters))} = '...'), once or several times.", kind.parameters)
+        raise wrong(f"Expected WITH ({next(iter(kind.parameters))} = '...'), once or several times.")
     return IndexSpec(kind.name, spelled(index.column), **found)
 
 
