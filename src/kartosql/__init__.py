@@ -42,10 +42,18 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
+    import gc
     from importlib import import_module
 
     if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
+        # What is imported stays, so the collector of cycles would look through all of it for nothing.
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            value = getattr(import_module(_HOMES[name]), name)
+        finally:
+            if is_enabled:
+                gc.enable()
         globals()[name] = value
         return value
     if name == "spark":

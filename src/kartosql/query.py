@@ -32,6 +32,8 @@ from kartosql.text.report import counted, human_bytes
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
+MAX_ANSWER_ROWS = 100  # of an answer that is kept with its plan
+NOTHING_READ = {"bytes_read": 0, "files_opened": 0, "row_groups_read": 0}
 MEMORIES = 4  # DuckDB spills what does not fit; that much of compressed data one machine reads without haste
 # Errors of Spark after which DuckDB still has the answer, and auto asks it.
 NOT_SPARK = {
@@ -235,6 +237,10 @@ class Execution:
         try:
             report = self.plan(statement)
             self._check_budget(report)
+            if report.scan.answer is not None and report.engine == "duckdb":
+                self._prepared = time.perf_counter()
+                schema, known, types = report.scan.answer
+                return schema, iter(known), types
             if statement is None or self.chose_spark:
                 statement = self._start(report.engine, report, statement)
             self._statement = self._running = statement
@@ -249,8 +255,21 @@ class Execution:
         except BaseException:
             self._close(statement)
             raise
-        self._keep()
+        self._keep(report.scan)
+        if report.engine == "duckdb" and report.scan.is_summary and len(bound.walked.scopes) == 1:
+            batches = self._noted(schema, batches, types)
         return schema, batches, types
+
+    def _noted(
+        self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], types: list[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Pass on the batches of an answer that follows from what is known of files, and keep it if it is small."""
+        known: list[pa.RecordBatch] = []
+        for batch in batches:
+            known.append(batch)
+            yield batch
+        if self.report is not None and sum(batch.num_rows for batch in known) <= MAX_ANSWER_ROWS:
+            self._keep(replace(self.report.scan, answer=(schema, known, types)))
 
     def frame(self, spark: Any) -> Any:
         """Plan the query and return it as a DataFrame of a Spark session."""
@@ -269,9 +288,8 @@ class Execution:
         ended, store, context = time.perf_counter(), self._store, self._context
         statement, self._statement, self._running = self._statement, None, None
         report = self.report
-        assert statement is not None
         assert report is not None
-        measured = statement.measured()
+        measured = statement.measured() if statement is not None else lambda: dict(NOTHING_READ)
         stats = {
             "rows": rows,
             "seconds": round(ended - self._started, 6),
@@ -287,15 +305,16 @@ class Execution:
         if not store.is_local:  # DuckDB finds its bytes in memory
             local = any(store.is_on_disk(key) for key in report.selected)
             fetched["bytes_read"] = None if local else store.counter.data_bytes - context.data_bytes
-        statement.rest(context.plans.is_kept(report.scan))
+        if statement is not None:
+            statement.rest(context.plans.is_kept(report.scan))
         return lambda: {**stats, **measured(), **fetched}
 
-    def _keep(self) -> None:
-        context, bound, report = self._context, self.attempt.bound, self.report
-        if report is None or self._is_kept or not context.pruned or context.traced:
+    def _keep(self, scan: Scan) -> None:
+        context, bound = self._context, self.attempt.bound
+        if (self._is_kept and scan.answer is None) or not context.pruned or context.traced:
             return
         if not may_tell_time(bound.select.text):
-            context.plans.keep(bound, prune, context.settings.engine_settings(), report.scan)
+            context.plans.keep(bound, prune, context.settings.engine_settings(), scan)
 
     def _early(self, engine: str) -> EngineStatement | None:
         """Start a statement that asks the clock before it is planned, as now() has to be the same in both."""

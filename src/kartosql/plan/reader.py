@@ -253,6 +253,8 @@ class ConditionReader:
         span = span_of(node)
         if span is None or depth > _MAX_ALIASES:
             return None
+        if isinstance(node, exp.Func) and self.slice(span).isidentifier():
+            return None  # inside of other expressions the parser notes no more of a function than its name
         nodes = list(node.walk())  # once, as it takes long where conditions are many
         if any(isinstance(n, _UNEVALUATED) for n in nodes):
             return None

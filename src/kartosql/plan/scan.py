@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -126,6 +126,10 @@ class OccurrenceScan:
         return bool(self.parts) and not self.parts[0].files
 
 
+# The Arrow schema and batches of a result, and the DuckDB types of its columns.
+Answer = tuple[Any, Sequence[Any], list[str]]
+
+
 @dataclass(frozen=True)
 class Scan:
     """The scans of a statement's occurrences, in the order of the text.
@@ -137,6 +141,13 @@ class Scan:
     occurrences: tuple[OccurrenceScan, ...]
     counts: tuple[tuple[Span, bool], ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds that each phase of planning took
+    answer: Answer | None = field(default=None, repr=False)  # that counts and bounds of files gave before
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether the rows of a single table are replaced by counts and bounds of its files."""
+        parts = self.occurrences[0].parts if len(self.occurrences) == 1 else ()
+        return bool(parts) and parts[0].summary is not None
 
 
 class PhaseClock:

@@ -147,24 +147,23 @@ class Relations(RelationBuilder[str]):
         self._count += 1
         name = f"kartosql_facts_{number}"
         partitions = table.partitions
-        arrays, items = [array_of(summary.rows, pa.int64())], ["n AS kartosql_rows"]
-        names = ["n"]
+        # Each combination of partition values has a row with its row count and minima, and one with its maxima.
+        times = 2 if summary.extremes else 1
+        counts = [*summary.rows, *([0] * len(summary.rows) * (times - 1))]
+        arrays, names, items = [array_of(counts, pa.int64())], ["n"], ["n AS kartosql_rows"]
         for at, key in enumerate(table.partition_keys if summary.is_split else ()):
             if key in source.columns:
                 values = [partitions.tuples[part][at] for part in summary.parts]
-                arrays.append(array_of(values, partitions.types[at]))
+                arrays.append(array_of(values * times, partitions.types[at]))
                 names.append(f"k{at}")
                 items.append(f"k{at} AS {quote(source.exposed.get(key, key))}")
-        maxima = ["0 AS kartosql_rows", *items[1:]]
         for at, (column, bounds) in enumerate(summary.extremes.items()):
-            arrays += bounds
-            names += [f"low{at}", f"high{at}"]
+            arrays.append(pa.concat_arrays(bounds))
+            names.append(f"e{at}")
             shown, type_ = quote(source.exposed.get(column, column)), sql_type(table.types[column])
-            items.append(f"CAST(low{at} AS {type_}) AS {shown}")
-            maxima.append(f"CAST(high{at} AS {type_}) AS {shown}")
+            items.append(f"CAST(e{at} AS {type_}) AS {shown}")
         self._register(name, pa.table(arrays, names=names))
-        rows = f"SELECT {', '.join(items)} FROM {name}"
-        return rows if not summary.extremes else f"{rows} UNION ALL SELECT {', '.join(maxima)} FROM {name}"
+        return f"SELECT {', '.join(items)} FROM {name}"
 
     def create_empty(self, occurrence: Occurrence) -> None:
         """Create the view of one occurrence to bind against: no row, unless its data are registered."""

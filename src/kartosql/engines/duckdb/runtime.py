@@ -275,9 +275,13 @@ class Engines:
     footers: Footers = field(default_factory=Footers)
     alignments: Alignments = field(default_factory=Alignments)
     misses: dict[frozenset[tuple[str, str]], int] = field(default_factory=dict)  # what they cost, in files to allow
+    are_calm: bool = False  # whether nobody used them since they were shrunk
 
     def shrink(self, most: int) -> None:
         """Keep the planner and the instance that were used last, if they hold at most so many bytes, and no threads."""
+        if self.are_calm:
+            return
+        self.are_calm = True
         planners = [*self.planners.items()]
         for key, planner in planners:
             if planner is not planners[-1][1] or not planner.instance.calms_down(most):
@@ -310,6 +314,7 @@ class Runtime:
         self._planners = engines.planners
         self._idle = engines.idle
         self._misses = engines.misses
+        self._are_calm = engines.are_calm
         self._sizes: weakref.WeakKeyDictionary[FileTable, dict[str, int | None]] = weakref.WeakKeyDictionary()
         self._closed = False
         self.one_more = False  # whether no more than one statement is expected
@@ -327,7 +332,7 @@ class Runtime:
         if not self.works.is_of_this_process:
             return None
         self.works.stop("connection-closed", of_others=True)
-        left = Engines(footers=self.footers, alignments=self.alignments, misses=self._misses)
+        left = Engines(footers=self.footers, alignments=self.alignments, misses=self._misses, are_calm=self._are_calm)
         with self._guard:
             left.idle, self._idle[:] = [*self._idle], []
         # Who plans at this moment closes the planner afterwards.
@@ -390,6 +395,7 @@ class Runtime:
     def planner(self, settings: Settings, files: FileAccess) -> Iterator[Planner]:
         """Lend the planner for one statement; others wait."""
         _used(self)
+        self._are_calm = False
         values = settings.engine_settings()
         key = _key(values)
         with self._planning:
@@ -425,6 +431,7 @@ class Runtime:
         are used again, and so is what fits of those of another scan. Without ``scan`` the
         statement has a transaction of its own.
         """
+        self._are_calm = False
         values = settings.engine_settings()
         if scan is not None and (
             found := self._take(values, lambda i: i.resting is not None and i.resting.resumes(scan, files))
