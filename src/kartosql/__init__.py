@@ -42,18 +42,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    import gc
     from importlib import import_module
 
     if name in _HOMES:
-        # What is imported stays, so the collector of cycles would look through all of it for nothing.
-        is_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            value = getattr(import_module(_HOMES[name]), name)
-        finally:
-            if is_enabled:
-                gc.enable()
+        value = getattr(import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
     if name == "spark":
