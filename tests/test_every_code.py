@@ -174,7 +174,7 @@ def _never_settled(w: World) -> None:
     head = SimpleNamespace(uuid="d", unfinished=True, intent=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recovery, "read_raw", lambda store, uuid: head)
-        patch.setattr(document, "RACE_SECONDS", -1)
+        patch.setattr(document, "BACKOFF_SECONDS", -1)
         recovery.open_head(w.con.store, "d")
 
 

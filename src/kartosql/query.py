@@ -157,7 +157,7 @@ class Execution:
         files = self._files
         phases = {**self._context.phases, **scan.phases}
         residual = partial(_residual, self.attempt.bound)
-        aligned = partial(self._context.runtime.alignments.told, files)
+        aligned = partial(self._context.runtime.alignments.describe, files)
         report = ScanReport(
             self.attempt.bound.select.text, "duckdb", "", scan, files.sizes, residual, aligned, phases=phases
         )

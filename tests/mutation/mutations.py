@@ -204,7 +204,7 @@ MUTATIONS = [
     Mutation("NaN never comes first", LIMITS, "if descending and pa.types.is_floating(bounds.type):", "if False:", by="tests/plan/test_leading_files.py"),
     Mutation("all rows of floats are numbers", LIMITS, "is_number = not pa.types.is_floating(bounds.type)", "is_number = True", by="tests/plan/test_leading_files.py"),
     Mutation("rows that a condition drops count for the first ones", LIMITS, "if not has_values or file not in sure:", "if not has_values:", by="tests/plan/test_leading_files.py"),
-    Mutation("files that tell no bounds hold no first row", LIMITS, "return (files - bounds.told) | (files & may_lead)", "return files & may_lead", by="tests/plan/test_leading_files.py"),
+    Mutation("files that tell no bounds hold no first row", LIMITS, "return (files - bounds.complete) | (files & may_lead)", "return files & may_lead", by="tests/plan/test_leading_files.py"),
     # -- cells
     Mutation("binary values and floats are exact in indices", "plan/evaluate.py", "t.is_date32, t.is_timestamp)", "t.is_date32, t.is_timestamp, t.is_binary, t.is_floating)", by="tests/plan/test_join_pruning.py::test_what_an_index_cuts_is_not_looked_up_in_it"),
     Mutation("files with other cells stand beside each other", ALIGNMENT, "coalesce({equal} AND (before", "coalesce(true AND (before", by="tests/engines/test_alignment.py"),
@@ -216,7 +216,7 @@ MUTATIONS = [
     Mutation("ranges of one row group are those of the file", STATISTICS, "found[file] = min(least, low), max(most, high)", "found[file] = low, high", by="tests/engines/test_shared_cells.py"),
     Mutation("statistics of files that were written since", KEPT_STATISTICS, "_STAMP.pack(*stamp)", "_STAMP.pack(*stamp[:2], 0, 0, 0)", by="tests/tables/test_kept_statistics.py::test_a_file_that_was_written_anew_is_read_again"),
     Mutation("statistics of files that are being written", KEPT_STATISTICS, "self._settled & bounds.seen", "self._names.keys() & bounds.seen", by="tests/tables/test_kept_statistics.py::test_files_that_were_written_just_now_are_not_kept"),
-    Mutation("ranges tell of NULL", STATISTICS, "self.told.intersection(files) - holding", "self.told.intersection(files)", by="tests/engines/test_shared_cells.py"),
+    Mutation("ranges tell of NULL", STATISTICS, "self.complete.intersection(files) - holding", "self.complete.intersection(files)", by="tests/engines/test_shared_cells.py"),
     Mutation("files that cannot be compared share no cells", ENGINE + "shared_cells.py", "return found is True or bool(found)", "return found is not True and bool(found)", by="tests/plan/test_overlays.py::test_a_later_file_that_cannot_be_read_is_not_left_out"),
     # -- overlays
     Mutation("a file is overlaid only by all its partners", "plan/overlays.py", "if f in partners and not files.isdisjoint(partners[f])", "if f in partners and files.issuperset(partners[f])", by="tests/plan/test_overlays.py::test_an_enrichments_overwritten_rows_stay_overwritten"),

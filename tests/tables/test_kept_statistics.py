@@ -248,7 +248,7 @@ def test_entries_that_somebody_made_up_are_none(processes, type_, changes):
     kept = KeptStatistics(UserCache(processes.cache), "here", table, stamps)
     for is_wrong in (False, True):
         values = {"files": 0, "nulls": 0, "rows": 2, "exact": 1, "low": 1, "high": 2} | (changes if is_wrong else {})
-        bounds = ColumnBounds(type_, seen=frozenset({0, 1}), told=frozenset({0, 1}))
+        bounds = ColumnBounds(type_, seen=frozenset({0, 1}), complete=frozenset({0, 1}))
         for name, value in values.items():
             column = getattr(bounds, name)
             column.append(value if isinstance(column, list) else type(column)(column.typecode, [value])[0])
@@ -258,7 +258,7 @@ def test_entries_that_somebody_made_up_are_none(processes, type_, changes):
         kept.recall(known, ["v"])
         found = known.column("v")
         assert found is not None
-        assert (len(found), len(found.told)) == ((0, 0) if is_wrong else (1, 2))
+        assert (len(found), len(found.complete)) == ((0, 0) if is_wrong else (1, 2))
 
 
 def test_entries_with_other_numbers_of_values_are_none(processes):
@@ -280,6 +280,6 @@ def test_entries_with_other_numbers_of_values_are_none(processes):
             kept.recall(known, ["v"])
             found = known.column("v")
             assert found is not None
-            assert not found.told
+            assert not found.complete
     assert processes.ask(*SMALL) == ["[(48, 0, 47)]"]
     assert statistics_of(table).column("v") is None

@@ -479,7 +479,7 @@ def test_a_refusal_of_what_was_carried_out_is_no_error(made):
 
 
 def test_a_store_that_falls_silent_gives_an_unknown_outcome_and_nothing_is_deleted(made, monkeypatch):
-    monkeypatch.setattr(document, "RACE_SECONDS", 0.2)
+    monkeypatch.setattr(document, "BACKOFF_SECONDS", 0.2)
     change = adding(made, "d", {1: "m"})
     other = rivals.watched(made)
     silent = []

@@ -385,7 +385,7 @@ def test_lost_answers_apply_nothing_twice_and_are_no_errors(store, seed):
 
 
 def test_a_store_that_falls_silent_at_the_commit_gives_an_unknown_outcome(store, monkeypatch):
-    monkeypatch.setattr(document, "RACE_SECONDS", 0.2)
+    monkeypatch.setattr(document, "BACKOFF_SECONDS", 0.2)
     build(store)
     other = rivals.watched(store)
     silent = []

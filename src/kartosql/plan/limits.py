@@ -329,4 +329,4 @@ def _leading(
         for file, value, nulls, has_values in zip(bounds.files, near, bounds.nulls, bounds.has_values, strict=True)
         if (has_values and (value >= end if descending else value <= end)) or (nulls_first and nulls)
     }
-    return (files - bounds.told) | (files & may_lead)
+    return (files - bounds.complete) | (files & may_lead)

@@ -118,7 +118,7 @@ class FolderMetadata:
 
     def forget(self) -> None:
         """Take note that the metadata were dropped: that there are none is no surprise then."""
-        self.tell.told.add(self._missing)
+        self.tell.warned.add(self._missing)
 
     def _store_at(self, url: str) -> Store | None:
         try:

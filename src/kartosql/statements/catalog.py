@@ -336,7 +336,7 @@ def skipping(source: Table, store: Files) -> pa.Table:
             indexes, known = part.table.skipping.indexed()
             for index in indexes:
                 parameters = ", ".join(f"{k.rpartition('.')[2]} = {v}" for k, v in sorted(index.params.items()))
-                rows.append((part.name, index.name, index.shown, parameters, known, len(part.table.files)))
+                rows.append((part.name, index.name, index.columns_text, parameters, known, len(part.table.files)))
     types = dict.fromkeys(("dataset", "index", "column", "parameters"), _TEXT)
     return _table(rows, **types, indexed_files=_COUNT, files=_COUNT)
 

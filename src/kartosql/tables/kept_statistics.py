@@ -91,7 +91,7 @@ class KeptStatistics:
 
 
 def _buffers(stamps: Sequence[bytes], bounds: ColumnBounds) -> list[bytes]:
-    found = [b"".join(stamps), bytes(n in bounds.told for n in range(len(stamps)))]
+    found = [b"".join(stamps), bytes(n in bounds.complete for n in range(len(stamps)))]
     for values in bounds.columns:
         if isinstance(values, list):
             texts = [str(value).encode() for value in values]
@@ -110,16 +110,16 @@ def _checksum(buffers: Sequence[Any]) -> bytes:
 
 def _read(buffers: Sequence[memoryview], type_: pa.DataType) -> tuple[dict[bytes, int], ColumnBounds]:
     """Return what ``_buffers`` was given; raises what is in ``_UNSOUND`` where they hold something else."""
-    _, stamps, told, *pairs = buffers
+    _, stamps, complete, *pairs = buffers
     empty = ColumnBounds(type_)
     found = ColumnBounds(type_, *map(partial(_column, type_), empty.columns, pairs[::2], pairs[1::2]))
-    found.seen = frozenset(range(len(told)))
-    found.told = frozenset(compress(found.seen, told))
+    found.seen = frozenset(range(len(complete)))
+    found.complete = frozenset(compress(found.seen, complete))
     is_sound = (
         bytes(buffers[0]) == _checksum(buffers[1:])
-        and len(stamps) == len(told) * _STAMP.size
+        and len(stamps) == len(complete) * _STAMP.size
         and len({*map(len, found.columns)}) == 1
-        and found.told.issuperset(found.files)
+        and found.complete.issuperset(found.files)
         and min(found.nulls, default=0) >= -1
         and all(map(le, found.nulls, found.rows))
         and all(map(le, found.low, found.high))
@@ -128,7 +128,7 @@ def _read(buffers: Sequence[memoryview], type_: pa.DataType) -> tuple[dict[bytes
     )
     if not is_sound:
         raise ValueError("no statistics")
-    return {bytes(stamps[n * _STAMP.size : (n + 1) * _STAMP.size]): n for n in range(len(told))}, found
+    return {bytes(stamps[n * _STAMP.size : (n + 1) * _STAMP.size]): n for n in range(len(complete))}, found
 
 
 def _column(type_: pa.DataType, empty: Any, buffer: memoryview, texts: memoryview) -> Any:

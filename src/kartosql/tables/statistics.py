@@ -53,7 +53,7 @@ class ColumnBounds:
     """Bounds of a column in row groups, as columns of their own: ``files`` has the position of the file of each.
 
     Where ``nulls`` are as many as ``rows`` the bounds mean nothing; -1 stands for a number that is not known. The
-    footers of the files in ``seen`` were read, those of ``told`` tell of all of their row groups. NaN is beyond all
+    footers of the files in ``seen`` were read, those of ``complete`` tell of all of their row groups. NaN is beyond all
     bounds. Only bounds that are ``exact`` are values of the column.
     """
 
@@ -65,7 +65,7 @@ class ColumnBounds:
     low: Any = None
     high: Any = None
     seen: frozenset[int] = frozenset()
-    told: frozenset[int] = frozenset()
+    complete: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.low = _empty(self.type) if self.low is None else self.low
@@ -97,7 +97,7 @@ class ColumnBounds:
         """Return these and the bounds of other files."""
         pairs = zip(self.columns, other.columns, strict=True)
         found = ColumnBounds(self.type, *(one + more for one, more in pairs))
-        found.seen, found.told = self.seen | other.seen, self.told | other.told
+        found.seen, found.complete = self.seen | other.seen, self.complete | other.complete
         return found
 
     def renumbered(self, numbers: Mapping[int, int]) -> ColumnBounds:
@@ -105,8 +105,8 @@ class ColumnBounds:
         at = [n for n, file in enumerate(self.files) if file in numbers]
         found = ColumnBounds(self.type, *(_filled(values, [values[n] for n in at]) for values in self.columns))
         found.files = array("i", map(numbers.__getitem__, found.files))
-        both = (frozenset(map(numbers.__getitem__, numbers.keys() & some)) for some in (self.seen, self.told))
-        found.seen, found.told = both
+        both = (frozenset(map(numbers.__getitem__, numbers.keys() & some)) for some in (self.seen, self.complete))
+        found.seen, found.complete = both
         return found
 
     @property
@@ -129,9 +129,9 @@ class ColumnBounds:
 
         Numbers without a value are left out. None, unless all files tell them exactly.
         """
-        if not self.told.issuperset(files):
+        if not self.complete.issuperset(files):
             return None
-        whole = len(files) == len(self.told)
+        whole = len(files) == len(self.complete)
         wanted: Collection[int] = files if whole else frozenset(files)
         mask = (
             self.has_values if whole else [h and f in wanted for h, f in zip(self.has_values, self.files, strict=True)]
@@ -152,7 +152,7 @@ class ColumnBounds:
         """Return the bounds of those files that hold no NULL, by position."""
         found: dict[int, tuple[Any, Any]] = {}
         holding = {f for f, nulls, rows in zip(self.files, self.nulls, self.rows, strict=True) if nulls and rows}
-        wanted = self.told.intersection(files) - holding
+        wanted = self.complete.intersection(files) - holding
         for file, low, high in compress(zip(self.files, self.low, self.high, strict=True), self.has_values):
             if file in wanted:
                 least, most = found.get(file, (low, high))

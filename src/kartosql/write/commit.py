@@ -23,9 +23,9 @@ from kartosql.write.change import CODECS, GRACE, Change, HeadMoved, Prepared, ch
 from kartosql.write.document import (
     LONGEST_WAIT_OF_COMMIT,
     RECENT,
+    Backoff,
     Head,
     LogEntry,
-    Race,
     digest,
     discard,
     encode,
@@ -132,7 +132,7 @@ def commit(store: Store, change: Change, *, base: Head | None = None, grace: dt.
     store.require_conditional_put(f"{change.uuid}/{SIDE_FOLDER}")
     one = _Dropping if change.drop else _Committing
     bases: dict[str, Head | None] = {} if base is None else {change.uuid: base}
-    return one(store, change, bases, grace, Race(LONGEST_WAIT_OF_COMMIT)).run()
+    return one(store, change, bases, grace, Backoff(LONGEST_WAIT_OF_COMMIT)).run()
 
 
 def commit_all(
@@ -149,17 +149,17 @@ def commit_all(
     ConcurrentCommit and other errors than CommitUnknown none of the changes is committed.
     """
     store.require_conditional_put(f"{cube_seed_uuid}/{SIDE_FOLDER}")
-    race = Race()
+    backoff = Backoff()
     own = next((c for c in changes if c.uuid == cube_seed_uuid), None)
     while True:
         seed = own or Change(cube_seed_uuid, changes[0].operation)
-        one = _Transaction(store, seed, dict(bases or {}), grace, race)
+        one = _Transaction(store, seed, dict(bases or {}), grace, backoff)
         try:
             return one.run_all(changes)
         except _TakenBack:
-            if race.is_over():
+            if backoff.is_over():
                 raise conflict(own or changes[0], None, "others take it back all the time") from None
-            race.wait()
+            backoff.wait()
 
 
 @dataclass
@@ -172,7 +172,7 @@ class _Committing:
     change: Change
     bases: dict[str, Head | None]
     grace: dt.timedelta
-    race: Race
+    backoff: Backoff
     id: str = field(default_factory=new_id)
     attempts: list[CommitAttempt] = field(default_factory=list)  # puts that may have happened, or may happen yet
     winner: Head | None = None
@@ -208,7 +208,7 @@ class _Committing:
             if done is not None:
                 return done
             self._check_time()
-            self.race.wait()
+            self.backoff.wait()
 
     def _landed(self, head: Head | None) -> CommitAttempt | None:
         """Return the attempt that the document shows, and forget those that cannot happen any more."""
@@ -273,7 +273,7 @@ class _Committing:
             sequence=identity.sequence if identity is not None else 0,
             id=self.id,
             labels_removed=tuple(sorted(prepared.removed)) if prepared is not None else (),
-            rebased=self.race.rounds,
+            rebased=self.backoff.rounds,
             foreign=_tell_foreign(before, self.bases.get(change.uuid)),
             document=document,
         )
@@ -282,7 +282,7 @@ class _Committing:
         # Of conditional puts to a server any number can be sent: at most one of them happens.
         counts = self.store.is_local or not self.store.is_conditional
         is_silent = counts and sum(not a.was_refused for a in self.attempts) >= MOST_UNANSWERED
-        if self.race.is_over() or is_silent:
+        if self.backoff.is_over() or is_silent:
             if self.attempts:
                 raise self._unknown() from error
             raise conflict(self.change, self.winner, "others commit to it all the time")
@@ -447,7 +447,7 @@ class _Transaction(_Committing):
                 if not self.store.is_conditional:
                     # It may arrive later and take the place of what is committed by then.
                     raise StoreError(f"Cannot write {document.key!r}: the store gives no answer.") from e
-                self.race.wait()
+                self.backoff.wait()
         return self._has_mark(change.uuid)
 
     def _has_mark(self, uuid: str) -> bool:

@@ -118,7 +118,7 @@ def _copy(
         for move in moves:
             written[move.uuid] = move.write(source, target.store, target.spark)
     except BaseException:
-        target.discard(w for move in moves for w in [*written.get(move.uuid, ()), *move.begun])
+        target.discard(w for move in moves for w in [*written.get(move.uuid, ()), *move.planned])
         raise
     changes = [move.change(target, written[move.uuid], replaces=move.uuid in replaced) for move in moves]
     # The seed comes last, as in a build.
@@ -195,7 +195,7 @@ class _Move:
         return list(self.dataset.tables.values())
 
     @memoized
-    def begun(self) -> list[Written]:
+    def planned(self) -> list[Written]:
         """The files of each table under their new names, none of which need exist yet."""
         found = []
         for table in self.tables:
@@ -217,21 +217,21 @@ class _Move:
     def write(self, source: Store, target: Store, spark: Any = None) -> list[Written]:
         """Copy the files, as work for the executors of ``spark`` if given, and return what was written."""
         found = []
-        for table, begun in zip(self.tables, self.begun, strict=True):
-            moves = list(zip(table.files, begun.keys, strict=True))
+        for table, planned in zip(self.tables, self.planned, strict=True):
+            moves = list(zip(table.files, planned.keys, strict=True))
             if spark is not None:
                 from kartosql.write.spark.upkeep import copy_all
 
                 # The name of a file is what its attempt makes of the id of the write.
-                ids = [f"{new.rpartition('/')[0]}/{naming.write_id(new)}" for new in begun.keys]
+                ids = [f"{new.rpartition('/')[0]}/{naming.write_id(new)}" for new in planned.keys]
                 keys, rows, size = copy_all(spark, source, target, list(zip(table.files, ids, strict=True)), self.uuid)
-                found.append(replace(begun, keys=tuple(keys), rows=rows, bytes=size))
+                found.append(replace(planned, keys=tuple(keys), rows=rows, bytes=size))
                 continue
             for at in range(0, len(moves), 1000):
                 list(target.map(partial(copy_file, source, target), moves[at : at + 1000]))
-            target.sync(begun.keys)
-            sizes = list(target.map(partial(footer, target), begun.keys))
-            found.append(replace(begun, rows=sum(rows for rows, _ in sizes), bytes=sum(size for _, size in sizes)))
+            target.sync(planned.keys)
+            sizes = list(target.map(partial(footer, target), planned.keys))
+            found.append(replace(planned, rows=sum(rows for rows, _ in sizes), bytes=sum(size for _, size in sizes)))
         pairs = {column: self._pairs(source, column) for column in self.dataset.document.indices}
         return [replace(found[0], pairs={c: p for c, p in pairs.items() if p is not None}), *found[1:]]
 

@@ -341,13 +341,13 @@ def remove(store: Store, head: Head) -> None:
 
 # -- waiting for others who write the same document ----------------------------------------------------
 
-RACE_SECONDS = 300.0  # for which a commit goes on after lost races
+BACKOFF_SECONDS = 300.0  # for which a commit goes on after lost races
 FIRST_WAIT, LONGEST_WAIT = 0.002, 1.0
 LONGEST_WAIT_OF_COMMIT = 10.0
 ATTEMPTS = 100
 
 
-class Race:
+class Backoff:
     """Counts the rounds of a commit and waits between them, longer and longer, by chance.
 
     A wait is about as long as the round before it took, or twice, four times as long after
@@ -356,7 +356,7 @@ class Race:
 
     def __init__(self, longest: float = LONGEST_WAIT) -> None:
         self._began = time.monotonic()
-        self._until = self._began + RACE_SECONDS
+        self._until = self._began + BACKOFF_SECONDS
         self._wait = FIRST_WAIT
         self._longest = longest
         self.rounds = 0
@@ -377,10 +377,10 @@ class Race:
 
 def attempts(key: str) -> Iterator[int]:
     """Yield the numbers of attempts to write ``key``, with waits between them; raises ``store-failed`` at last."""
-    race = Race()
+    backoff = Backoff()
     for number in range(ATTEMPTS):
         yield number
-        race.wait()
+        backoff.wait()
     raise StoreError(f"{key} cannot be written: the store gives no answer, or others write it all the time.")
 
 

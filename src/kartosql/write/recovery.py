@@ -17,7 +17,7 @@ from kartosql.formats.kartothek.metadata import STAGED, Intent, parse_document
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
 from kartosql.write.change import Change, HeadMoved, heal, rebase
-from kartosql.write.document import Head, Race, attempts, discard, read_raw, remove, swap, touched, with_marks
+from kartosql.write.document import Backoff, Head, attempts, discard, read_raw, remove, swap, touched, with_marks
 
 STALE = dt.timedelta(hours=1)  # clocks may differ, but not by as much
 # For which a change of several datasets may stand still before others take it back: its writer has ended, or hangs.
@@ -39,11 +39,11 @@ def open_head(store: Store, uuid: str, *, is_primary: bool = False) -> Head | No
 
     A change that is only announced at a seed stays, unless the caller ``is_primary`` in one of his own.
     """
-    race = Race()
+    backoff = Backoff()
     since: dict[str, float] = {}
     while True:
         head = read_raw(store, uuid)
-        if head is None or race.is_over():
+        if head is None or backoff.is_over():
             if head is not None and (head.unfinished or head.intent is not None):
                 raise CommitError(
                     f"Dataset {head.uuid!r}: a change of several datasets does not come to an end",
@@ -59,7 +59,7 @@ def open_head(store: Store, uuid: str, *, is_primary: bool = False) -> Head | No
             first = since.setdefault(intent.tx, time.monotonic())
             is_late = _is_stale(intent) or time.monotonic() - first > INTENT_SECONDS
             if not _settle(store, head, intent, is_late):
-                race.wait()
+                backoff.wait()
 
 
 def _is_stale(intent: Intent) -> bool:

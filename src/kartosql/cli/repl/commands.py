@@ -175,7 +175,7 @@ def _timing(shell: Shell, text: str) -> None:
     except ValueError:
         raise UsageError(f"{text!r} is neither on nor off.") from None
     shell.options.set("timing", shown)
-    shell.screen.say(f"timing: {shell.options.shown('timing')}", "note")
+    shell.screen.say(f"timing: {shell.options.text_of('timing')}", "note")
 
 
 @_results("chart", usage="[LABEL [VALUE]]", about="the last result as bars", takes=("result column", "result column"))
@@ -569,7 +569,7 @@ def _config(shell: Shell, text: str) -> None:
     if not found:
         say(f"config file: {config.path()}", "note")
         for name in options:
-            say(f"{name} = {options.shown(name)}  -- {shell_options.OPTIONS[name].about}")
+            say(f"{name} = {options.text_of(name)}  -- {shell_options.OPTIONS[name].about}")
         for name in SETTINGS:
             say(f"{name} = {setting(name)}  -- {SETTINGS[name].about}")
         return
@@ -583,7 +583,7 @@ def _config(shell: Shell, text: str) -> None:
     name = shell_options.find(found[0]).name
     if len(found) == 2:
         shell.set_option(name, found[1])
-    say(f"{name} = {options.shown(name)}")
+    say(f"{name} = {options.text_of(name)}")
 
 
 _option("theme", declare=_session, usage="[NAME]", about="colours: auto, dark, light or none")

@@ -87,7 +87,7 @@ class ShellOptions:
                 hint=f"{option.name}: {option.about}; expected {expected}.",
             ) from None
 
-    def shown(self, name: str) -> str:
+    def text_of(self, name: str) -> str:
         """Return the value of an option as it is written."""
         value = self._values[name]
         return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -123,7 +123,7 @@ class Alignments:
                 self._keep((_place(files, seed), _place(files, part)), pairs.values())
         return Arrangement(list(self._sides(scan, found)), stamps, is_complete)
 
-    def told(self, files: FileAccess, scan: OccurrenceScan) -> str | None:
+    def describe(self, files: FileAccess, scan: OccurrenceScan) -> str | None:
         """Return in words which files are joined by position, as far as is known; None where all join by cells."""
         arrangement = self.arrange(files, scan) if len(scan.parts) > 1 and not scan.is_empty else None
         if arrangement is None:

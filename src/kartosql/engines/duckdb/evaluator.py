@@ -590,7 +590,7 @@ class Planner(EngineSession):
             self._known_of(table, unread[:: max(1, len(unread) // SAMPLED_FOOTERS)], [column])
         found, told = self._left(table, column, condition, parameters), statistics_of(table).column(column)
         if found is not None and told is not None and unread:
-            looked = among & told.told
+            looked = among & told.complete
             share = PAYING_SHARE if self.store.is_local else PAYING_REMOTE_SHARE
             if len(looked - found) >= share * max(1, len(looked)) and self._known_of(table, unread, [column]):
                 found = self._left(table, column, condition, parameters)
@@ -601,7 +601,7 @@ class Planner(EngineSession):
         if not table.has_footers or not is_told(table.types[column]) or bounded(predicate) is None:
             return False
         known = statistics_of(table).column(column)
-        return self._samples(len(table.files)) or (known is not None and bool(known.told))
+        return self._samples(len(table.files)) or (known is not None and bool(known.complete))
 
     def _samples(self, files: int) -> bool:
         return self.store.is_local or files >= MIN_REMOTE_FILES
@@ -629,14 +629,14 @@ class Planner(EngineSession):
     def _left(self, table: FileTable, column: str, condition: str, parameters: Mapping[str, Any]) -> Files | None:
         """Return the files of which a row group may satisfy a condition over bounds, or that do not tell them."""
         known = statistics_of(table).column(column)
-        if known is None or not known.told:
+        if known is None or not known.complete:
             return None
         try:
             name = self.structures.statistics(table, column, known)
             rows = self.rows(f"SELECT DISTINCT file FROM {name} WHERE {condition}", _used(parameters, condition))
         except duckdb.Error:
             return None
-        return (table.all_files - known.told).union(row[0] for row in rows)
+        return (table.all_files - known.complete).union(row[0] for row in rows)
 
     def _known_of(self, table: FileTable, files: Sequence[int], columns: Sequence[str] = ()) -> TableStatistics | None:
         """Return what is known of a table, once footers were read; None where the statement will tell what is wrong."""

@@ -216,7 +216,7 @@ class SlotFiles(_NamedFiles):
                 self._paths[name] = path
         return [known[path] for path in paths]
 
-    def shown(self, message: str) -> str:
+    def with_paths(self, message: str) -> str:
         """Return a message with the paths of files in place of their names."""
         return re.sub(rf"{PROTOCOL}://\d+", lambda match: self._paths.get(match[0], match[0]), message)
 

@@ -301,7 +301,7 @@ class EngineSession:
         if filesystem is not None and filesystem.failure is not None and "Traceback" in str(error):
             return filesystem.failure
         if self.instance.slots is not None:
-            error = type(error)(self.instance.slots.shown(str(error)))
+            error = type(error)(self.instance.slots.with_paths(str(error)))
         found = translate(error, sql, self.files.key_in, edits)
         if type(found) is ExecutionError and found.code == "query-failed":
             return self._damaged() or found

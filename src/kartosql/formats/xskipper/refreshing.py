@@ -160,7 +160,7 @@ def specs_of(indexes: Iterable[Index]) -> list[IndexSpec]:
                 code="unsupported-index",
                 hint="Drop the metadata and make them anew, or refresh them with the program that made them.",
             )
-        found.append(IndexSpec(index.name, index.shown, key=index.key_metadata, **parameters))
+        found.append(IndexSpec(index.name, index.columns_text, key=index.key_metadata, **parameters))
     return found
 
 

@@ -58,7 +58,7 @@ class Index:
         return self.parts or (tuple(self.cols[0].split(".")) if len(self.cols) == 1 else ())
 
     @property
-    def shown(self) -> str:
+    def columns_text(self) -> str:
         """The columns as text, names with dots in quotes."""
         return spelled(self.path or self.cols)
 

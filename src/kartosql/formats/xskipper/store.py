@@ -220,7 +220,7 @@ class MetadataStore:
         """The indexes of all part files, each kind and columns once."""
         found: dict[tuple[str, str], Index] = {}
         for segment in reversed(self.segments):
-            found.update(((i.name, i.shown), i) for i in reversed(segment.schema.indexes))
+            found.update(((i.name, i.columns_text), i) for i in reversed(segment.schema.indexes))
         return list(reversed(found.values()))
 
     @property
@@ -339,13 +339,13 @@ class Warned:
     """Warns of what is odd about metadata, once each."""
 
     def __init__(self) -> None:
-        self.told: set[str] = set()
+        self.warned: set[str] = set()
 
     def __call__(self, *problems: str) -> None:
         """Warn of what was not told yet."""
         for problem in problems:
-            if problem not in self.told:
-                self.told.add(problem)
+            if problem not in self.warned:
+                self.warned.add(problem)
                 warnings.warn(f"Data skipping: {problem}", KartosqlWarning, stacklevel=2)
 
 
