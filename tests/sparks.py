@@ -26,7 +26,7 @@ class Both:
     def __exit__(self, *_: object) -> None:
         self.con.close()
 
-    def translation(self, sql: str, parameters: Any = None) -> str | None:
+    def translation(self, sql: str, parameters: Any = None) -> str:
         """Return a statement in Spark SQL, without a session of Spark; raises as the engine does."""
         query = self.con.sql(sql, parameters, engine="duckdb")
         statement = self.con._session.runtime.statement(
@@ -34,8 +34,7 @@ class Both:
         )
         found = SparkStatement(statement, FileAccess(self.con._session.runtime.store), self.con.settings)
         try:
-            found.translate(query._attempt.bound, query.report.scan)
-            return found.text
+            return found.translate(query._attempt.bound, query.report.scan)[0].sql
         finally:
             found.close()
 

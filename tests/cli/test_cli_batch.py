@@ -24,8 +24,8 @@ def test_a_single_statement_takes_one_engine(run, cube, monkeypatch, statements,
     made = []
 
     class Noted(runtime.Instance):
-        def __init__(self, *given):
-            super().__init__(*given)
+        def __init__(self, *given, **named):
+            super().__init__(*given, **named)
             made.append(self)
 
     monkeypatch.setattr(runtime, "Instance", Noted)
