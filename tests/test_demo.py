@@ -63,13 +63,7 @@ def test_the_demo_is_a_cube_and_two_datasets(small, tmp_path):
     assert len(said) == 4
     snapshot = Snapshot(Store(str(tmp_path / "demo")))
     assert snapshot.cube("flights").cube == demo.FLIGHTS
-    assert set(snapshot.keys) == {
-        "flights++flights",
-        "flights++delays",
-        "flights++weather",
-        "planes",
-        "airports",
-    }
+    assert set(snapshot.keys) == {"flights++flights", "flights++delays", "flights++weather", "planes", "airports"}
 
 
 def test_flights_and_weather_of_the_last_evening_share_the_local_month(small, local):

@@ -74,9 +74,7 @@ def comparisons(data: Data, ideal: Ideal, turns: int) -> list[Comparison]:
             ],
         ),
         Comparison(
-            "full scan of 1,000 files: TPC-H Q1",
-            1.05,
-            [Pair(Q1.format("lineitem_few"), partial(ideal.arrow, Q1, few))],
+            "full scan of 1,000 files: TPC-H Q1", 1.05, [Pair(Q1.format("lineitem_few"), partial(ideal.arrow, Q1, few))]
         ),
         Comparison(
             "full scan of 1,000 files, grouped by partition key",

@@ -171,10 +171,7 @@ def main() -> None:
     for name, figure in (
         ("parses of predicate text for four conditions: first / repeated / other constants", parsed),
         ("modules entered by a warm point query / an INSERT of one row", (query, insert)),
-        (
-            "import circles with / without `TYPE_CHECKING`",
-            (circles(trees, typing=True), circles(trees, typing=False)),
-        ),
+        ("import circles with / without `TYPE_CHECKING`", (circles(trees, typing=True), circles(trees, typing=False))),
         (
             "class names defined twice or more / file names used three times or more",
             (len(repeated_classes(trees)), len(repeated_files())),

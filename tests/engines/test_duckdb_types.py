@@ -69,9 +69,7 @@ def test_lists_of_fixed_size_are_read_as_lists():
 
 
 @pytest.mark.parametrize(
-    "arrow",
-    [pa.list_(pa.duration("us")), pa.decimal256(60, 2), pa.opaque(pa.binary(), "GEOMETRY", "Parquet")],
-    ids=str,
+    "arrow", [pa.list_(pa.duration("us")), pa.decimal256(60, 2), pa.opaque(pa.binary(), "GEOMETRY", "Parquet")], ids=str
 )
 def test_a_type_without_a_name_is_an_error(arrow):
     with pytest.raises(FormatError) as e:

@@ -55,16 +55,12 @@ class Indexed:
                 labels.setdefault(value, []).append(label)
         order = sorted(labels)
         data = pa.table(
-            {
-                "i": pa.array(order, type_),
-                "partition": pa.array([labels[v] for v in order], pa.list_(pa.string())),
-            }
+            {"i": pa.array(order, type_), "partition": pa.array([labels[v] for v in order], pa.list_(pa.string()))}
         )
         store.put("d/i.parquet", builders.parquet(data, row_group_size=row_group))
         pairs = [(n, n, value) for n, found in enumerate(values) for value in found]
         self.planner.register(
-            "pairs",
-            pa.table({"file": [p[0] for p in pairs], "k0": [p[1] for p in pairs], "v": [p[2] for p in pairs]}),
+            "pairs", pa.table({"file": [p[0] for p in pairs], "k0": [p[1] for p in pairs], "v": [p[2] for p in pairs]})
         )
 
     def matching(self, predicate: str) -> frozenset[int]:

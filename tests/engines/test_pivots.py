@@ -32,10 +32,7 @@ def connection(tmp_path: Path) -> Iterator[Any]:
         ("PIVOT t ON k IN ('a') USING sum(v) GROUP BY p ORDER BY a DESC NULLS LAST LIMIT 2", [(1, 4), (0, 2)]),
         ("UNPIVOT (SELECT p, v FROM t) ON p, v INTO NAME n VALUE x ORDER BY x DESC LIMIT 1", [("v", 5)]),
         ("FROM (PIVOT t ON k USING sum(v) GROUP BY p ORDER BY p LIMIT 1)", [(0, 2, 1)]),
-        (
-            "WITH a AS (PIVOT t ON k USING sum(v) GROUP BY p ORDER BY p LIMIT 2) SELECT max(p), sum(b) FROM a",
-            [(1, 4)],
-        ),
+        ("WITH a AS (PIVOT t ON k USING sum(v) GROUP BY p ORDER BY p LIMIT 2) SELECT max(p), sum(b) FROM a", [(1, 4)]),
     ],
 )
 def test_order_and_limit_may_follow(connection, sql, rows):

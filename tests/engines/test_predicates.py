@@ -7,14 +7,7 @@ import json
 import duckdb
 import pytest
 
-from kartosql.engines.duckdb.evaluator import (
-    is_pure,
-    literals,
-    masked,
-    shortened,
-    with_lists,
-    without_places,
-)
+from kartosql.engines.duckdb.evaluator import is_pure, literals, masked, shortened, with_lists, without_places
 
 FUNCTIONS = frozenset({"abs", "list_value", "lower"})
 

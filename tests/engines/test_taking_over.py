@@ -166,13 +166,7 @@ def test_a_connection_that_is_dropped_after_fresh_statements_is_freed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "types",
-    [
-        (pa.int32(), pa.int32()),
-        (pa.int8(), pa.int16()),
-        (pa.int16(), pa.int64()),
-        (pa.int64(), pa.int32()),
-    ],
+    "types", [(pa.int32(), pa.int32()), (pa.int8(), pa.int16()), (pa.int16(), pa.int64()), (pa.int64(), pa.int32())]
 )
 def test_integers_that_are_narrower_in_files_are_widened(tmp_path, types):
     write_dataset(

@@ -55,10 +55,7 @@ def test_a_dataset_that_knows_part_of_the_key_covers_all_cells_that_share_it(con
     seed = pa.table({"x": [1, 1, 2], "y": [1, 2, 1], "p": [0, 0, 0], "v": [1, 2, 3]})
     con.build_cube(cube, {"seed": seed, "d": pa.table({"x": [1, 9], "p": [0, 0], "w": [1, 2]})})
     _, d = con.coverage("k", "x").datasets
-    assert d.found.to_pylist() == [
-        {"x": 1, "cells": 2, "unknown": 0},
-        {"x": 9, "cells": 0, "unknown": 1},
-    ]
+    assert d.found.to_pylist() == [{"x": 1, "cells": 2, "unknown": 0}, {"x": 9, "cells": 0, "unknown": 1}]
 
 
 def test_plain_datasets_and_members_are_counted_in_rows_and_cells(con):

@@ -268,10 +268,7 @@ def test_suggestions_for_a_qualified_column_come_from_its_table(connection):
     assert "k," not in f"{hint},".replace("Mixed", "")
 
 
-@pytest.mark.parametrize(
-    "sql",
-    ["SELECT x FROM c JOIN c.e ON c.x = e.x", "SELECT a.x, v FROM c.seed a, d"],
-)
+@pytest.mark.parametrize("sql", ["SELECT x FROM c JOIN c.e ON c.x = e.x", "SELECT a.x, v FROM c.seed a, d"])
 def test_a_name_that_means_two_columns_is_an_error(connection, sql):
     with pytest.raises(SqlError) as e:
         connection.sql(sql).rows()

@@ -36,13 +36,7 @@ def test_what_is_built_is_read_back(store):
     assert {n: (s["files"], s["rows"]) for n, s in summary.items()} == {"seed": (2, 3), "en": (1, 2)}
     state = Snapshot(store).cube("c")
     assert state.cube == CUBE
-    assert state.types == {
-        "i": pa.string(),
-        "p": pa.string(),
-        "v": pa.float64(),
-        "x": pa.int64(),
-        "y": pa.string(),
-    }
+    assert state.types == {"i": pa.string(), "p": pa.string(), "v": pa.float64(), "x": pa.int64(), "y": pa.string()}
     assert set(state.seed.table.indices) == {"x", "y"}
     assert set(state.members["en"].table.indices) == {"i"}
     assert state.members["en"].table.metadata["owner"] == "me"

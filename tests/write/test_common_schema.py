@@ -53,11 +53,5 @@ def test_the_pandas_block_describes_columns_as_the_original_does(type_, pandas_t
     block = json.loads(common_schema(pa.schema({"c": type_}), ()).metadata[b"pandas"])
     assert block["index_columns"] == []
     assert block["columns"] == [
-        {
-            "name": "c",
-            "field_name": "c",
-            "pandas_type": pandas_type,
-            "numpy_type": numpy_type,
-            "metadata": details,
-        }
+        {"name": "c", "field_name": "c", "pandas_type": pandas_type, "numpy_type": numpy_type, "metadata": details}
     ]

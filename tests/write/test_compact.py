@@ -201,10 +201,7 @@ def test_types_that_all_files_share_stay(con):
     (key,) = files(con, "d")
     assert dict(
         zip(*[getattr(builders.read_parquet(con.store, key).schema, n) for n in ("names", "types")], strict=True)
-    ) == {
-        "v": pa.int8(),
-        "t": pa.timestamp("us"),
-    }
+    ) == {"v": pa.int8(), "t": pa.timestamp("us")}
 
 
 def test_columns_that_only_the_files_know_are_dropped_and_missing_ones_are_named(con):

@@ -262,12 +262,7 @@ def test_decimals_become_the_nearest_double():
 
 @pytest.mark.parametrize(
     ("narrow", "wide", "type_"),
-    [
-        (1.5, 0.1, pa.float32()),
-        (1.5, 1e300, pa.float32()),
-        (1, 300, pa.int8()),
-        (0, 2**40, pa.timestamp("s")),
-    ],
+    [(1.5, 0.1, pa.float32()), (1.5, 1e300, pa.float32()), (1, 300, pa.int8()), (0, 2**40, pa.timestamp("s"))],
 )
 def test_wider_values_in_later_pieces_are_not_rounded(narrow, wide, type_):
     later = {pa.float32(): pa.float64(), pa.int8(): pa.int64(), pa.timestamp("s"): pa.timestamp("ns")}[type_]

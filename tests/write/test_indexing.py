@@ -270,11 +270,7 @@ def test_files_of_other_types_and_without_the_column_are_read(store):
 
 @pytest.mark.parametrize(
     ("content", "code"),
-    [
-        (None, "missing-file"),
-        (b"PAR1 torn", "corrupt-file"),
-        (builders.parquet({"i": ["text"]}), "schema-mismatch"),
-    ],
+    [(None, "missing-file"), (b"PAR1 torn", "corrupt-file"), (builders.parquet({"i": ["text"]}), "schema-mismatch")],
 )
 def test_files_that_cannot_be_indexed_are_named(store, content, code):
     builders.write_dataset(store, "d", {"i": pa.int64()}, [""])

@@ -77,8 +77,7 @@ def test_groups_are_those_of_the_first_match_here_and_of_all_in_java():
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    ["(", "a", "(?=a)(b)", r"(\pL)", "([[a]])", r"(a)\1", "(a*+)", "(?<n>a)", r"\b(a)", "(a{,3})", "(?s)(a)"],
+    "pattern", ["(", "a", "(?=a)(b)", r"(\pL)", "([[a]])", r"(a)\1", "(a*+)", "(?<n>a)", r"\b(a)", "(a{,3})", "(?s)(a)"]
 )
 def test_what_engines_may_read_in_different_ways_is_refused(pattern):
     with pytest.raises(KartosqlError) as e:

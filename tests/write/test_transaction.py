@@ -290,11 +290,7 @@ def test_a_drop_meets_an_append_to_all_at_any_moment(memory):
     for at in range(_calls(memory)):
         cube = f"c{at}"
         build(memory, cube)
-        rival = rivals.act_at(
-            memory,
-            at,
-            lambda cube=cube: commit_all(Store(memory.url), f"{cube}++seed", drops(cube)),
-        )
+        rival = rivals.act_at(memory, at, lambda cube=cube: commit_all(Store(memory.url), f"{cube}++seed", drops(cube)))
         try:
             commit_all(rival, f"{cube}++seed", changes(memory, cube, "m"))
             ends.add("through")

@@ -16,9 +16,7 @@ from kartosql.store import Store
 from s3_server import BUCKET, serve
 from tests.benchmarks import races
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
 def expect_all(tally: races.Tally) -> None:

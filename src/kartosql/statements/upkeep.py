@@ -258,9 +258,7 @@ def drop_skipping_index(session: Session, table: str) -> dict[str, Any]:
 
 
 def run_schema(
-    session: Session,
-    statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf,
-    read: Callable[[Select, str], Query],
+    session: Session, statement: ws.RecordSchema | ws.ExportHistory | ws.ExportOdf, read: Callable[[Select, str], Query]
 ) -> pa.Table:
     """Run RECORD or EXPORT, and return what was recorded or written; ``read`` gives the rows of a query."""
     tables, text = session.tables(), statement.text

@@ -23,7 +23,7 @@ CONNECTIONS = 64
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "NoAuthTokenError", "TokenRetrievalError")
 _CREDENTIALS = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the storage options key and "
-    "secret; for public buckets the storage option anon=true.",
+    "secret; for public buckets the storage option anon=true."
 }
 
 

@@ -25,14 +25,7 @@ from kartosql.write.datasets import cube_of, find_uuid
 from kartosql.write.document import is_there
 from kartosql.write.files import Written, copy_file, footer
 from kartosql.write.indexing import read_index
-from kartosql.write.layout import (
-    Layout,
-    check_member_name,
-    check_name,
-    check_together,
-    flags,
-    wanted_indices,
-)
+from kartosql.write.layout import Layout, check_member_name, check_name, check_together, flags, wanted_indices
 from kartosql.write.operation import Operation, report
 
 

@@ -231,10 +231,7 @@ def encode(document: DatasetDocument) -> bytes:
 
     Keys come in the order in which the originals write them.
     """
-    made: dict[str, Any] = {
-        "dataset_metadata_version": naming.FORMAT_VERSION,
-        "dataset_uuid": document.uuid,
-    }
+    made: dict[str, Any] = {"dataset_metadata_version": naming.FORMAT_VERSION, "dataset_uuid": document.uuid}
     if document.indices:
         made["indices"] = dict(document.indices)
     made["metadata"] = dict(document.metadata)

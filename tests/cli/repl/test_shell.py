@@ -196,11 +196,7 @@ def test_the_editor_writes_the_next_statement(shell, tmp_path, monkeypatch):
 def test_a_chart_has_a_bar_for_each_row(shell_over):
     session = shell_over(columns=40)
     session("select country, sum(amount) as n from sales where amount > 0 group by 1 order by 1;")
-    assert session(".chart").splitlines() == [
-        "DE  12,345 ███▎",
-        "FR       7",
-        "GB 102,012 ███████████████████████████",
-    ]
+    assert session(".chart").splitlines() == ["DE  12,345 ███▎", "FR       7", "GB 102,012 ███████████████████████████"]
     assert "holds no numbers" in session(".chart n country")
     assert "has no column 'x'" in session(".chart x")
 

@@ -266,9 +266,6 @@ def test_integers_beyond_spark_are_refused(both, digits):
 
 
 def test_huge_sums_and_products_are_refused_where_duckdb_has_them(both):
-    for sql in (
-        "SELECT (q::HUGEINT * 4611686018427387904) * 3 FROM t",
-        "SELECT sum(n) FROM t WHERE n > 0",
-    ):
+    for sql in ("SELECT (q::HUGEINT * 4611686018427387904) * 3 FROM t", "SELECT sum(n) FROM t WHERE n > 0"):
         with pytest.raises(NotPortable):
             both.on_spark(sql)

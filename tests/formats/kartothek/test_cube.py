@@ -109,10 +109,7 @@ BROKEN = {
     "payload twice": ({"seed": SEED, "two": {"x": pa.int64(), "v": pa.int64()}}, "'v' is also in"),
     "types differ": ({"seed": SEED, "two": {"x": pa.uint64(), "w": pa.int64()}}, "'x' is"),
     "float and int": ({"seed": SEED, "two": {"x": pa.float64(), "w": pa.int64()}}, "'x' is"),
-    "partition types differ": (
-        {"seed": SEED, "two": {"p": pa.string(), "x": pa.int64(), "w": pa.int64()}},
-        "'p' is",
-    ),
+    "partition types differ": ({"seed": SEED, "two": {"p": pa.string(), "x": pa.int64(), "w": pa.int64()}}, "'p' is"),
     "no dimension": ({"seed": SEED, "two": {"w": pa.int64()}}, "no dimension column"),
     "seed lacks a dimension": ({"seed": {"p": pa.int64(), "v": pa.int64()}}, "lacks the column 'x'"),
     "seed lacks a partition column": ({"seed": {"x": pa.int64(), "v": pa.int64()}}, "lacks the column 'p'"),

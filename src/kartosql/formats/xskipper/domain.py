@@ -24,17 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of, constant, decimal_of
-from kartosql.predicate.tree import (
-    Comparison,
-    Contains,
-    In,
-    IsNull,
-    Leaf,
-    Value,
-    date_of,
-    moment_of,
-    to_float32,
-)
+from kartosql.predicate.tree import Comparison, Contains, In, IsNull, Leaf, Value, date_of, moment_of, to_float32
 
 Key = int | bytes | Decimal
 _INTEGERS = {"byte", "short", "integer", "long", "tinyint", "smallint", "int", "bigint"}
