@@ -265,6 +265,9 @@ RAISED: dict[str, Callable[[World], object]] = {
     "duplicate-cells": lambda w: w.con.build_cube(
         kartosql.Cube("n", ["x"], ["p"]), {"seed": pa.table({"x": [1, 1], "p": [0, 0]})}
     ),
+    "merge-conflict": lambda w: w.sql(
+        "MERGE INTO d USING (SELECT 3 AS k UNION ALL SELECT 3) AS s ON (k) WHEN MATCHED THEN DELETE"
+    ),
     "incompatible-schema": lambda w: w.con.append_to_dataset("d", pa.table({"q": [1], "k": ["text"]})),
     "unknown-profile": _no_profile,
     "invalid-config": _no_config,

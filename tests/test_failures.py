@@ -257,7 +257,7 @@ def test_memory_and_threads_may_run_out_at_any_step(folder, name):
 @pytest.mark.parametrize("before", range(3))
 def test_the_next_statement_is_right_wherever_one_failed(folder, name, before, error, monkeypatch):
     # Indices are held as soon as they are asked for, whatever that takes.
-    untouched = property(lambda index: 1e-9 if index.held is None and index.may_be_held else 0.0)
+    untouched = property(lambda index: 1e-9 if index.may_be_held else 0.0)
     monkeypatch.setattr(IndexTables, "allowance", untouched)
     expected = _outcome(folder, STATEMENTS[name])
 

@@ -169,6 +169,7 @@ BAD = {
 GOOD = {
     "single_writer": {"true"},
     "attach": {"true"},
+    "keep_answers": {"true"},
     "temp_directory": {"a text", "a path", "nan as text", "infinite as text", "huge as text", "huge with a unit"}
     | {"other digits"},
     "cache": {"a text", "a path", "nan as text", "infinite as text", "huge as text", "huge with a unit"}

@@ -301,20 +301,12 @@ def to_sql(conditions: list[Condition], quote: Any, lists: Container[str] = ()) 
         return f"${name}"
 
     parts = []
-    for condition in conditions:
-        column = quote(condition.column)
-        if condition.op == "in":
-            if condition.column in lists and condition.value:
-                parts.append(f"{column} IN {parameter(list(condition.value))}")
-                continue
-            listed = ", ".join(parameter(v) for v in condition.value)
-            parts.append(f"{column} IN ({listed})" if listed else "FALSE")
-        elif condition.op == "interval":
-            start, stop = condition.value
-            if start is not None:
-                parts.append(f"{column} >= {parameter(start)}")
-            if stop is not None:
-                parts.append(f"{column} < {parameter(stop)}")
+    for column, op, value in Conjunction(tuple(conditions)).predicate:
+        if op != "in":
+            parts.append(f"{quote(column)} {_SQL_OPS[op]} {parameter(value)}")
+        elif column in lists and value:
+            parts.append(f"{quote(column)} IN {parameter(value)}")
         else:
-            parts.append(f"{column} {_SQL_OPS[condition.op]} {parameter(condition.value)}")
+            listed = ", ".join(map(parameter, value))
+            parts.append(f"{quote(column)} IN ({listed})" if listed else "FALSE")
     return " AND ".join(parts), parameters

@@ -26,10 +26,12 @@ from kartosql.tables.names import Tables
 if TYPE_CHECKING:
     from kartosql import query_cube, schema_log, statements
     from kartosql.conditions import Conjunction
+    from kartosql.formats.kartothek.snapshot import Snapshot
     from kartosql.insight import coverage
     from kartosql.session import Tell
     from kartosql.statements import upkeep
     from kartosql.statements import write as write_statements
+    from kartosql.tables.table import Table
     from kartosql.write import compact, copy, cubes, datasets, skipping
     from kartosql.write.check import Finding
     from kartosql.write.operation import Operation
@@ -154,7 +156,6 @@ class Connection:
         request, statement = self._request(text, parameters, engine)
         if isinstance(statement, Select):
             return request.query(statement)
-
         return statements.run(request, statement)
 
     def _request(self, text: str, parameters: Parameters, engine: str | None) -> tuple[Request, Statement]:
@@ -381,9 +382,7 @@ class Connection:
         return cubes.delete_cube(self._session.operation("delete_cube"), cube, datasets)
 
     def _removal(self, operation: Operation, cube: Cube | str, conditions: Any) -> Removal:
-
-        cubes.begin(operation, cube)
-        state = cubes.find_cube(operation.snapshot, cube)
+        state = cubes.opened_cube(operation, cube)
         return write_statements.removal_of(self._session, conditions, state.types, state.cube.partition_columns)
 
     def create_dataset(
@@ -425,17 +424,19 @@ class Connection:
         data: Any,
         *,
         metadata: Mapping[str, Any] | None = None,
+        evolve: bool = False,
         progress: Tell | None = None,
         rows_per_file: int | None = None,
         repartition: Repartition = True,
     ) -> dict[str, Any]:
         """Append rows to a dataset and return what was written of it.
 
-        ``uuid`` may be ``cube.dataset`` as well; rows of a cube are checked as such. Raises
+        ``uuid`` may be ``cube.dataset`` as well; rows of a cube are checked as such. With ``evolve`` columns that the
+        dataset lacks are added to it, and those that the data lack are NULL. Raises
         ``unknown-table``, ``incompatible-schema``, ``invalid-data`` and ``null-in-key``.
         """
         operation = self._session.operation("append_to_dataset", progress, rows_per_file, repartition)
-        return datasets.append_to_dataset(operation, uuid, data, metadata=metadata)
+        return datasets.append_to_dataset(operation, uuid, data, metadata=metadata, evolve=evolve)
 
     def replace_partitions(
         self,
@@ -634,15 +635,27 @@ class Connection:
         """
         return upkeep.check(self._session, table, full=full, repair=repair)
 
+    def history(self, table: str) -> Query:
+        """Return the versions of a dataset, or of those of a cube, as SHOW HISTORY does; raises ``no-versions``."""
+        return Query(schema_log.versions_table(*self._found(table)))
+
+    def restore(self, table: str, version: int | str) -> dict[str, Any]:
+        """Make a dataset what it was, as a version or at a time given as text, by a commit that writes no data file.
+
+        Raises ``unknown-table``, ``no-such-version``, ``version-gone`` and ``incompatible-schema``.
+        """
+        return datasets.restore(self._session.operation("restore"), table, version)
+
+    def _found(self, table: str) -> tuple[Table, Snapshot]:
+        tables = self._session.tables()
+        return tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot
+
     def schema_history(self, table: str) -> Query:
         """Return the schemas that a dataset, a cube or an attached ODF dataset had, as SHOW SCHEMA HISTORY does.
 
         Raises ``unknown-table`` and ``broken-schema-history``.
         """
-        tables = self._session.tables()
-        return Query(
-            schema_log.history_table(tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot)
-        )
+        return Query(schema_log.history_table(*self._found(table)))
 
     def record_schema(self, table: str) -> list[dict[str, Any]]:
         """Add the schemas of a dataset, or of all of a cube, to their histories where they are not there yet.

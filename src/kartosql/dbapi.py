@@ -75,15 +75,12 @@ class NotSupportedError(DatabaseError):
 
 
 # The first class that fits counts.
-_CLASSES: tuple[tuple[type[KartosqlError], type[Error]], ...] = (
-    (errors.NotPortable, NotSupportedError),
-    (errors.SqlError, ProgrammingError),
-    (errors.UsageError, ProgrammingError),
-    (errors.CommitError, IntegrityError),
-    (errors.FormatError, DataError),
-    (errors.StoreError, OperationalError),
-    (errors.ExecutionError, OperationalError),
-    (errors.LimitError, OperationalError),
+_CLASSES: tuple[tuple[tuple[type[KartosqlError], ...], type[Error]], ...] = (
+    ((errors.NotPortable,), NotSupportedError),
+    ((errors.SqlError, errors.UsageError), ProgrammingError),
+    ((errors.CommitError,), IntegrityError),
+    ((errors.FormatError,), DataError),
+    ((errors.StoreError, errors.ExecutionError, errors.LimitError), OperationalError),
 )
 _DATA = ("null-in-key", "duplicate-cells", "invalid-data", "incompatible-schema", "type-mismatch")
 

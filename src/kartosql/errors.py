@@ -93,15 +93,12 @@ class UnknownNameError(SqlError):
 
     def __init__(self, errors: list[SqlError], sql: str) -> None:
         codes = {e.code for e in errors}
-        first = errors[0]
-        if len(errors) == 1:
-            message, hint = first.message, first.hint
-        else:
+        message = errors[0].message
+        if len(errors) > 1:
             message = f"{len(errors)} names are unknown: " + "; ".join(e.message.rstrip(".") for e in errors) + "."
-            hints = [e.hint for e in errors if e.hint]
-            hint = " ".join(dict.fromkeys(hints)) or None
+        hint = " ".join(dict.fromkeys(e.hint for e in errors if e.hint)) or None
         code = codes.pop() if len(codes) == 1 else None
-        super().__init__(message, code=code, hint=hint, span=first.span, sql=sql)
+        super().__init__(message, code=code, hint=hint, span=errors[0].span, sql=sql)
         self.errors = errors
 
     @property
@@ -276,7 +273,9 @@ def failure_of(error: BaseException, action: str | None = None) -> KartosqlError
         return UsageError(_message(action, "a number has more digits than any type of a column holds"))
     if isinstance(error, MemoryError) or _is_memory(error, text.lower()):
         return _out_of_memory(action, text)
-    if (isinstance(error, RuntimeError | ImportError) or _is_unknown(error)) and _NO_THREAD.search(text.lower()):
+    # Errors of Arrow without a class of their own are of its base class.
+    is_general = isinstance(error, RuntimeError | ImportError) or type(error).__name__ == "ArrowException"
+    if is_general and _NO_THREAD.search(text.lower()):
         return LimitError(
             _message(action, "no more threads can be started"),
             code="too-many-threads",
@@ -329,11 +328,6 @@ def _of_number(number: int, action: str | None, text: str) -> KartosqlError | No
 def _message(action: str | None, reason: str) -> str:
     reason = reason.split("\n")[0].strip()
     return f"{action}: {reason}" if action is not None else reason[:1].upper() + reason[1:]
-
-
-def _is_unknown(error: BaseException) -> bool:
-    """Return whether an error is one of Arrow that has no class of its own."""
-    return type(error).__name__ == "ArrowException"
 
 
 def _is_memory(error: BaseException, text: str) -> bool:

@@ -121,6 +121,7 @@ MAGIC = b"PAR1"
 GEO = b"geo"  # the key of GeoParquet's note
 END = len(MAGIC) + 4  # behind the footer: its length, and the magic bytes
 _SCHEMA, _ROWS = 2, 3  # fields of FileMetaData
+INDEXES = 0  # stands for the fields of a column behind its metadata
 _ROWS_FOLLOW, _GROUPS_FOLLOW = 0x16, 0x19  # the next field is a number of 64 bits, or a list
 _BOUNDS = (1, 2, 5, 6)  # fields of Statistics
 _SHORT_TEXT = 32  # bytes; writers that cut texts in statistics keep at least so many
@@ -419,11 +420,14 @@ class FooterLayout:
     def __init__(self, schema: bytes) -> None:
         if schema[-1] != _ROWS_FOLLOW:
             raise ValueError("the footer is unusual")
+        self.schema = schema
+        self.paths: list[str] = []  # of all columns, in order
         self._start = len(schema)
         self.names: set[str] = set()  # of columns, lower case
         self._columns: dict[str, tuple[bytes, Leaf] | None] = {}
         for path, element, definition, repetition in _leaves_of(Reader(schema[:-1] + b"\0").struct()[_SCHEMA]):
             name = path.lower()
+            self.paths.append(path)
             around = [name[:at] for at, letter in enumerate(name) if letter == "."]
             self.names.update(around)
             self._columns.update(dict.fromkeys(around))
@@ -437,15 +441,23 @@ class FooterLayout:
         found = self._columns.get(name.lower())
         return found if found is not None and found[0] == name.encode() else None
 
+    def leaf(self, name: str) -> Leaf:
+        """Return the leaf of a top-level column with one value in each row; raises ValueError for all others."""
+        found = self.column(name)
+        if found is None or found[1].repetition:
+            raise ValueError("a column of another kind")
+        return found[1]
+
     def rows(self, footer: bytes) -> int:
         """Return the number of rows; raises what is in ``DAMAGE``."""
         reader = Reader(footer)
         reader.at = self._start
         return reader.signed()
 
-    def chunks(self, footer: bytes, name: bytes) -> list[dict[int, Any]] | None:
-        """Return what each row group tells of a top-level column behind its path; raises what is in ``DAMAGE``.
+    def chunks(self, footer: bytes, name: bytes, wanted: Container[int] | None = None) -> list[dict[int, Any]] | None:
+        """Return what row groups tell of a top-level column behind its path, by default all of them.
 
+        Under INDEXES it has where the indexes of its pages stand. Raises what is in ``DAMAGE``.
         Each row group names the path once, so where these bytes stand so often, they stand nowhere else, and nothing
         before them has to be read. None, if they stand more or less often, or if the column is encrypted.
         """
@@ -457,14 +469,16 @@ class FooterLayout:
         head = footer[reader.at + 1]
         reader.at += 2
         count = head >> 4 if head >> 4 != 15 else reader.number()
-        path, at = _path(name), reader.at
+        path, at = path_field(name), reader.at
         if footer.count(path, at) != count:
             return None
         found = []
-        for _ in range(count):
+        for number in range(count):
             at = reader.at = footer.index(path, at) + len(path)
+            if wanted is not None and number not in wanted:
+                continue
             found.append(reader.struct(2, 3))
-            rest = reader.struct(1, 3)
+            found[-1][INDEXES] = rest = reader.struct(1, 3)
             if 8 in rest or 9 in rest:
                 return None
         return found
@@ -505,12 +519,18 @@ class FooterLayout:
         return None if None in told else told  # type: ignore[return-value]
 
 
-def _path(name: bytes) -> bytes:
+def path_field(name: bytes) -> bytes:
     """Return the field of a column's metadata that holds the path of a top-level column."""
-    length, size = b"", len(name)
-    while size >= 0x80:
-        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
-    return b"\x19\x18" + length + bytes([size]) + name
+    return b"\x19\x18" + varint(len(name)) + name
+
+
+def varint(number: int) -> bytes:
+    """Return a number without a sign as Thrift's compact protocol has it; twice a number is that with a sign."""
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
 
 
 TAIL = 32_768  # bytes at the end of a file that are read for its footer, at first
@@ -724,10 +744,12 @@ def _chunks(group: Any) -> Iterator[Any]:
 
 
 def may_hold_null(footer: pq.FileMetaData, column: str) -> bool:
-    """Return whether a top-level column of a file holds NULL, as far as its footer ``with_columns`` tells."""
+    """Return whether a top-level column of a file holds NULL, or is lacking, as far as its footer tells."""
     groups = [footer.row_group(at) for at in range(footer.num_row_groups)]
     found = [chunk.statistics for group in groups for chunk in _chunks(group) if chunk.path_in_schema == column]
-    return any(stats is None or not stats.has_null_count or stats.null_count > 0 for stats in found)
+    return (not found and footer.num_rows > 0) or any(
+        stats is None or not stats.has_null_count or stats.null_count > 0 for stats in found
+    )
 
 
 def extremes(group: Any, column: str) -> tuple[Any, Any] | None:

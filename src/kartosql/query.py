@@ -15,24 +15,28 @@ import pyarrow as pa
 from kartosql.engines.base import EngineStatement
 from kartosql.engines.duckdb.evaluator import Planner
 from kartosql.engines.duckdb.runtime import Runtime
-from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, table_names
+from kartosql.engines.duckdb.statement import LOST_COLUMN, DuckStatement, FileAccess, checked, table_names
+from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError, LimitError, SqlError, UnknownNameError
+from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.plan.bind import BoundQuery, Parameters, PlanCache, bind_unplanned
 from kartosql.plan.prune import prune
 from kartosql.plan.reader import may_tell_time
-from kartosql.plan.scan import Scan, ScanReport
+from kartosql.plan.scan import Answer, Scan, ScanReport
+from kartosql.plan.small_reads import small_read
 from kartosql.result import Progress, Query
 from kartosql.settings import Settings, machine_memory
 from kartosql.sql.statements import Select
 from kartosql.sql.tree import span_of
 from kartosql.stopping import Work, translated_errors, translates_errors
+from kartosql.store.keys import Stamp
 from kartosql.tables.names import Tables
 from kartosql.tables.table import Table, arrow_table
 from kartosql.text.report import counted, human_bytes
 
 STAT_LIMIT = 10_000  # files whose sizes are asked for a report
 REMOTE_STAT_LIMIT = 200
-MAX_ANSWER_ROWS = 100  # of an answer that is kept with its plan
+MAX_ANSWER = 1_000_000  # bytes of an answer that is kept with its plan
 NOTHING_READ = {"bytes_read": 0, "files_opened": 0, "row_groups_read": 0}
 MEMORIES = 4  # DuckDB spills what does not fit; that much of compressed data one machine reads without haste
 # Errors of Spark after which DuckDB still has the answer, and auto asks it.
@@ -103,13 +107,9 @@ class Execution:
         self._store = context.runtime.store
         self._files = FileAccess(self._store)
         self._started = self._prepared = time.perf_counter()
-        self._statement: EngineStatement | None = None
+        self.statement: EngineStatement | None = None  # what runs in an engine, as long as it does
         self._running: Planner | EngineStatement | None = None
-
-    @property
-    def statement(self) -> EngineStatement | None:
-        """What runs in an engine, as long as it does."""
-        return self._statement
+        self._read: dict[str, int | None] = dict(NOTHING_READ)  # without an engine
 
     @property
     def chose_spark(self) -> bool:
@@ -163,12 +163,18 @@ class Execution:
         )
         settings, most = self._context.settings, STAT_LIMIT if self._store.is_local else REMOTE_STAT_LIMIT
         is_known = self._store.is_local or traced or settings["max_bytes"] is not None or settings["engine"] == "spark"
+        if not self._store.is_local:
+            files.recall(part.part.table for occurrence in scan.occurrences for part in occurrence.parts)
         if report.files_selected <= most and not is_known:
             self._store.admit(report.selected)
             files.begin_reading(report.selected)  # which DuckDB needs as well, and tells their sizes
         elif report.files_selected <= most or settings["max_bytes"] is not None:
             files.stat(report.selected)
         engine, reason = self._chosen_engine(report)
+        if (answer := scan.answer) is not None:
+            is_right = engine == "duckdb" and all(files.stamps.get(k) == s for k, s in answer.stamps.items())
+            if not (is_right and settings["keep_answers"]):
+                report = replace(report, scan=replace(scan, answer=None))
         if engine != "duckdb":
             report = replace(report, _by_position=lambda _: None)
         return replace(report, engine=engine, engine_reason=reason)
@@ -237,16 +243,18 @@ class Execution:
         try:
             report = self.plan(statement)
             self._check_budget(report)
-            if report.scan.answer is not None and report.engine == "duckdb":
+            if (answer := report.scan.answer) is not None:
                 self._prepared = time.perf_counter()
-                schema, known, types = report.scan.answer
-                return schema, iter(known), types
+                return answer.schema, iter(answer.batches), answer.types
+            if statement is None and (small := self._read_small(report)) is not None:
+                return small
             if statement is None or self.chose_spark:
                 statement = self._start(report.engine, report, statement)
-            self._statement = self._running = statement
+            self.statement = self._running = statement
             # Other engines do not read metadata in place of rows.
             run = bound.counted(report.scan.counts) if report.engine == "duckdb" else bound
             statement.prepare(run, report.scan)
+            stamps = self._proof(statement, run, report)
             self._prepared = time.perf_counter()
             schema, batches, types = statement.stream(run, ordered=self.attempt.reorders_joins)
             if report.engine != "duckdb":
@@ -256,20 +264,59 @@ class Execution:
             self._close(statement)
             raise
         self._keep(report.scan)
-        if report.engine == "duckdb" and report.scan.is_summary and len(bound.walked.scopes) == 1:
-            batches = self._noted(schema, batches, types)
+        if stamps is not None:
+            batches = self._noted(schema, batches, types, stamps)
         return schema, batches, types
 
+    def _read_small(self, report: ScanReport) -> tuple[pa.Schema, Iterator[pa.RecordBatch], list[str]] | None:
+        """Return the rows of few small files, if DuckDB answered such a statement before and needs not read them."""
+        context, bound, settings = self._context, self.attempt.bound, self._context.settings
+        # What is kept of a run is kept of the engine's: an answer, or the plan of a command.
+        is_noted = (self._is_kept and settings["keep_answers"]) or context.runtime.one_more
+        if is_noted or context.traced or not context.pruned or report.engine != "duckdb" or not self._store.is_local:
+            return None
+        passed = checked.get(bound.shape or bound.text)
+        if passed is None or settings["engine"] != "auto" or settings["default_collation"]:
+            return None
+        wanted = small_read(bound, report.scan, report.sizes)
+        if wanted is None or [*map(sql_type, wanted.types)] != passed.types or not (found := wanted.run(self._store)):
+            return None
+        rows, self._read = found
+        self._prepared = time.perf_counter()
+        self._keep(report.scan)
+        self.report = replace(report, engine_reason=f"{report.engine_reason}, and so little is read without it")
+        return rows.schema, iter(rows.to_batches()), passed.types
+
+    def _proof(self, statement: EngineStatement, run: BoundQuery, report: ScanReport) -> dict[str, Stamp] | None:
+        """Return the stamps of files by which the answer of a run can be given again, None if it may be another one."""
+        scan, stamps = report.scan, self._files.stamps
+        if report.engine != "duckdb" or not self._context.settings["keep_answers"]:
+            return None
+        if scan.is_summary and len(run.walked.scopes) == 1:  # it follows from what is known of the files
+            return {}
+        # That of data in memory is not kept, as their owner may still change them.
+        if not self._is_kept or any(o.source.data is not None for o in run.occurrences):
+            return None
+        assert isinstance(statement, DuckStatement)
+        latest = time.time_ns() - SETTLED_NS
+        found = {key: stamps[key] for key in report.selected if key in stamps}
+        is_proven = found.keys() == {*report.selected} and all(max(s[3:]) < latest for s in found.values())
+        return found if is_proven and statement.is_determined(run) else None
+
     def _noted(
-        self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], types: list[str]
+        self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], types: list[str], stamps: dict[str, Stamp]
     ) -> Iterator[pa.RecordBatch]:
-        """Pass on the batches of an answer that follows from what is known of files, and keep it if it is small."""
-        known: list[pa.RecordBatch] = []
+        """Pass on the batches of an answer that can be given again, and keep a copy if it is small."""
+        known, size = list[pa.RecordBatch](), 0
         for batch in batches:
-            known.append(batch)
+            size += batch.get_total_buffer_size()
+            known = [*known, batch] if size <= MAX_ANSWER else []
             yield batch
-        if self.report is not None and sum(batch.num_rows for batch in known) <= MAX_ANSWER_ROWS:
-            self._keep(replace(self.report.scan, answer=(schema, known, types)))
+        if self.report is not None and size <= MAX_ANSWER:
+            with contextlib.suppress(pa.ArrowException):  # not all types can be copied
+                # The engine's buffers are larger than what it says of them.
+                copy = [pa.concat_batches(known)] if known else []
+                self._keep(replace(self.report.scan, answer=Answer(schema, copy, types, stamps)))
 
     def frame(self, spark: Any) -> Any:
         """Plan the query and return it as a DataFrame of a Spark session."""
@@ -286,10 +333,10 @@ class Execution:
     def end(self, rows: int) -> Callable[[], dict[str, Any]]:
         """Free the engine, and return what tells how much was read, and what that took, to whoever wants to know."""
         ended, store, context = time.perf_counter(), self._store, self._context
-        statement, self._statement, self._running = self._statement, None, None
+        statement, self.statement, self._running = self.statement, None, None
         report = self.report
         assert report is not None
-        measured = statement.measured() if statement is not None else lambda: dict(NOTHING_READ)
+        measured = statement.measured() if statement is not None else lambda: self._read
         stats = {
             "rows": rows,
             "seconds": round(ended - self._started, 6),
@@ -345,7 +392,7 @@ class Execution:
         return runtime.statement(settings, files, tables, report.selected, report.scan)
 
     def _close(self, statement: EngineStatement | None) -> None:
-        self._statement = self._running = None
+        self.statement = self._running = None
         if statement is not None:
             statement.close()
 
@@ -379,7 +426,7 @@ class SelectQuery(Query):
         phases = {"parse": parse_seconds, "bind": time.perf_counter() - started}
         self._context = QueryContext(runtime, settings, plans, pruned, traced, phases, calls, data_bytes)
         self._attempt = Attempt(bound)
-        self._execution: Execution | None = None  # what goes on, or went on last
+        self.execution: Execution | None = None  # what goes on, or went on last
         self._settle: Callable[[], dict[str, Any]] | None = None
         self._work: Work | None = None
         self._schema: pa.Schema | None = None
@@ -396,7 +443,7 @@ class SelectQuery(Query):
         bound, context = self._attempt.bound, self._context
         files = FileAccess(context.runtime.store)
         with contextlib.suppress(KartosqlError), context.runtime.planner(context.settings, files) as p:
-            bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, bound.occurrences, p))
+            bound = replace(bound, suspects=with_hints(bound.suspects, bound.walked, p))
         return bound.unknown_names()
 
     def _describe(self) -> pa.Schema:
@@ -428,6 +475,11 @@ class SelectQuery(Query):
             report.sizes.update({**runtime.sizes_of(tables), **report.sizes})
         return report
 
+    @property
+    def scan(self) -> Scan:
+        """What the query would read, planned each time."""
+        return self._with_fallbacks(Execution.plan)[1].scan
+
     def _plan_to_explain(self, execution: Execution) -> ScanReport:
         # Who asks for a report before the run wants to know about each step.
         report = execution.plan(traced=True)
@@ -443,13 +495,7 @@ class SelectQuery(Query):
     @property
     def progress(self) -> Progress | None:
         """How far the query is, from any thread; None if it does not run."""
-        execution = self._execution
-        return None if execution is None else execution.progress
-
-    @property
-    def execution(self) -> Execution | None:
-        """What goes on, or went on last."""
-        return self._execution
+        return None if self.execution is None else self.execution.progress
 
     def learn_sizes(self) -> None:
         """Learn the sizes of all files of the tables, for an account of what was not read.
@@ -463,9 +509,8 @@ class SelectQuery(Query):
 
     def interrupt(self) -> None:
         """Stop the query if it runs, from any thread."""
-        work = self._work
-        if work is not None:
-            work.stop()
+        if self._work is not None:
+            self._work.stop()
 
     def _working(self) -> contextlib.AbstractContextManager[None]:
         """Be at work, which other threads can stop; what is in memory needs nothing."""
@@ -475,7 +520,7 @@ class SelectQuery(Query):
         """Return the first execution that does not fail and what comes of it; raises what ended the last one."""
         attempt = self._attempt
         while True:
-            self._execution = execution = Execution(self._context, attempt)
+            self.execution = execution = Execution(self._context, attempt)
             try:
                 return execution, carry_out(execution)
             except KartosqlError as e:
@@ -556,9 +601,7 @@ def _residual(bound: BoundQuery, occurrence_id: int) -> str | None:
     """Return the WHERE that rows of an occurrence are still checked for."""
     for scope in bound.walked.scopes:
         where = scope.select.args.get("where")
-        if where is not None and any(
-            s.occurrence is not None and s.occurrence.id == occurrence_id for s in scope.sources
-        ):
+        if where is not None and any(s.id == occurrence_id for s in scope.sources):
             span = span_of(where.this)
             return str(where.this.sql("duckdb")) if span is None else bound.select.text[span[0] : span[1]]
     return None

@@ -30,8 +30,6 @@ from kartosql.tables.table import Table
 
 _TABLE = "cube"
 _Columns = tuple[str, ...]
-
-
 _Names = str | Iterable[str] | None
 
 

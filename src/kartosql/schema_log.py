@@ -1,25 +1,31 @@
-"""The answers of SHOW SCHEMA HISTORY, and DESCRIBE of a version or a time."""
+"""The answers of SHOW HISTORY and SHOW SCHEMA HISTORY, and DESCRIBE of a version or a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from kartosql.errors import SqlError, UsageError
 from kartosql.formats.kartothek import history as histories
+from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.odf import times
-from kartosql.formats.odf.chain import Chain, SchemaVersion
+from kartosql.formats.odf.chain import Chain
 from kartosql.formats.odf.data_schema import SchemaChange, compare_events, compare_schemas
+from kartosql.tables.names import no_versions
 from kartosql.tables.table import Table
 
 _COLUMNS = (
     *(("dataset", pa.string()), ("version", pa.int64()), ("time", pa.timestamp("us", "UTC")), ("block", pa.string())),
     *(("form", pa.string()), ("change", pa.string()), ("compatible", pa.bool_())),
+)
+_VERSIONS = (
+    *(*_COLUMNS[:3], ("operation", pa.string()), ("rows", pa.int64())),
+    *(("files_added", pa.int64()), ("files_removed", pa.int64()), ("commit", pa.string())),
 )
 Row = tuple[Any, ...]
 
@@ -34,19 +40,36 @@ def history_table(source: Table, snapshot: Snapshot) -> pa.Table:
         histories_of = {source.name: _recorded(source.chain)}
     else:
         histories_of = {name: _of_table(table, snapshot) for name, table in _datasets(source).items()}
-    rows = [(name, *row) for name, found in histories_of.items() for row in found]
-    table = pa.table({name: pa.array([row[i] for row in rows], type_) for i, (name, type_) in enumerate(_COLUMNS)})
-    return table if len(histories_of) > 1 else table.drop_columns(["dataset"])
+    return _table([(name, *row) for name, found in histories_of.items() for row in found], _COLUMNS)
+
+
+def versions_table(source: Table, snapshot: Snapshot) -> pa.Table:
+    """Return one row for each version of a dataset, the oldest first, of a cube for each of its datasets.
+
+    Counts are NULL where nobody recorded what a commit did. Raises ``no-versions``.
+    """
+    found = {p.name: p.table.uuid for p in source.parts if isinstance(p.table, DatasetTable)}
+    if not found or source.is_attached:
+        raise no_versions(source.name)
+    rows = []
+    for name, uuid in found.items():
+        for v in versions.read(snapshot, uuid).entries:
+            e = v.entry
+            counts = (e.rows, *(sum(map(len, f.values())) for f in (e.added, e.removed))) if e else (None,) * 3
+            rows.append((name, v.version, v.time, v.operation, *counts, v.commit))
+    return _table(rows, _VERSIONS)
+
+
+def _table(rows: Sequence[Row], columns: Sequence[tuple[str, pa.DataType]]) -> pa.Table:
+    table = pa.table({name: pa.array([row[i] for row in rows], type_) for i, (name, type_) in enumerate(columns)})
+    return table if len({row[0] for row in rows}) > 1 else table.drop_columns(["dataset"])
 
 
 def _recorded(chain: Chain) -> Iterator[Row]:
-    before: SchemaVersion | None = None
-    for version in chain.schemas:
+    for before, version in zip((None, *chain.schemas), chain.schemas, strict=False):
         change = None if before is None else compare_events(before.event, version.event)
         block = version.link.block
-        told = _told(change, version.arrow)
-        yield version.number, block.system_time // 1000, version.link.hash, version.form, *told
-        before = version
+        yield version.number, block.system_time // 1000, version.link.hash, version.form, *_told(change, version.arrow)
 
 
 def _of_table(table: DatasetTable, snapshot: Snapshot) -> Iterator[Row]:
@@ -122,8 +145,7 @@ def blocks_of(source: Table, snapshot: Snapshot) -> list[bytes]:
     chain = chain_of(source, snapshot)
     history = histories.history_of(table)
     assert history is not None
-    stored = history.tables[table.table].blocks
-    return [stored[link.hash] for link in chain.links]
+    return [history.tables[table.table].blocks[link.hash] for link in chain.links]
 
 
 def schema_at(source: Table, snapshot: Snapshot, version: int | None, as_of: str | None) -> pa.Schema:
@@ -133,21 +155,10 @@ def schema_at(source: Table, snapshot: Snapshot, version: int | None, as_of: str
         found = [s for s in chain.schemas if s.number == version]
         problem = f"{source.name!r} has the versions 1 to {len(chain.schemas)}, and no version {version}."
     else:
-        moment = _moment(str(as_of))
+        moment = times.asked(str(as_of))
         found = [s for s in chain.schemas if s.link.block.system_time <= moment]
         first = times.to_text(chain.schemas[0].link.block.system_time)
         problem = f"The first schema of {source.name!r} was recorded at {first}, after {as_of}."
     if not found:
         raise SqlError(problem, code="no-such-version", hint="SHOW SCHEMA HISTORY FROM the table lists them.")
     return found[-1].arrow
-
-
-def _moment(text: str) -> int:
-    try:
-        return times.of_user(text)
-    except (ValueError, OverflowError):
-        raise SqlError(
-            f"{text[:80]!r} is no point in time.",
-            code="invalid-argument",
-            hint="Write it like '2026-01-02 03:04:05+01:00'.",
-        ) from None

@@ -14,7 +14,6 @@ from kartosql.text.escape import is_unicode
 from kartosql.user_cache import OFF
 
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(b?|[kmgt]i?b?)\s*", re.IGNORECASE | re.ASCII)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
 _LINKED_ZONES = ("posix/", "right/", "posixrules", "localtime")  # of the system, but no engine knows them
 _UNKNOWN_MEMORY = 16 << 30
@@ -39,10 +38,8 @@ def parse_size(value: Any) -> int:
     if not match:
         raise expected
     unit = match[2].lower().removesuffix("b")
-    factor = _UNITS[unit.removesuffix("i")]
-    if unit.endswith("i"):
-        factor = 1024 ** (" kmgt".index(unit[0]))
-    number = float(match[1]) * factor
+    base = 1024 if unit.endswith("i") else 1000
+    number = float(match[1]) * base ** " kmgt".index(unit[:1] or " ")
     if number >= 2**63:
         raise _Expected("a number of bytes below 8 EiB")
     return int(number)
@@ -84,10 +81,10 @@ def _grace(value: Any) -> float:
     return number
 
 
-def _threads(value: Any) -> int:
+def _whole(value: Any, least: int = 0, most: int = 1_000_000) -> int:
     number = _number(value, int)
-    if not 1 <= number <= MAX_THREADS or number != float(value):
-        raise _Expected(f"a positive whole number, at most {MAX_THREADS}")
+    if not least <= number <= most or number != float(value):
+        raise _Expected(f"a {'positive ' * least}whole number, at most {most}")
     return int(number)
 
 
@@ -186,7 +183,7 @@ SETTINGS: Mapping[str, Setting] = {
         Setting(
             "threads",
             None,
-            _threads,
+            lambda value: _whole(value, 1, MAX_THREADS),
             "threads of the engine",
             of_duckdb=True,
             narrows=True,
@@ -194,10 +191,13 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         Setting("temp_directory", None, _text, "folder for spilling", of_duckdb=True, in_sql=False),
         Setting("cache", None, _cache, "folder of what is kept for later processes, or off", in_sql=False),
+        Setting("keep_answers", True, _yes_or_no, "whether small answers are kept for repeated statements"),
         Setting("TimeZone", "UTC", _zone, "time zone of the session", of_duckdb=True, is_doubtful=_is_doubtful_zone),
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
         Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
+        Setting("history_versions", 1000, _whole, "versions of a dataset before the present one that stay readable"),
+        Setting("history_days", 30, _whole, "days that a version stays readable after another took its place"),
         Setting("attach", True, _attachable, "whether anything may be attached, or below which URLs", in_sql=False),
         Setting(
             "default_collation",
@@ -254,8 +254,7 @@ class Settings:
 
     def reset(self, name: str) -> None:
         """Set ``name`` to what the owner gave, or else to the default."""
-        setting = find(name)
-        self.set(setting.name, self._given.get(setting.name))
+        self.set(name, self._given.get(find(name).name))
 
     def narrow(self, name: str, value: Any) -> None:
         """Set ``name`` to a value that is within what the owner gave; raises ``not-allowed``."""

@@ -46,6 +46,7 @@ _CHECKSUM_BYTES = 16
 _SMALL = 1 << 18  # bytes of all buffers up to which the checksum in the head is that of them, too
 _MAX_BUFFERS = 10_000
 _TOUCHED_SECONDS = 600  # how exactly the time of the last use is known
+_WRITTEN_AT_ONCE = 1 << 16  # Linux keeps together what was, and a look at one byte of it maps all
 _ABANDONED_SECONDS = 3600  # after which an entry that was never completed goes
 _SUFFIX = ".kartosql"
 _PART = f"{_SUFFIX}-part"
@@ -176,7 +177,8 @@ def _write(folder: int, name: str, head: bytes, views: Sequence[memoryview]) -> 
     try:
         with open(file, "wb") as out:
             for piece in (memoryview(head), *views):
-                out.write(piece)
+                for at in range(0, len(piece), _WRITTEN_AT_ONCE):
+                    out.write(piece[at : at + _WRITTEN_AT_ONCE])
                 out.write(b"\0" * (_aligned(len(piece)) - len(piece)))
             out.flush()
             os.fsync(file)

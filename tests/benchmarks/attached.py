@@ -86,7 +86,7 @@ def main() -> None:
         (root / "store").mkdir()
         folder_of_files(root / "folder")
         chain_of_files(root / "chain")
-        con = kartosql.connect(root / "store")
+        con = kartosql.connect(root / "store", keep_answers=False)
 
         def attach(name: str, type_: str) -> float:
             con.detach("t", if_exists=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ KINDS = ("json, int key", "json, string key", "msgpack, int key")
 
 
 def append(folder: str, kind: str, number: int) -> dict[str, list[float]]:
-    """Append twice to the dataset of ``folder``; return elapsed and CPU seconds of both."""
+    """Append twice to the dataset of ``folder``; return seconds, CPU seconds and the peak in MB for each."""
     import pyarrow as pa
 
     import kartosql
@@ -31,7 +32,7 @@ def append(folder: str, kind: str, number: int) -> dict[str, list[float]]:
     with kartosql.connect(f"memory://{uuid.uuid4().hex}") as warm:
         warm.create_dataset("d", pa.table({"p": [1], "i": [1]}), partition_on=["p"], index_columns=["i"])
         warm.append_to_dataset("d", pa.table({"p": [1], "i": [1]}))
-    found: dict[str, list[float]] = {"elapsed": [], "cpu": []}
+    found: dict[str, list[float]] = {"elapsed": [], "cpu": [], "peak": []}
     with kartosql.connect(folder) as con:
         for value in (-2 * number - 1, -2 * number - 2):
             rows = pa.table({"p": [f"key-{value}" if "string" in kind else value], "i": [value], "v": [0.5]})
@@ -39,6 +40,7 @@ def append(folder: str, kind: str, number: int) -> dict[str, list[float]]:
             con.append_to_dataset("t", rows)
             found["elapsed"].append(time.perf_counter() - started)
             found["cpu"].append(time.process_time() - before)
+            found["peak"].append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     return found
 
 
@@ -60,17 +62,20 @@ def check(folder: str, partitions: int, runs: int) -> None:
 def measure(kind: str, partitions: int, runs: int) -> Figure:
     """Return the median time of the first append of a process."""
     with tempfile.TemporaryDirectory() as folder:
-        metadata.make(folder, kind, partitions)
+        # A process starts with the peak memory of the one that made it.
+        metadata.child("--make", folder, kind, str(partitions))
         found = []
         for number in range(runs):
             command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.committing", "--append", folder, kind]
             answer = subprocess.run([*command, str(number)], check=True, capture_output=True, text=True).stdout
             found.append(json.loads(answer))
-        check(folder, partitions, runs)
+        code = f"from tests.benchmarks.committing import check; check({folder!r}, {partitions}, {runs})"
+        subprocess.run([sys.executable, "-c", code], check=True)
     first, second = (sorted(f["elapsed"][i] for f in found)[runs // 2] for i in (0, 1))
-    cpu = sorted(f["cpu"][0] for f in found)[runs // 2]
+    cpu, next_cpu = (sorted(f["cpu"][i] for f in found)[runs // 2] for i in (0, 1))
+    peak = sorted(f["peak"][1] for f in found)[runs // 2]
     name = f"append to {partitions:,} partitions ({kind})"
-    details = f"CPU {cpu:.2f} s; the next one of the connection {second:.2f} s"
+    details = f"CPU {cpu:.2f} s; the next one of the connection {second:.2f} s, CPU {next_cpu:.3f} s; {peak:.0f} MB"
     return Figure(name, f"<= {LIMIT} s", f"{first:.2f} s", first <= LIMIT, details)
 
 
@@ -79,6 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--kinds", nargs="+", default=KINDS)
     parser.add_argument("--append", nargs=3, metavar=("FOLDER", "KIND", "NUMBER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.append:
@@ -86,7 +92,7 @@ def main() -> int:
         return 0
     print(HEAD)
     ok = True
-    for kind in KINDS:
+    for kind in given.kinds:
         found = measure(kind, given.partitions, given.runs)
         ok = ok and found.ok
         print(row(found), flush=True)

@@ -2,15 +2,19 @@
 
 Each question is asked in processes of its own, of kartosql and of a bare DuckDB that is handed the right files, three
 times over. What a process takes is the most that was resident, less what is resident once its libraries are imported.
+Two processes of kartosql come first, with an empty cache beside the user, whose larger figure is a column of its own:
+what they read of an index the others find there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 
 GOAL = 1.3
@@ -38,12 +42,13 @@ print(json.dumps([before, peak()]))
 """
 
 
-def peak(way: str, root: str, text: str, files: dict[str, Sequence[str]]) -> tuple[float, float]:
+def peak(way: str, root: str, text: str, files: dict[str, Sequence[str]], cache: str = "off") -> tuple[float, float]:
     """Return the MB that are resident after the imports, and at most, of a process that asks one question."""
+    given = os.environ | {"KARTOSQL_CACHE": cache}
     asked = json.dumps([way, root, text, files])
     # A process starts with the peak of the one that made it, so that is a small one.
     command = ["sh", "-c", 'exec "$0" -c "$1"', sys.executable, _CHILD]
-    done = subprocess.run(command, input=asked, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, input=asked, check=True, capture_output=True, text=True, env=given)
     before, most = json.loads(done.stdout.splitlines()[-1])  # behind bars of progress
     return before / 1024, most / 1024
 
@@ -60,7 +65,8 @@ def main() -> int:
     from tests.benchmarks.peers import at_scale, questions
 
     data = prepare(given.data, 1)
-    print("| question | ideal, MB | kartosql, MB | ratio | more than after the imports, MB |\n|---|--:|--:|--:|--:|")
+    print("| question | ideal, MB | kartosql, MB | ratio | more than after the imports, MB | first processes, MB |")
+    print("|---|--:|--:|--:|--:|--:|")
     ok = True
     with Ideal() as ideal:
         asked = [*questions(data, ideal, 13), *at_scale(given.data, 100_000, 13)]
@@ -73,12 +79,15 @@ def main() -> int:
         ours = question.text(0).format(question.dataset)
         root = question.root or data.root
         bare = [peak(IDEAL, root, by_hand, files) for _ in range(given.runs)]
-        mine = [peak(OURS, root, ours, {}) for _ in range(given.runs)]
+        with tempfile.TemporaryDirectory() as cache:
+            anew = max(peak(OURS, root, ours, {}, cache)[1] for _ in range(2))
+            mine = [peak(OURS, root, ours, {}, cache) for _ in range(given.runs)]
         least, most = (statistics.median(m for _, m in some) for some in (bare, mine))
         more = [statistics.median(m - b for b, m in some) for some in (bare, mine)]
         ok = ok and most <= GOAL * least
         print(
-            f"| {question.name} | {least:.0f} | {most:.0f} | {most / least:.2f} | {more[0]:.0f}, {more[1]:.0f} |",
+            f"| {question.name} | {least:.0f} | {most:.0f} | {most / least:.2f} | {more[0]:.0f}, {more[1]:.0f} "
+            f"| {anew:.0f} |",
             flush=True,
         )
     return 0 if ok else 1

@@ -89,7 +89,7 @@ def long_history() -> int:
 def planning(columns: int) -> tuple[float, float]:
     """Return the CPU seconds of planning a query with a new connection, with and without a history."""
     with tempfile.TemporaryDirectory() as folder:
-        con = kartosql.connect(folder)
+        con = kartosql.connect(folder, keep_answers=False)
         numbers = pa.array(range(PARTITIONS))
         rows = pa.table({"p": numbers, **{f"c{i:03}": numbers for i in range(columns)}})
         for name in ("with", "without"):
@@ -103,7 +103,7 @@ def planning(columns: int) -> tuple[float, float]:
         time.sleep(SETTLED)
 
         def plan(name: str) -> float:
-            fresh = kartosql.connect(folder)
+            fresh = kartosql.connect(folder, keep_answers=False)
             return cpu(lambda: fresh.explain(f'SELECT c001 FROM "{name}" WHERE p = 3'))
 
         plan("with")

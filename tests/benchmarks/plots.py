@@ -96,10 +96,10 @@ def by_files(runs: int, most: int) -> Curve:
 
 
 def _ours(stack: ExitStack, root: str, text: Callable[[int], str]) -> dict[str, Way]:
-    con = stack.enter_context(kartosql.connect(root, read_only=True))
+    con = stack.enter_context(kartosql.connect(root, read_only=True, keep_answers=False))
 
     def anew(turn: int) -> object:
-        with kartosql.connect(root, read_only=True) as other:
+        with kartosql.connect(root, read_only=True, keep_answers=False) as other:
             return other.sql(text(turn)).rows()
 
     return {OPENED: lambda turn: con.sql(text(turn)).rows(), ANEW: anew}
@@ -207,7 +207,7 @@ def by_datasets(runs: int, most: int) -> Curve:
             pq.write_table(part.drop_columns(["p"]), os.path.join(wide, f"{month}.parquet"))
         sums = ", ".join(f"sum(v_{name}) AS s_{name}" for name in names)
         time.sleep(SETTLED)
-        opened = stack.enter_context(kartosql.connect(root, read_only=True))
+        opened = stack.enter_context(kartosql.connect(root, read_only=True, keep_answers=False))
         bare = stack.enter_context(duckdb.connect())
         tables = [
             f"(FROM read_parquet('{root}/c++{n}/table/*/*.parquet', hive_partitioning = false)) {n}" for n in names

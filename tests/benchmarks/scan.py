@@ -74,7 +74,7 @@ def planning_figures(data: Data, con: Connection, runs: int, wanted: str) -> Ite
 
 def pruning_figures(data: Data, con: Connection, runs: int, wanted: str) -> Iterator[Figure]:
     """Run statements with and without pruning, each on a connection of its own, and repeat the worst of them."""
-    with kartosql.connect(data.root, read_only=True) as other:
+    with kartosql.connect(data.root, read_only=True, keep_answers=False) as other:
 
         def off(sql: str) -> None:
             with pruning.switched_off():
@@ -111,7 +111,7 @@ def run(data: Data, parts: list[str], runs: int, only: str) -> Iterator[Figure]:
     """Measure the figures of some parts."""
     measures = {"ideal": ideal_figures, "planning": planning_figures, "pruning": pruning_figures}
     for part in parts:
-        with kartosql.connect(data.root, read_only=True) as con:
+        with kartosql.connect(data.root, read_only=True, keep_answers=False) as con:
             yield from measures[part](data, con, runs, only)
 
 

@@ -31,10 +31,10 @@ def measure(root: str, runs: int) -> Figure:
     """Return how much faster the query is with the index, and name the files of the first turn."""
 
     def asked(turn: int) -> object:
-        with kartosql.connect(root) as con:
+        with kartosql.connect(root, keep_answers=False) as con:
             return con.sql(statement(turn)).arrow()
 
-    with kartosql.connect(root) as con:
+    with kartosql.connect(root, keep_answers=False) as con:
         without = in_turns({"without": asked}, runs)["without"]
         all_files = con.explain(statement(0)).files_selected
         expected = [con.sql(statement(turn)).rows() for turn in range(3)]

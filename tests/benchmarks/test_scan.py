@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 @pytest.fixture(scope="module")
 def connection(data: Data) -> Iterator[kartosql.Connection]:
-    with kartosql.connect(data.root, read_only=True) as con:
+    with kartosql.connect(data.root, read_only=True, keep_answers=False) as con:
         yield con
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import kartosql
-from kartosql.engines.duckdb import replay
+from kartosql.engines.duckdb import replay, sorted_index
 from kartosql.formats.kartothek import snapshot
 from kartosql.formats.kartothek.cube import Cube
 from kartosql.store import Store
@@ -57,7 +57,8 @@ def rows(seed: int, count: int = 120) -> pa.Table:
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("KARTOSQL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(snapshot, "SETTLED_NS", 0)  # or each test would wait for three seconds
+    for module in (snapshot, sorted_index):  # or each test would wait for three seconds
+        monkeypatch.setattr(module, "SETTLED_NS", 0)
     monkeypatch.setattr("kartosql.cli.remember.MAX_SECONDS", math.inf)  # however slow the machine is
     return tmp_path / "cache"
 

@@ -23,9 +23,10 @@ _FENCE = re.compile(r"^```([a-z]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CHANGING = [
     (re.compile(r"\d+(\.\d+)? (B|KiB|MiB)\b"), "SIZE"),
     (re.compile(r"[-\d]{10} [:\d]{8}(\.\d+)?\+00:00,f1620[0-9a-f]{64}"), "MOMENT,HASH"),
+    (re.compile(r"^(\d+),[-\d]{10} [:.\d]+\+00:00,(\w+,.*),[0-9a-f]{32}$", re.MULTILINE), r"\1,TIME,\2,COMMIT"),
     (re.compile(r"\d+\.\d+ s\b"), "TIME"),
     (re.compile(r"^creation_time,\S+", re.MULTILINE), "creation_time,TIME"),
-    (re.compile(r"^(\S+,\d+,\d+),\d+,(\d+),\d*,[0-9a-f]{32}$", re.MULTILINE), r"\1,SIZE,\2,COMMIT"),
+    (re.compile(r"^(\S+,\d+,\d+),\d+,(\d+),\d*,[0-9a-f]{32}((,\d+){2})?$", re.MULTILINE), r"\1,SIZE,\2,COMMIT\3"),
     (re.compile(r"^(\S+,\S+,\d*),\d+,[0-9a-f]{32}$", re.MULTILINE), r"\1,COMMIT"),
     (re.compile(r"^(\S+,\S+/)[0-9a-f]{32}\.parquet,\d+,[^,]+\+00:00,[^,]+\+00:00,", re.MULTILINE), r"\1FILE,TIMES,"),
     (re.compile(r"\b\d[\d,]* bytes belong"), "SIZE belong"),

@@ -218,6 +218,8 @@ SELECT * FROM d NATURAL JOIN duckdb_views
 SELECT * FROM positional_join
 """,
     "syntax-error": """
+UPDATE EXTENSIONS
+MERGE INTO d USING d e ON true WHEN MATCHED THEN DELETE
 SELECT * FROM read_text/* a /* b */ ('/etc/passwd')
 DESCRIBE '/etc/passwd'
 FROM $$/etc/passwd$$
@@ -302,7 +304,6 @@ USE memory
 LOAD json
 INSTALL json
 FORCE INSTALL json
-UPDATE EXTENSIONS
 EXPORT DATABASE '{0}/x'
 IMPORT DATABASE '{0}/x'
 VACUUM
@@ -319,7 +320,6 @@ DECLARE c CURSOR FOR SELECT 1
 FETCH 1
 LOCK TABLE d
 REFRESH x
-MERGE INTO d USING d e ON true WHEN MATCHED THEN DELETE
 """,
     "unknown-setting": """
 SET kartosql_files_0 = 1

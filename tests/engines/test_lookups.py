@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import random
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +20,13 @@ from kartosql.engines.duckdb.footers import Footers
 from kartosql.engines.duckdb.lookups import compared
 from kartosql.engines.duckdb.runtime import Instance
 from kartosql.engines.duckdb.statement import FileAccess
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.sorted_values import SortedValues
 from kartosql.indexes.index import Candidates
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
+from kartosql.user_cache import UserCache
 from trees import tree_of
 
 FILES = 60
@@ -39,7 +43,7 @@ class Indexed:
 
     def __init__(self, store: Store, values: list[list[Any]], type_: pa.DataType, row_group: int) -> None:
         self.planner = Planner(Instance(store, {}), FileAccess(store), Footers())
-        self.values = values
+        self.values, self.store = values, store
         builders.write_dataset(
             store,
             "d",
@@ -59,9 +63,8 @@ class Indexed:
         )
         store.put("d/i.parquet", builders.parquet(data, row_group_size=row_group))
         pairs = [(n, n, value) for n, found in enumerate(values) for value in found]
-        self.planner.register(
-            "pairs", pa.table({"file": [p[0] for p in pairs], "k0": [p[1] for p in pairs], "v": [p[2] for p in pairs]})
-        )
+        self.pairs = pa.table({"file": [p[0] for p in pairs], "k0": [p[1] for p in pairs], "v": [p[2] for p in pairs]})
+        self.planner.register("pairs", self.pairs)
 
     def matching(self, predicate: str) -> frozenset[int]:
         return frozenset(f for (f,) in self.planner.rows(f"SELECT DISTINCT file FROM pairs WHERE {predicate}"))
@@ -83,9 +86,20 @@ class Indexed:
     def index(self) -> module.IndexTables:
         return self.planner.structures.index(self.table, "i")
 
+    @property
+    def ordered(self) -> sorted_index.Ordered:
+        return self.planner.structures.ordered(self.table, "i")
+
     def hold(self) -> None:
         self.planner.structures.hold(self.table, self.index)
         assert self.index.held is not None
+
+    def again(self) -> None:
+        """Go on as another process does."""
+        self.planner.close()
+        footers = Footers()
+        footers.user_cache = self.planner.footers.user_cache
+        self.planner = Planner(Instance(self.store, {}), FileAccess(self.store), footers)
 
 
 @pytest.fixture
@@ -126,12 +140,17 @@ def _skewed() -> list[list[int]]:
 
 @pytest.mark.parametrize("file_seconds", [0.0, 1e-5, 1.0])
 @pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("values", [_scattered, _clustered, _skewed])
-def test_no_file_with_a_match_is_left_out_whatever_files_cost(make, monkeypatch, reckoning, values, held, file_seconds):
+def test_no_file_with_a_match_is_left_out_whatever_files_cost(
+    make, monkeypatch, reckoning, values, held, ordered, file_seconds
+):
     monkeypatch.setattr(module, "FILE_SECONDS", file_seconds)
     one = make(values())
     if held:
         one.hold()
+    if ordered:
+        one.ordered.collect()
     random_ = random.Random(2)
     exact = 0
     for _ in range(ROUNDS):
@@ -151,7 +170,6 @@ RANGES = ("(v < {0})", "(v <= {0})", "(v > {0})", "(NOT (v >= {0}))", "({0} < v)
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.int16(), pa.string()])
 def test_extremes_of_files_answer_ranges_as_all_values_do(make, monkeypatch, reckoning, type_):
-    monkeypatch.setattr(module, "MAX_TWICE", 0)
     is_text = pa.types.is_string(type_)
     random_ = random.Random(3)
     values = [random_.sample(range(VALUES), random_.randint(20, 90)) for _ in range(FILES)]
@@ -179,7 +197,8 @@ def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning
     values = [random_.sample(range(low, limit), random_.randint(0, 90)) for _ in range(FILES)]
     one = make([sorted(f"é{v}" if is_text else v for v in found) for found in values], type_)
     one.hold()
-    assert one.index.ascending is not None
+    one.ordered.collect()
+    assert one.ordered.values is not None
     known = sorted({v for found in values for v in found})
     for at in range(ROUNDS):
         value = random_.choice([random_.choice(known), random_.randint(-5, limit + 5), known[0], known[-1], 10**20])
@@ -194,17 +213,29 @@ def test_a_point_query_finds_the_files_of_its_value(make, monkeypatch, reckoning
 )
 def test_other_predicates_are_no_point_queries(make, monkeypatch, predicate):
     one = make(_scattered())
-    one.hold()
+    one.ordered.collect()
     monkeypatch.setattr(SortedValues, "files", lambda *_: pytest.fail("asked"))
     assert one.find(predicate).files == one.matching(predicate)
 
 
-def test_indices_are_held_twice_only_where_there_is_room(make, monkeypatch):
-    monkeypatch.setattr(module, "MAX_TWICE", 10)
+@pytest.mark.parametrize(("rows", "statements"), [(1_000, 1), (1_500_000, 2), (50_000_000, 4)])
+def test_no_statement_spends_more_than_its_share_on_an_index(rows, statements):
+    stored = InvertedIndex("i", pa.int64(), "k")
+    index = module.IndexTables("x", "i", stored, 0, rows=rows, pairs=2 * rows, plain=True, uses=5, saved=1e9)
+    assert index.allowance == min(index.hold_seconds, max(0.1, index.hold_seconds / 4))
+    assert math.ceil(index.hold_seconds / index.allowance) == statements
+    index.seconds, index.saved = 1e9, 0.0
+    assert math.ceil(index.hold_seconds / index.allowance) == statements
+
+
+def test_indices_are_put_in_order_only_where_there_is_room(make, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ORDERED", 10)
     one = make(_scattered())
-    one.hold()
-    assert one.index.ascending is None
-    assert one.find("(v = 17)").files == one.matching("(v = 17)")
+    for _ in range(5):
+        one.index.saved = 100.0
+        assert one.find("(v = 17)").files == one.matching("(v = 17)")
+    assert one.ordered.values is None
+    assert one.index.held is not None
 
 
 @pytest.mark.parametrize(
@@ -218,17 +249,21 @@ def test_values_in_any_order_are_found(make, local, values, type_, ascending):
     one = make([[1], [2], [3]], type_)
     data = {"i": pa.array(values, type_), "partition": pa.array([[label] for label in one.table.labels], LABELS)}
     local.put("d/i.parquet", builders.parquet(pa.table(data)))
-    one.hold()
-    assert (one.index.ascending is not None) is ascending
+    one.ordered.collect()
+    assert (one.ordered.values is not None) is ascending
     for value in (2, 3, 2**63):
         assert one.find(f"(v = {value})").files == {n for n, v in enumerate(values) if v == value}
 
 
-def test_an_index_without_values_is_held_and_finds_no_file(make, local):
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_index_without_values_is_held_and_finds_no_file(make, local, ordered):
     one = make([[1], [2], [3]], pa.int64())
     data = {"i": pa.array([], pa.int64()), "partition": pa.array([], LABELS)}
     local.put("d/i.parquet", builders.parquet(pa.table(data)))
-    one.hold()
+    if ordered:
+        one.ordered.collect()
+    else:
+        one.hold()
     assert one.find("(v = 2)").files == frozenset()
 
 
@@ -241,8 +276,7 @@ def test_other_predicates_are_asked_of_the_values(make, reckoning, predicate):
     assert one.index.ranges == 0
 
 
-def test_extremes_are_noted_once_ranges_are_asked_for_repeatedly(make, monkeypatch, reckoning):
-    monkeypatch.setattr(module, "MAX_TWICE", 0)
+def test_extremes_are_noted_once_ranges_are_asked_for_repeatedly(make, reckoning):
     one = make(_scattered())
     one.hold()
     noted = []
@@ -352,8 +386,12 @@ def test_unusual_index_files_say_the_same_once_they_are_held(make, local, make_i
     local.put("d/i.parquet", builders.parquet(pa.table(make_index(one.table.labels))))
     predicates = ["(v = 1)", "(v = 3)", "(v > 1)", "(v <> 9)"]
     before = [one.find(p).files for p in predicates]
+    one.ordered.collect()
+    assert (one.ordered.values is not None) is plain
+    assert [one.find(p).files for p in predicates] == before
     one.hold()
     assert one.index.plain is plain
+    one.ordered.values = None
     assert [one.find(p).files for p in predicates] == before
 
 
@@ -363,8 +401,127 @@ def test_text_that_is_none_is_left_to_duckdb(make, local):
     index = {"i": values, "partition": pa.array([[label] for label in one.table.labels], LABELS)}
     local.put("d/i.parquet", builders.parquet(pa.table(index)))
     one.planner.structures.hold(one.table, one.index)
-    assert one.index.held is None
+    one.ordered.collect()
+    assert one.index.held is one.ordered.values is None
     assert one.find("(v = 'b')").files >= {1}
+
+
+# -- values in order, kept beside the user -----------------------------------------------------------
+
+
+@pytest.fixture
+def keeping(make, tmp_path, monkeypatch) -> Callable[..., Indexed]:
+    """Make tables whose planner has a cache, which takes what was just written."""
+    monkeypatch.setattr(sorted_index, "SETTLED_NS", 0)
+
+    def keeping(*given: Any, **options: Any) -> Indexed:
+        one = make(*given, **options)
+        one.planner.footers.user_cache = UserCache(str(tmp_path / "cache"))
+        return one
+
+    return keeping
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string()], ids=str)
+def test_values_that_are_kept_answer_without_the_index_file_being_read(keeping, monkeypatch, type_):
+    is_text = pa.types.is_string(type_)
+    one = keeping([sorted(str(v) if is_text else v for v in found) for found in _scattered(40)], type_)
+    one.ordered.collect()
+    one.again()
+    assert one.ordered.is_kept
+    one.planner.register("pairs", one.pairs)
+    monkeypatch.setattr(one.planner.structures, "index", lambda *_, **__: pytest.fail("read"))
+    for at, predicate in enumerate(ORDERED * 3):
+        wanted = predicate.format(*(f"'{v}'" if is_text else v for v in (at * 97, 3 + at)))
+        assert one.find(wanted).files == one.matching(wanted), wanted
+
+
+@pytest.mark.parametrize("values", [[3, 1, 2], [2, 1, 2], [None, 3, 1]])
+@pytest.mark.parametrize("batch", [1, 500_000])
+@pytest.mark.parametrize("type_", [pa.int32(), pa.string()], ids=str)
+def test_values_in_another_order_are_kept_in_order(keeping, local, monkeypatch, values, batch, type_):
+    monkeypatch.setattr(sorted_index, "BATCH_PAIRS", batch)
+    texts = [v if v is None or type_ == pa.int32() else f"é{v}" for v in values]
+    one = keeping([["1"] if type_ == pa.string() else [1], [], []], type_)
+    labels = [[one.table.labels[n], one.table.labels[2]] for n in range(3)]
+    data = pa.table({"i": pa.array(texts, type_), "partition": pa.array(labels, LABELS)})
+    local.put("d/i.parquet", builders.parquet(data, row_group_size=1))
+    one.ordered.collect()
+    one.again()
+    assert one.ordered.is_kept
+    for value in (0, 1, 2, 3):
+        wanted = value if type_ == pa.int32() else f"é{value}"
+        files = {file for n, v in enumerate(texts) if v == wanted for file in (n, 2)}
+        assert one.find(f"(v = {wanted!r})").files == files
+
+
+def test_what_is_kept_belongs_to_one_index_file_and_one_list_of_files(keeping, local):
+    one = keeping([[1], [2], [3]])
+    one.ordered.collect()
+    index = pa.table({"i": [1, 2], "partition": pa.array([[label] for label in one.table.labels[1:]], LABELS)})
+    local.put("d/i.parquet", builders.parquet(index))
+    one.again()
+    assert not one.ordered.is_kept
+    assert one.find("(v = 1)").files == {1}
+    one.ordered.collect()
+    one.table = dataclasses.replace(
+        one.table, labels=tuple(reversed(one.table.labels)), files=tuple(reversed(one.table.files))
+    )
+    one.again()
+    assert not one.ordered.is_kept
+    assert one.find("(v = 1)").files == {1}
+    assert one.find("(v = 2)").files == {0}
+
+
+@pytest.mark.parametrize("places", [[0, 1, 9, 9], [0, 1, 0, 3], [0, 1, 2], [0, 1, 2, 3, 4]])
+def test_an_entry_that_is_none_is_made_anew(keeping, places):
+    one = keeping([[1], [2], [3]])
+    cache = one.planner.footers.user_cache
+    one.ordered.collect()
+    values, files = array("q", [1, 2, 3]), array("i", [0, 1, 7])
+    cache.put(sorted_index.INDEX, one.ordered.identity, [b.tobytes() for b in (values, array("I", places), files)])
+    one.again()
+    assert one.find("(v = 2)").files == {1}
+    one.ordered.collect()
+    one.again()
+    assert one.ordered.is_kept
+    assert one.find("(v = 2)").files == {1}
+
+
+def test_a_file_that_was_just_written_or_changes_is_not_kept(keeping, local, monkeypatch):
+    one = keeping([[1], [2], [3]])
+    monkeypatch.setattr(sorted_index, "SETTLED_NS", 10**15)
+    one.ordered.collect()
+    assert one.find("(v = 2)").files == {1}
+    one.again()
+    monkeypatch.setattr(sorted_index, "SETTLED_NS", 0)
+    data = local.read("d/i.parquet")
+    assert one.ordered.values is None
+    local.put("d/i.parquet", data)
+    one.ordered.collect()
+    assert not one.ordered.is_kept
+
+
+def test_the_second_process_that_asks_reads_the_whole_index(keeping, monkeypatch):
+    monkeypatch.setattr(sorted_index, "BATCH_PAIRS", 10)
+    one = keeping(_scattered(40))
+    one.ordered.collect(1.0, 1e-9)
+    assert one.ordered.values is None
+    one.again()
+    one.ordered.collect(1.0, 1e-9)
+    assert one.ordered.is_kept
+
+
+def test_collecting_that_was_stopped_begins_anew(make, monkeypatch):
+    monkeypatch.setattr(sorted_index, "BATCH_PAIRS", 10)
+    one = make(_scattered(40))
+    one.ordered.collect(1.0, 1e-9)
+    with monkeypatch.context() as patch:
+        patch.setattr(sorted_index.Collected, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            one.ordered.collect(1.0, 1e-9)
+    one.ordered.collect()
+    assert one.find("(v = 42)").files == one.matching("(v = 42)")
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,8 @@ def test_an_index_gives_the_same_answer_before_and_after_it_is_held(
     held = []
     for _ in range(4):
         assert _index(planner, table, predicate, parameters) == files
-        held.append(any("held" in name for name in _tables(planner)))
+        ordered = planner.structures.ordered(table, "i").values is not None
+        held.append(ordered or any("held" in name for name in _tables(planner)))
     assert not held[0]
     assert held[3]
 
@@ -168,7 +169,7 @@ def test_texts_that_a_collation_takes_for_equal_stay_apart_in_an_index(planner, 
 def test_relations_are_dropped_with_their_table(planner, make):
     table = make(pa.int64(), [[1], [2]])
     for _ in range(4):
-        _index(planner, table, "(v = 1)")
+        _index(planner, table, "(v + 0 = 1)")
     before = _tables(planner)
     assert any("held" in name for name in before)
     del table
@@ -191,7 +192,7 @@ def test_held_indices_are_bounded(planner, make, monkeypatch):
     monkeypatch.setattr(module, "MAX_PAIRS", 5)
     tables = [make(pa.int64(), [[n, n + 1], [n + 1]], f"d{n}") for n in range(4)]
     for table in tables * 5:
-        _index(planner, table, "(v = 2)")
+        _index(planner, table, "(v + 0 = 2)")
     assert len([name for name in _tables(planner) if "held" in name]) == 1
     assert [_index(planner, t, "(v = 2)") for t in tables] == [set(), {0, 1}, {0}, set()]
 

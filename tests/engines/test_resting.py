@@ -19,6 +19,7 @@ from kartosql.engines.duckdb import statement
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.statement import SAMPLED_FILES, DuckStatement, FileAccess
 from kartosql.errors import FormatError, LimitError
+from kartosql.plan import small_reads
 from kartosql.plan.bind import LEARNED
 from kartosql.store import Store
 from written import write_dataset
@@ -26,12 +27,18 @@ from written import write_dataset
 SQL = "SELECT v FROM t WHERE i = 11"
 
 
+@pytest.fixture(autouse=True)
+def by_engine(monkeypatch) -> None:
+    """Every file is read by the engine."""
+    monkeypatch.setattr(small_reads, "MAX_FILES", 0)
+
+
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Any]:
     """``t`` has four files by ``p`` and an index on ``i``."""
     table = pa.table({"p": [0, 0, 1, 2, 3], "i": [1, 2, 11, 21, 31], "v": [1.0, 2.0, 3.0, 4.0, 5.0]})
     write_dataset(Store(str(tmp_path / "store"), create=True), "t", table, partition_on="p", index_columns=["i"])
-    with kartosql.connect(tmp_path / "store") as made:
+    with kartosql.connect(tmp_path / "store", keep_answers=False) as made:
         yield made
 
 
@@ -118,7 +125,7 @@ def test_one_statement_may_run_many_times_at_once(connection):
 def bound(monkeypatch) -> list[str]:
     """Texts that were bound to tell their columns."""
     texts: list[str] = []
-    monkeypatch.setattr(statement, "_checked", {})
+    monkeypatch.setattr(statement, "checked", {})
     query = DuckStatement._query
 
     def noting(self: DuckStatement, bound_query: Any) -> Any:
@@ -140,7 +147,7 @@ def test_a_shape_whose_columns_are_others_in_another_store_is_bound_again(connec
     sql = "SELECT v, v FROM t WHERE i = 11"
     other = Store(str(tmp_path / "other"), create=True)
     write_dataset(other, "t", pa.table({"i": [11], "v": pa.array([2**64 - 1], pa.uint64())}), index_columns=["i"])
-    with kartosql.connect(other.url) as second:
+    with kartosql.connect(other.url, keep_answers=False) as second:
         for _ in range(3):
             assert connection.sql(sql).rows() == [(3.0, 3.0)]
             assert second.sql(sql).rows() == [(2**64 - 1, 2**64 - 1)]
@@ -245,7 +252,7 @@ def test_columns_that_are_narrower_in_files_are_widened_each_time(tmp_path):
     write_dataset(store, "t", pa.table({"p": [0, 1], "v": [1, 2]}), partition_on="p")
     for path in (tmp_path / "store" / "t" / "table").rglob("*.parquet"):
         pq.write_table(narrow.slice(int("p=1" in str(path)), 1).select(["v"]), path)
-    with kartosql.connect(tmp_path / "store") as con:
+    with kartosql.connect(tmp_path / "store", keep_answers=False) as con:
         for _ in range(LEARNED + 2):
             found = con.sql("SELECT v, v * 3000000000 AS big FROM t ORDER BY v").arrow()
             assert found.schema.field("v").type == pa.int64()

@@ -18,6 +18,7 @@ import pytest
 import kartosql
 from kartosql.engines.duckdb import runtime
 from kartosql.errors import KartosqlError
+from kartosql.plan import small_reads
 from kartosql.store import Store
 from written import write_dataset
 
@@ -47,6 +48,7 @@ def connection(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(runtime, "FILES_PER_MISS", 1)
     monkeypatch.setattr(runtime, "FILES_PER_SLOTS", 0)
     monkeypatch.setattr(runtime, "SLOTS", 5)
+    monkeypatch.setattr(small_reads, "MAX_FILES", 0)
     with kartosql.connect(place) as made:
         made.sql("SELECT v FROM t WHERE i = 0").rows()
         made.sql("SELECT v FROM t WHERE i = 1").rows()
@@ -194,7 +196,8 @@ def test_descriptors_are_closed(connection):
 
 def test_a_process_that_ends_without_closing_says_nothing(place):
     asked = "; ".join(f"c.sql('SELECT v FROM t WHERE i = {i}').rows()" for i in range(5))
-    patched = "from kartosql.engines.duckdb import runtime; runtime.FILES_PER_MISS = 1"
+    patched = "from kartosql.engines.duckdb import runtime; runtime.FILES_PER_MISS = 1; "
+    patched += "from kartosql.plan import small_reads; small_reads.MAX_FILES = 0"
     code = f"import kartosql; {patched}; c = kartosql.connect({place!r}); {asked}; print(len(c._session.runtime._idle))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("2\n", "")

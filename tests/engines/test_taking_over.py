@@ -18,10 +18,17 @@ import kartosql
 from kartosql.engines.duckdb import relations
 from kartosql.engines.duckdb.statement import EngineSession
 from kartosql.errors import KartosqlError, SqlError
+from kartosql.plan import small_reads
 from kartosql.store import Store
 from written import write_dataset
 
 COUNT = 12
+
+
+@pytest.fixture(autouse=True)
+def by_engine(monkeypatch) -> None:
+    """Every file is read by the engine."""
+    monkeypatch.setattr(small_reads, "MAX_FILES", 0)
 
 
 @pytest.fixture

@@ -131,7 +131,8 @@ def test_a_dataset_is_read_as_it_was(con, tmp_path):
     for text, code in [
         ("t AS OF '1999-01-01'", "no-such-version"),
         ("t AS OF 'yesterday'", "invalid-value"),
-        ("t AT (VERSION => 3)", "not-supported"),
+        ("t AT (VERSION => 3)", "invalid-value"),
+        ("t AT (VERSION => k)", "not-supported"),
         ("t AT (TIMESTAMP => now())", "not-supported"),
     ]:
         assert failure(con, f"SELECT * FROM {text}").code == code

@@ -156,7 +156,7 @@ def test_a_second_statement_is_an_error_at_its_semicolon():
         "PRAGMA version",
         "INSTALL httpfs",
         "DROP TABLE c",
-        "UPDATE c SET x = 1",
+        "UPSERT c SET x = 1",
         "CALL f()",
         "BEGIN",
         "USE c",

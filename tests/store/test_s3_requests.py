@@ -6,10 +6,12 @@ import datetime as dt
 import uuid
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import kartosql
-from s3_server import BUCKET, serve
+from kartosql.engines.duckdb import remote
+from s3_server import BUCKET, Object, serve
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -77,3 +79,30 @@ def test_a_careless_server_gives_no_old_answer(careless):
             assert ask(con) == ask(con) == [(1,)]
             build(server, 2, overwrite=True)
             assert ask(con) == ask(con) == [(2,)]
+
+
+def test_the_footer_of_a_large_file_is_read_once_and_never_for_another_file(monkeypatch):
+    monkeypatch.setattr(remote, "WHOLE_FILE", 1_000)
+    monkeypatch.setattr(remote, "FIRST", 4_000)
+    with serve() as server:
+        options = server.storage_options
+        numbers = list(range(30_000))
+        with kartosql.connect(f"s3://{BUCKET}/x", storage_options=options, single_writer=True) as con:
+            con.create_dataset("t", pa.table({"id": numbers, "v": numbers[::-1]}))
+        (place,) = (place for place in server.objects if place[1].endswith(".parquet"))
+        size = len(server.objects[place].data)
+        with kartosql.connect(f"s3://{BUCKET}/x", storage_options=options) as con:
+            for number, footers in ((4, 1), (5, 0), (29_000, 0)):
+                server.answers.clear()
+                assert con.sql(f"SELECT v FROM t WHERE id = {number}").rows() == [(29_999 - number,)]
+                ranges = [a.range for a in server.answers if a.key == place[1]]
+                assert ranges
+                assert sum(text.startswith("bytes=-") or text.endswith(f"-{size - 1}") for text in ranges) == footers
+            sink = pa.BufferOutputStream()
+            pq.write_table(pa.table({"id": numbers, "v": numbers}), sink, row_group_size=5_000)
+            data = sink.getvalue().to_pybytes()
+            server.objects[place] = Object(data, server.etag_of(data), server.now())
+            with pytest.raises(kartosql.KartosqlError) as caught:
+                con.sql("SELECT v FROM t WHERE id = 6").rows()
+            assert caught.value.code == "corrupt-file"
+            assert con.sql("SELECT v FROM t WHERE id = 6").rows() == [(6,)]

@@ -207,7 +207,7 @@ def test_a_foreign_write_and_what_it_dropped_are_told(local):
     builders.write_document(local, stale)
     with kartosql.connect(local.url) as con:
         found = {f.check: f for f in con.check("d")}
-    assert set(found) == {"foreign-write", "lost-commit", "orphans"}
+    assert set(found) == {"foreign-write", "lost-commit"}
     assert done.id in found["lost-commit"].message
     assert found["lost-commit"].repairable
     assert found["foreign-write"].severity == "warning"

@@ -5,6 +5,7 @@ import datetime as dt
 import json
 import random
 import threading
+import types
 import warnings
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from kartosql.errors import (
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.write import commit as committing
 from kartosql.write import document
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
@@ -476,6 +478,53 @@ def test_a_refusal_of_what_was_carried_out_is_no_error(made):
     assert refused
     assert done.rebased == 1
     assert values(made, "d") == ["a", "b", "m"]
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """What is waited for, at its longest, in a time that goes on in these waits only."""
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        waited.append(seconds)
+
+    clock = types.SimpleNamespace(now=0.0, sleep=sleep, monotonic=lambda: clock.now)
+    for module in (document, committing):
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "random", types.SimpleNamespace(uniform=lambda low, high: high))
+    return clock, waited
+
+
+def test_waits_after_lost_races_stay_as_long_and_those_for_an_answer_grow(waits):
+    clock, waited = waits
+    backoff = document.Backoff(10)
+    for is_race in [True] * 6 + [False] * 6:
+        clock.now += 1  # the round
+        backoff.wait(is_race=is_race)
+    assert waited == [2.0] * 6 + [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert (backoff.rounds, backoff.lost) == (12, 4.0)
+
+
+def test_who_lost_races_gives_way_before_the_next_commit_until_nobody_is_met(made, waits):
+    clock, waited = waits
+    mine, lost = rivals.watched(made), []
+
+    def hook(number, when, name, key):
+        if when == "before" and name == "put_if" and key == JSON and len(lost) < 2:
+            lost.append(key)
+            clock.now += 1
+            commit(made, adding(made, "d", {1: f"r{len(lost)}"}))
+
+    mine.hook = hook
+    assert commit(mine, adding(made, "d", {1: "m"})).rebased == 2
+    assert mine.paces == {"d": 2.0}
+    assert made.paces == {"d": 0.0}
+    waited.clear()
+    for number in range(3):
+        assert commit(mine, adding(made, "d", {1: f"n{number}"})).rebased == 0
+    assert waited == [2.0, pytest.approx(1.6), pytest.approx(1.28)]
+    assert values(made, "d") == sorted(["a", "b", "m", "r1", "r2", "n0", "n1", "n2"])
 
 
 def test_a_store_that_falls_silent_gives_an_unknown_outcome_and_nothing_is_deleted(made, monkeypatch):

@@ -18,6 +18,7 @@ from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.commit import commit, commit_all
 from kartosql.write.document import MIN_GRACE, GarbageMarks, garbage_key, put_garbage, read_garbage, unmark_garbage
+from kartosql.write.history import Retention
 from kartosql.write.recovery import read_head
 from kartosql.write.removal import collect
 from write import rivals
@@ -53,9 +54,8 @@ def made(store):
 
 
 def gc(store, *uuids, grace=GRACE, **options):
-    """Collect and return what was found, but for entries of the journal."""
-    found = collect(store, uuids or ["d"], grace, **options)
-    return [g for g in found if "/.commit/log/" not in g.key]
+    """Collect, with no earlier version to be kept, and return what was found."""
+    return collect(store, uuids or ["d"], grace, kept=Retention(0), **options)
 
 
 def clean(store, clock, *uuids):
@@ -66,7 +66,7 @@ def clean(store, clock, *uuids):
 
 
 def below(store, uuid="d"):
-    return [k for k in store.list_below(f"{uuid}/") if "/.commit/log/" not in k]
+    return list(store.list_below(f"{uuid}/"))
 
 
 def orphan(store, key="d/table/p=1/old.parquet"):
@@ -88,16 +88,6 @@ def test_a_file_that_nothing_refers_to_is_marked_first_and_removed_a_grace_perio
     assert below(made) == sorted([*before, garbage_key("d")])
     assert gc(made) == []
     assert values(made, "d") == ["a", "b"]
-
-
-def test_entries_of_the_journal_go_a_grace_period_after_they_were_written(made, clock):
-    commit(made, adding(made, "d", {1: "c"}))
-    clock.ahead = GRACE - dt.timedelta(hours=1)
-    assert not any("/log/" in g.key for g in collect(made, ["d"], GRACE))
-    clock.ahead = GRACE + dt.timedelta(hours=1)
-    assert sum(g.removed for g in collect(made, ["d"], GRACE) if "/log/" in g.key) == 2
-    assert not any("/log/" in k for k in made.list_below("d/"))
-    assert values(made, "d") == ["a", "b", "c"]
 
 
 def test_an_old_file_gets_its_grace_period_from_the_moment_it_was_seen(made, clock):
@@ -217,13 +207,13 @@ def test_datasets_of_other_names_are_not_touched(tmp_path, clock):
         clock.ahead = GRACE
         report = con.cleanup_cube("c")
         assert all((r["marked"], r["removed"]) == (0, len(r["files"])) for r in report.values())
-        gone_now = {g.key for r in report.values() for g in r["files"] if "/.commit/log/" not in g.key}
+        gone_now = {g.key for r in report.values() for g in r["files"]}
         assert gone_now == {mine, gone}
         keys = set(con.store.list_below("c")) | {k for u in ("c++en", "c2++seed", "c") for k in below(con.store, u)}
         assert {theirs, plain} <= keys
         assert not {mine, gone} & keys
         others = [g.key for g in con.garbage_collect("c2.seed", dry_run=True)["files"]]
-        assert [k for k in others if "/.commit/log/" not in k] == [theirs]
+        assert others == [theirs]
         for call in (lambda: con.cleanup_cube("nope"), lambda: con.garbage_collect("nope")):
             with pytest.raises(UsageError) as e:
                 call()

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from kartosql.formats.kartothek.metadata import DatasetDocument
-from kartosql.write.document import RECENT, Identity, digest, read_identity, succeed, touched_identity
+from kartosql.store.keys import Version
+from kartosql.write import document
+from kartosql.write.document import RECENT, Head, Identity, digest, read_identity, succeed, touched_identity
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
 DOCUMENT = DatasetDocument(
@@ -87,3 +89,19 @@ def test_the_digest_does_not_depend_on_what_the_originals_shuffle():
     one = replace(DOCUMENT, indices={"i": "d/i", "j": "d/j"}, metadata={"a": 1})
     other = replace(DOCUMENT, indices={"j": "d/j", "i": "d/i"})
     assert digest(one) == digest(other)
+
+
+@pytest.mark.parametrize("make", [digest, document._older_digest])
+def test_digests_of_both_forms_tell_what_another_program_changed(make):
+    identity = replace(_next(None, "1"), digest=make(DOCUMENT))
+    metadata = {"kartosql_commit": identity.to_dict()}
+    assert not Head(replace(DOCUMENT, metadata=metadata), Version("1")).is_foreign
+    for change in (
+        {"labels": ("b", "a")},
+        {"labels": ("a", "c")},
+        {"files": {"table": ("d/a", "d/c")}},
+        {"files": {"other": ("d/a", "d/b")}},
+        {"indices": {}},
+        {"partition_keys": None},
+    ):
+        assert Head(replace(DOCUMENT, metadata=metadata, **change), Version("1")).is_foreign

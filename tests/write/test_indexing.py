@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import math
 import random
 import uuid
@@ -13,9 +14,18 @@ import builders
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
-from kartosql.write import indexing
+from kartosql.write import files, indexing
 from kartosql.write.files import pairs_of_files, parquet_bytes
-from kartosql.write.indexing import VALUES_PER_ROW_GROUP, index_key, index_schema, merged, pairs_of
+from kartosql.write.indexing import (
+    VALUES_PER_ROW_GROUP,
+    StoredIndex,
+    index_key,
+    index_schema,
+    merged,
+    pairs_of,
+    read_index,
+    updated,
+)
 from kartosql.write.inputs import open_rows
 from kartosql.write.layout import Layout
 from written import write_dataset, write_rows
@@ -280,3 +290,37 @@ def test_files_that_cannot_be_indexed_are_named(store, content, code):
     with pytest.raises(FormatError, match=builders.WRITE_ID) as e:
         pairs_of_files(store, dataset, dataset.labels, "i")
     assert e.value.code == code
+
+
+KINDS_OF_VALUES = {
+    "integer": (pa.int64(), lambda n: n - 50),
+    "unsigned": (pa.uint64(), lambda n: n + 2**63),
+    "text": (pa.string(), lambda n: f"v{n}é" * (n % 3)),
+    "bytes": (pa.binary(), lambda n: bytes([n % 250]) * (n % 3)),
+    "date": (pa.date32(), lambda n: dt.date(2026, 1, 1) + dt.timedelta(n)),
+    "time": (pa.timestamp("us", "UTC"), lambda n: dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(n)),
+    "truth": (pa.bool_(), lambda n: n % 2 == 0),
+    "number": (pa.float64(), lambda n: n / 3),
+    "decimal": (pa.decimal128(10, 2), lambda n: decimal.Decimal(n - 50)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_VALUES)
+@pytest.mark.parametrize("size", [3, 1000])
+def test_an_index_with_few_new_pairs_is_what_merging_all_makes(kind, size, monkeypatch):
+    monkeypatch.setattr(indexing, "VALUES_PER_ROW_GROUP", size)
+    type_, make = KINDS_OF_VALUES[kind]
+    rng, store = random.Random(kind), Store(f"memory://{uuid.uuid4().hex}")
+    old, labels = None, [f"p={n}" for n in range(40)]
+    for number in range(6):
+        values = [make(rng.randrange(100)) for _ in range(rng.choice([0, 1, 30]) if number else 60)]
+        added = pairs(values, [rng.choice(labels) for _ in values], type_)
+        expected = merge(old, frozenset(), added, "i")
+        index = None if old is None else StoredIndex(store, f"{number - 1}", "i")
+        schema, pieces = updated(index, frozenset(), added, "i")
+        with store.output(f"{number}") as file:
+            files.write_parquet(file, schema, pieces, size)
+        old = read_index(store, f"{number}", "i")
+        found = [(v, sorted(p)) for v, p in zip(old["i"].to_pylist(), old["partition"].to_pylist(), strict=True)]
+        assert found == [(v, sorted(p)) for v, p in zip(*expected.to_pydict().values(), strict=True)]
+        assert (schema.field(1).type == pa.list_(pa.string())) == (number > 0 and kind != "number")

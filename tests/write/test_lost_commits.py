@@ -5,11 +5,11 @@ import json
 import pytest
 
 import builders
+from kartosql.formats.kartothek.versions import read_entries
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.check import lost
 from kartosql.write.commit import commit
-from kartosql.write.document import LogEntry, read_log
 from kartosql.write.recovery import read_head
 from write import rivals
 from write.rivals import adding, in_partition
@@ -23,26 +23,21 @@ def made(store):
 
 def losses(store):
     head = read_head(store, "d")
-    return lost(read_log(store, "d"), head.identity, head.document.labels)
+    return lost(read_entries(store, "d"), head.identity, head.document.labels)
 
 
 def test_each_commit_leaves_what_it_did(made):
     change = adding(made, "d", {1: "c"}, "replace", removed=in_partition(1))
     old = [label for label in read_head(made, "d").document.labels if label.startswith("p=1/")]
     done = commit(made, change)
-    first, second = read_log(made, "d")
+    first, second = read_entries(made, "d")
     assert (first.operation, first.parent, first.origin) == ("create", None, first.id)
-    assert second == LogEntry(
-        id=done.id,
-        parent=first.id,
-        sequence=done.sequence,
-        operation="replace",
-        time=read_head(made, "d").identity.time,
-        origin=first.id,
-        added=change.added,
-        removed=tuple(old),
-    )
-    assert second.key("d") in made.list_below("d/.commit/log/")
+    assert (second.id, second.parent, second.origin, second.sequence) == (done.id, first.id, first.id, done.sequence)
+    assert (second.operation, second.time) == ("replace", read_head(made, "d").identity.time)
+    assert (second.added, list(second.removed)) == (change.added, old)
+    assert second.before is not None
+    assert second.before.id == first.id
+    assert second.key("d") in made.list_below(".kartosql/history/d/")
 
 
 def test_a_commit_counts_where_its_entry_cannot_be_written(made, monkeypatch):
@@ -51,14 +46,14 @@ def test_a_commit_counts_where_its_entry_cannot_be_written(made, monkeypatch):
     output = Store.output
 
     def refuse(self, key, **options):
-        if "/.commit/log/" in key:
+        if "/history/" in key:
             raise StoreError("no")
         return output(self, key, **options)
 
     monkeypatch.setattr(Store, "output", refuse)
     commit(made, adding(made, "d", {1: "c"}))
     assert rivals.values(made, "d") == ["a", "b", "c"]
-    assert len(read_log(made, "d")) == 1
+    assert len(read_entries(made, "d")) == 1
 
 
 @pytest.mark.parametrize(
@@ -94,9 +89,9 @@ def test_a_commit_counts_where_its_entry_cannot_be_written(made, monkeypatch):
     ],
 )
 def test_entries_that_are_torn_or_lie_are_left_out(made, data):
-    before = read_log(made, "d")
-    made.put("d/.commit/log/000000000009-x.json", data)
-    assert read_log(made, "d") == before
+    before = read_entries(made, "d")
+    made.put(".kartosql/history/d/000000000009-000000000009-x.json.zst", data)
+    assert read_entries(made, "d") == before
 
 
 def test_nothing_is_lost_as_long_as_only_kartosql_writes(made):

@@ -78,12 +78,7 @@ KEPT = ("kartosql_commit", "kartosql_schema_history")
 
 def marks(store: Store, cube: str = "c") -> list[str]:
     """Return what is left of changes under way: marks in documents, and documents that wait."""
-    found = [
-        key
-        for name in NAMES
-        for key in store.list_below(f"{cube}++{name}/")
-        if "/.commit/" in key and "/.commit/log/" not in key
-    ]
+    found = [key for name in NAMES for key in store.list_below(f"{cube}++{name}/") if "/.commit/" in key]
     for entry in store.list_root():
         if entry.name.startswith(f"{cube}++") and entry.name.endswith(".json"):
             metadata = json.loads(store.read(entry.name))["metadata"]

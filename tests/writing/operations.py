@@ -70,11 +70,13 @@ def exported(con: kartosql.Connection) -> str:
 
 
 OTHER_SEED = pa.table({"x": ["1"], "p": [7], "i": [3]})
+OTHER_COLUMNS = pa.table({"q": ["a"], "z": [1]})
 OTHER_EN = pa.table({"x": ["1"], "p": [7], "new": [1]})
 
 
 def clean_up(con: kartosql.Connection) -> None:
     """Mark what belongs to nothing, and remove it as if a grace period had passed."""
+    con.sql("SET history_versions = 0")
     con.garbage_collect("d")
     now = Store.now
     Store.now = lambda store: now(store) + dt.timedelta(days=8)  # type: ignore[method-assign]
@@ -86,6 +88,7 @@ def clean_up(con: kartosql.Connection) -> None:
 
 Act = Callable[[kartosql.Connection], Any]
 OPERATIONS: dict[str, Act] = {
+    "restore": lambda con: con.restore("d", 1),
     "build": lambda con: con.build_cube(kartosql.Cube("b", "x", "p"), {"seed": seed(1), "en": en(1)}),
     "overwrite with other schemas": lambda con: con.build_cube(
         CUBE, {"seed": OTHER_SEED, "en": OTHER_EN}, overwrite=True
@@ -104,6 +107,8 @@ OPERATIONS: dict[str, Act] = {
     "create dataset": lambda con: con.create_dataset("e", plain(1), partition_on="q", index_columns="s"),
     "overwrite dataset": lambda con: con.create_dataset("d", en(1), index_columns="x", overwrite=True),
     "append to dataset": lambda con: con.append_to_dataset("d", plain(6)),
+    "add a column": lambda con: con.sql("ALTER DATASET d ADD COLUMN z BIGINT"),
+    "append other columns": lambda con: con.append_to_dataset("d", OTHER_COLUMNS, evolve=True),
     "delete dataset": lambda con: con.delete_dataset("d"),
     "compact dataset": lambda con: con.compact("d"),
     "clean up": lambda con: clean_up(con),

@@ -73,5 +73,5 @@ def referenced(store: Store, name: str) -> set[str]:
 def orphans(store: Store, name: str) -> list[str]:
     """Return the files below a dataset that nothing needs; the list of garbage and the journal count as needed."""
     needed = referenced(store, name)
-    own = (f"{name}/.commit/garbage.json", f"{name}/.commit/log/")
+    own = (f"{name}/.commit/garbage.json",)
     return [key for key in store.list_below(f"{name}/") if key not in needed and not key.startswith(own)]

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyt
 
 
 def expect_all(tally: races.Tally) -> None:
-    assert (tally.errors, tally.lost, tally.doubled, tally.wrong_in_index) == ((), 0, 0, 0)
+    assert (tally.outcome.errors, tally.lost, tally.doubled, tally.wrong_in_index) == ([], 0, 0, 0)
 
 
 def test_processes_lose_and_double_nothing_on_a_local_disk(tmp_path):
@@ -102,8 +102,8 @@ def test_the_tally_sees_what_is_lost_and_what_is_there_twice():
     with kartosql.connect(url) as con:
         con.append_to_dataset("d", races.rows(0, 0))
         con.append_to_dataset("d", races.rows(0, 0))
-    tally = races.tally(url, 1, 2, (0.0, ["an error"]))
-    assert (tally.lost, tally.doubled, tally.wrong_in_index, tally.errors) == (1, 1, 0, ("an error",))
+    tally = races.tally(url, 1, 2, races.Outcome(0.0, ["an error"], [0.1, 0.2]))
+    assert (tally.lost, tally.doubled, tally.wrong_in_index, tally.outcome.errors) == (1, 1, 0, ["an error"])
     assert tally.faults == 3
 
 

@@ -237,6 +237,7 @@ def write_on(con: kartosql.Connection, before: dict[str, Any], where: str) -> No
 
 
 def clean_up(con: kartosql.Connection, folder: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    con.sql("SET history_versions = 0")
     with monkeypatch.context() as patch:
         for days in (0, 8):
             later = dt.timedelta(days=days)

@@ -235,3 +235,48 @@ def test_the_original_finds_what_is_wrong(tmp_path):
         path.unlink()
     with pytest.raises(AssertionError, match="missing key"):
         verify("verify-dataset", "--store", str(tmp_path), "--uuid", "d", "--lib", "kartothek")
+
+
+READS_ADDED = """
+import json, sys
+from functools import partial
+import pandas as pd
+from storefact import get_store_from_url
+from kartothek.io.eager import read_table, update_dataset_from_dataframes
+from kartothek.io.eager_cube import append_to_cube, query_cube
+from kartothek.core.cube.cube import Cube
+store, cube = partial(get_store_from_url, "hfs://" + sys.argv[1]), Cube(["x"], ["p"], "c")
+rows = lambda frame: sorted(frame.fillna(-1)[sorted(frame)].values.tolist())
+found = {"all": rows(read_table("d", store, table="table"))}
+try:
+    read_table("d", store, table="table", columns=["x", "z"])
+except Exception as e:
+    found["named"] = str(e)[:40]
+update_dataset_from_dataframes([pd.DataFrame({"p": [3], "x": [3], "z": [30]})], store=store, dataset_uuid="d")
+found["seed"] = rows(query_cube(cube, store, payload_columns=["v"])[0])
+append_to_cube(pd.DataFrame({"x": [3], "p": [3], "v": [3], "w": [30]}), cube, store)
+print(json.dumps(found))
+"""
+
+
+def test_the_original_reads_a_dataset_with_an_added_column_and_appends_to_it(tmp_path):
+    with kartosql.connect(str(tmp_path)) as con:
+        con.create_dataset("d", pa.table({"p": [1], "x": [1]}), partition_on="p", index_columns="x")
+        con.append_to_dataset("d", pa.table({"p": [2], "x": [2], "z": [20]}), evolve=True)
+        con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": pa.table({"x": [1], "p": [1], "v": [1]})})
+        con.append_to_dataset("c.seed", pa.table({"x": [2], "p": [2], "v": [2], "w": [20]}), evolve=True)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    command = [original(), "-W", "ignore", "-c", READS_ADDED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["all"] == [[1, 1, -1], [2, 2, 20]]
+    assert found["named"].startswith("No match for FieldRef")  # the file from before has no such column
+    assert found["seed"] == [[1, 1, 1], [2, 2, 2]]
+    with kartosql.connect(str(tmp_path)) as con:
+        assert con.sql("SELECT x, z FROM d ORDER BY x").rows() == [(1, None), (2, 20), (3, 30)]
+        assert con.sql("SELECT x, w FROM c ORDER BY x").rows() == [(1, None), (2, 20), (3, 30)]
+        with pytest.warns(kartosql.KartosqlWarning, match="another program wrote it"):
+            con.sql("INSERT OVERWRITE c.seed SELECT * FROM c.seed")
+    report = verify("verify", "--store", str(tmp_path), "--prefix", "c", "--no-append")
+    assert report["info"]["rows"] == 3

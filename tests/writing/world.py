@@ -72,7 +72,8 @@ class World:
         return dt.datetime.now(dt.timezone.utc) + self.ahead
 
     def _connect(self, **options: Any) -> kartosql.Connection:
-        return self._stack.enter_context(kartosql.connect(self.url, storage_options=self.storage_options, **options))
+        options |= {"storage_options": self.storage_options, "history_versions": 0}
+        return self._stack.enter_context(kartosql.connect(self.url, **options))
 
     def do(self, op: Op) -> None:
         getattr(self, op[0])(*op[1:])

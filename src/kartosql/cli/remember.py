@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import re
 from array import array
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-import pyarrow as pa
-
 from kartosql.cli import output
 from kartosql.engines.duckdb import replay
+from kartosql.engines.duckdb.sorted_index import Ordered
 from kartosql.engines.duckdb.statement import DuckStatement
 from kartosql.engines.duckdb.types import quote
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.naming import metadata_uuid
-from kartosql.formats.sorted_values import sorted_values
 from kartosql.indexes.index import INVERTED_INDEX
 from kartosql.parquet import local_footer, schema_bytes
 from kartosql.plan.lookups import lookups_of
@@ -31,13 +28,11 @@ from kartosql.settings import SETTINGS
 from kartosql.store import Store
 from kartosql.tables.table import Plain
 from kartosql.text.constants import masked
-from kartosql.user_cache import UserCache
 
 MAX_SECONDS = 1.0  # of what is answered without a way to stop it
 MAX_INDEX_BYTES = 64 << 20
 Given = Mapping[str, tuple[str, Any, str]]  # see ``Relations.assigned``
 _VARIABLE = re.compile(r"getvariable\('(\w+)'\)")
-WANTED = "wanted1"  # an index of which a value was asked for once
 
 
 class Remembered:
@@ -167,9 +162,10 @@ def _with_lookups(
     of_table = [root, table.uuid, table.table, *map(str, stamps)]
     asked = []
     for column, spans in lookups:
-        if not _is_kept(cache, store, table, table.indices[column], [*of_table, column]):
+        ordered = Ordered(store, table, table.indices[column], cache)
+        if not _is_kept(store, ordered, table.indices[column]):
             return None
-        asked.append(([*of_table, column], spans))
+        asked.append((ordered.identity, spans))
     if cache.get(replay.FILES, of_table) is None:
         keys = [key.encode() for key in table.files]
         cache.put(replay.FILES, of_table, [array("Q", accumulate(map(len, keys), initial=0)).tobytes(), b"".join(keys)])
@@ -195,31 +191,13 @@ def _with_lookups(
     }, schemas.pop() or b""
 
 
-def _is_kept(cache: UserCache, store: Store, table: DatasetTable, index: InvertedIndex, identity: list[str]) -> bool:
+def _is_kept(store: Store, ordered: Ordered, index: InvertedIndex) -> bool:
     """Return whether the values of an index are kept; they are made when they are asked for a second time."""
-    if (found := cache.get(replay.INDEX, identity)) is not None:
-        return bool(found)
-    is_searched = pa.types.is_integer(index.type) or pa.types.is_string(index.type)
-    if index.key is None or not is_searched or (store.size(index.key) or 0) > MAX_INDEX_BYTES:
-        return False
-    if cache.get(WANTED, identity) is None:
-        cache.put(WANTED, identity, [])
-        return False
-    try:
-        cache.put(replay.INDEX, identity, _sorted(store.local_path(index.key), table, index))
-    except ValueError:
-        cache.put(replay.INDEX, identity, [])  # nobody need try again
-    return cache.get(replay.INDEX, identity) not in (None, [])
-
-
-def _sorted(path: str, table: DatasetTable, index: InvertedIndex) -> list[memoryview]:
-    from kartosql.engines.duckdb.sorted_index import Portions
-
-    portions = Portions(path, index.column, index.type, {label: n for n, label in enumerate(table.labels)}, 1.0)
-    batches = [batch for some in portions.some(math.inf) for batch in some.to_batches()]
-    if portions.is_broken:
-        raise ValueError(index.column)
-    return sorted_values(((b.column(0), b.column(1)) for b in batches), index.type, len(table.files)).buffers
+    if ordered.is_kept or not ordered.may_come or index.key is None or (store.size(index.key) or 0) > MAX_INDEX_BYTES:
+        return ordered.is_kept
+    if ordered.was_wanted():
+        ordered.collect()
+    return ordered.is_kept
 
 
 def _schema_of(path: str, size: int | None) -> bytes | None:

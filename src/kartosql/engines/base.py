@@ -13,7 +13,7 @@ from kartosql.errors import FormatError
 from kartosql.formats.arrays import constant
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import OccurrenceScan, PartScan, Scan
-from kartosql.tables.table import Changelog, Deletes, FileTable, KeyDeletes, Part, Table
+from kartosql.tables.table import CHANGE, STEP, Changelog, Changes, Deletes, FileTable, KeyDeletes, Part, Table
 from kartosql.text.report import counted
 
 
@@ -192,6 +192,8 @@ class RelationBuilder(ABC, Generic[_Type]):
         Types that only the files give are added to ``typed``.
         """
         part, table = scan.part, scan.part.table
+        if isinstance(part.rows, Changes):
+            return self._changes(scan, part.rows, shown, typed)
         if isinstance(part.rows, Changelog):
             return self._state(scan, part.rows, wanted, shown)
         request = replace(self._request(scan, {*wanted, *part.join_key}, shown, typed), codes=codes, beside=beside)
@@ -259,6 +261,38 @@ class RelationBuilder(ABC, Generic[_Type]):
             f"SELECT {outer} FROM (SELECT *, row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {order}) "
             f"AS {_RANK} FROM ({query})) WHERE {_RANK} = 1 AND {condition}"
         )
+
+    def _changes(
+        self, scan: PartScan, rule: Changes, shown: Mapping[str, str], typed: dict[tuple[str, str], _Type]
+    ) -> str:
+        """Return the query over the rows that came and went."""
+        table, quoted = scan.part.table, self.quoted
+        request = self._request(scan, {*rule.compared}, shown, typed)
+        names, codes = {c: quoted(n) for c, n in request.names.items()}, {STEP: rule.steps, OP: rule.signs}
+        request = replace(request, codes=codes, ordered=bool(rule.key))
+        sides = set(zip(rule.steps, rule.signs, strict=True))
+        # What has one side only has nothing to be compared with.
+        alone = [f for f in scan.files if not rule.key and (rule.steps[f], -rule.signs[f]) not in sides]
+        compared = [f for f in scan.files if rule.key or (rule.steps[f], -rule.signs[f]) in sides]
+        own, queries = [*names.values(), STEP], [*self.rows(table, alone, request)] if alone else []
+        cell = [STEP, *(self.as_key(names[c], table.types[c]) for c in rule.key)]
+        if compared:
+            records = " UNION ALL ".join(self.rows(table, compared, request))
+            if rule.key:
+                told = [*request.names.values(), *codes]
+                records = self._last(records, told, [*cell, OP], f"{FILE} DESC, {ROW} DESC")
+            groups = [self.as_group(name, table.types[c]) for c, name in names.items()]
+            given = [n if n in groups else f"any_value({n}) AS {n}" for n in names.values()]
+            sums = f"SELECT {', '.join([*given, STEP])}, sum({OP}) AS {OP} FROM ({records})"
+            queries.append(f"{sums} GROUP BY {', '.join([*groups, STEP])} HAVING sum({OP}) <> 0")
+        pair = f"count(*) OVER (PARTITION BY {', '.join(cell)}) > 1" if rule.key else "false"
+        kind = (
+            f"CASE WHEN {pair} THEN CASE WHEN {OP} < 0 THEN 'update_before' ELSE 'update_after' END "
+            f"WHEN {OP} < 0 THEN 'delete' ELSE 'insert' END AS {quoted(CHANGE)}"
+        )
+        counted = f"SELECT {', '.join([*own, kind])}, abs({OP}) AS {OP} FROM ({' UNION ALL '.join(queries)})"
+        rows = self.repeated(counted, [*own, quoted(CHANGE)])
+        return f"SELECT c.*, _version, _time FROM ({rows}) c JOIN {self.given(rule.facts)} v ON c.{STEP} = v.{STEP}"
 
     def _state(self, scan: PartScan, log: Changelog, wanted: Sequence[str], shown: Mapping[str, str]) -> str:
         """Return the query over the rows that hold after all records of some files."""
@@ -357,20 +391,26 @@ def _shared_partitions(seed: Part, part: Part) -> tuple[frozenset[str], Sequence
 
     There are no columns where that saves nothing.
     """
-    mine, theirs = seed.table.partitions, part.table.partitions
-    keys = [
-        (at, theirs.keys.index(key))
-        for at, key in enumerate(mine.keys)
-        if key in part.join_key and key in theirs.keys and mine.types[at].equals(theirs.types[theirs.keys.index(key)])
-    ]
-    types = [mine.types[at] for at, _ in keys]
+    keys, mine = shared_keys(seed, part, {*part.join_key}), seed.table.partitions
+    types = [mine.types[mine.keys.index(key)] for key in keys]
     if not keys or any(pa.types.is_floating(t) for t in types) or (len(keys) == 1 and pa.types.is_integer(types[0])):
         return frozenset(), (), ()
-    numbers: dict[object, int] = {}
-    of_seed = [numbers.setdefault(v, len(numbers)) for v in mine.comparables([at for at, _ in keys])]
-    of_part = [numbers.setdefault(v, len(numbers)) for v in theirs.comparables([at for _, at in keys])]
-    return (
-        frozenset(mine.keys[at] for at, _ in keys),
-        [of_seed[folder] for folder in mine.part_of_file],
-        [of_part[folder] for folder in theirs.part_of_file],
-    )
+    _, of_seed, of_part = numbered_files(seed, part, keys)
+    return frozenset(keys), of_seed, of_part
+
+
+def shared_keys(seed: Part, part: Part, among: Set[str]) -> list[str]:
+    """Return those of some columns that are partition keys of two datasets, and of one type."""
+    mine, theirs = (dict(zip(p.table.partitions.keys, p.table.partitions.types, strict=True)) for p in (seed, part))
+    return [key for key, type_ in mine.items() if key in among and key in theirs and type_.equals(theirs[key])]
+
+
+def numbered_files(seed: Part, part: Part, keys: Sequence[str]) -> tuple[dict[Any, int], list[int], list[int]]:
+    """Return numbers for the values of partition keys of two datasets, and those of the files of both."""
+    numbers: dict[Any, int] = {}
+    found = []
+    for table in (seed.table.partitions, part.table.partitions):
+        values = table.comparables([table.keys.index(key) for key in keys])
+        folders = [numbers.setdefault(value, len(numbers)) for value in values]
+        found.append([folders[folder] for folder in table.part_of_file])
+    return numbers, found[0], found[1]

@@ -39,10 +39,10 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             values = [v.toordinal() - _EPOCH for v in values]
         return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(array(letter, values).tobytes())])
     if t.is_boolean(type_):
-        bits = int("".join("1" if v else "0" for v in reversed(values)) or "0", 2)
-        return pa.Array.from_buffers(
-            type_, len(values), [None, pa.py_buffer(bits.to_bytes(len(values) // 8 + 1, "little"))]
+        bits = int("".join("1" if v else "0" for v in reversed(values)) or "0", 2).to_bytes(
+            len(values) // 8 + 1, "little"
         )
+        return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(bits)])
     if t.is_decimal128(type_) and all(v.as_tuple().exponent >= -type_.scale for v in values):
         return _decimals(values, type_)
     return pa.array(values, type_)
@@ -58,11 +58,8 @@ def _with_nulls(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if not given:
         return pa.nulls(len(values), type_)
     filled = array_of([given[0] if v is None else v for v in values], type_)
-    bits = bytearray(len(values) // 8 + 1)
-    for i, v in enumerate(values):
-        if v is not None:
-            bits[i >> 3] |= 1 << (i & 7)
-    return pa.Array.from_buffers(type_, len(values), [pa.py_buffer(bytes(bits)), *filled.buffers()[1:]])
+    valid = array_of([v is not None for v in values], pa.bool_())
+    return pa.Array.from_buffers(type_, len(values), [valid.buffers()[1], *filled.buffers()[1:]])
 
 
 def texts(encoded: Sequence[bytes], type_: pa.DataType) -> pa.Array:

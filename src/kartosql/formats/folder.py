@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})")
 _ANY_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?")
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,6}))?)?")
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
@@ -139,12 +139,9 @@ def _date(text: str) -> dt.date:
 def _time(text: str) -> int:
     match = _MOMENT.fullmatch(text)
     if match is None:
-        return _microseconds(dt.datetime.combine(_date(text), dt.time()), "")
-    return _microseconds(dt.datetime.fromisoformat(f"{match[1]}T{match[2]}"), match[3] or "")
-
-
-def _microseconds(moment: dt.datetime, fraction: str) -> int:
-    return (moment - _EPOCH) // dt.timedelta(microseconds=1) + int(fraction.ljust(6, "0") or 0)
+        raise ValueError(text)
+    moment = dt.datetime.fromisoformat(f"{match[1]}T{match[2] or '00:00:00'}")
+    return (moment - _EPOCH) // dt.timedelta(microseconds=1) + int((match[3] or "").ljust(6, "0"))
 
 
 _KINDS: tuple[tuple[pa.DataType, Callable[[str], Any]], ...] = (

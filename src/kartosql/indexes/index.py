@@ -29,9 +29,8 @@ class FileIndex:
     """Something that is known of the files of one table, asked about conditions of one statement."""
 
     kind: ClassVar[str]  # its name in reports
-    takes_whole: ClassVar[bool] = (
-        False  # asked about whole conditions, AND and OR in them included, not about the parts
-    )
+    # Asked about whole conditions, AND and OR in them included, not about the parts.
+    takes_whole: ClassVar[bool] = False
 
     @property
     def min_files(self) -> int:
@@ -223,7 +222,7 @@ class RowGroups(FileIndex):
 
     subject: Subject
     kind: ClassVar[str] = ROW_GROUPS
-    _found: dict[Opaque, Files | None] = field(default_factory=dict)
+    _found: dict[Condition, Files | None] = field(default_factory=dict)
 
     @property
     def min_files(self) -> int:
@@ -232,21 +231,17 @@ class RowGroups(FileIndex):
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over one column of which footers may tell bounds."""
-        column = self._column(condition)
-        if column is None or not isinstance(condition, Opaque):
-            return False
-        return self.subject.evaluator.tells_bounds(self.subject.table, column, condition.says())
+        subject, column = self.subject, self._column(condition)
+        return column is not None and subject.evaluator.tells_bounds(subject.table, column, said(condition))
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
         subject, column = self.subject, self._column(condition)
-        assert isinstance(condition, Opaque)
         assert column is not None
         if condition not in self._found:
             parameters = parameters_for(condition, subject.parameters)
-            self._found[condition] = subject.evaluator.statistics(
-                subject.table, column, condition.says(), parameters, among
-            )
+            asked = subject.evaluator.statistics(subject.table, column, said(condition), parameters, among)
+            self._found[condition] = asked
         files = self._found[condition]
         return [] if files is None else [Candidates(files, by=self.kind)]
 

@@ -17,7 +17,7 @@ from kartosql.errors import KartosqlError, Span, SqlError, UnknownNameError
 from kartosql.plan.names import NameBinder, Occurrence, Unknown, Walked
 from kartosql.plan.scan import Scan
 from kartosql.sql.statements import Select
-from kartosql.sql.tree import Edit, edited, name_parts, past_of, placeholders, span_of, with_masks
+from kartosql.sql.tree import Edit, Past, edited, name_parts, past_of, placeholders, span_of, with_masks
 from kartosql.tables.names import Name, Tables, quote_identifier, quote_if_needed, similar
 from kartosql.tables.table import Table, arrow_table
 
@@ -73,8 +73,9 @@ class BoundQuery:
         return replace(self, occurrences=tuple(replace(o, all_used=True) for o in self.occurrences))
 
     def _of(self, select: Select, edits: Sequence[Edit]) -> BoundQuery:
-        text, shape = texts_of(select, edits)
-        return replace(self, select=select, text=text, shape=shape)
+        text = edited(select.text, edits)
+        masked = [*edits, *with_masks(select.text, select.constants)]
+        return replace(self, select=select, text=text, shape=edited(select.text, masked) if select.constants else text)
 
     @property
     def sources(self) -> tuple[Table, ...]:
@@ -138,18 +139,9 @@ def bind(select: Select, tables: Tables, parameters: Parameters = None) -> Bound
     edits += [(o.span, ".".join(map(quote_identifier, o.view))) for o in occurrences if o.span is not None]
     renamed = {span_of(identifier): quote_identifier(name) for identifier, name in walker.found.renamed}
     edits += [*clauses, *((span, name) for span, name in renamed.items() if span is not None)]
-    text, shape = texts_of(select, edits)
-    return BoundQuery(
-        select=select,
-        text=text,
-        occurrences=tuple(occurrences),
-        walked=walker.found,
-        parameters=values,
-        parameter_places=places,
-        suspects=tuple(walker.found.unknown),
-        edits=tuple(edits),
-        shape=shape,
-    )
+    found = walker.found
+    bound = BoundQuery(select, "", tuple(occurrences), found, values, places, tuple(found.unknown), tuple(edits))
+    return bound.alike(select)
 
 
 def bind_unplanned(select: Select, names: Sequence[Name], tables: Tables, parameters: Parameters = None) -> BoundQuery:
@@ -266,14 +258,6 @@ def _parameters(select: Select, tree: exp.Expression, given: Parameters) -> tupl
     return values, places
 
 
-def texts_of(select: Select, edits: Sequence[Edit]) -> tuple[str, str]:
-    """Return the text to run and its shape."""
-    text = edited(select.text, edits)
-    if not select.constants:
-        return text, text
-    return text, edited(select.text, [*edits, *with_masks(select.text, select.constants)])
-
-
 def _unknown_column(unknown: Unknown, sql: str) -> SqlError:
     shown = f"{unknown.qualifier}.{unknown.name}" if unknown.qualifier else unknown.name
     message, hint = f"There is no column {shown!r}.", _suggestion(unknown)
@@ -321,7 +305,7 @@ class OnlyTable(Tables):
     def __init__(self, table: pa.Table) -> None:
         self._source = arrow_table("partitions", table)
 
-    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None) -> Table:
+    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: Past | None = None) -> Table:
         """Return the one table."""
         return self._source
 
@@ -340,11 +324,11 @@ def condition_columns(
     bound = bind(query, OnlyTable(partition_columns.empty_table()), parameters)
     listed = ", ".join(quote_if_needed(name) for name in partition_columns.names) or "none"
     for suspect in bound.suspects:
-        if suspect.name in others or suspect.name.lower() in {n.lower() for n in others}:
+        if suspect.name.lower() in {n.lower() for n in others}:
             raise SqlError(
                 f"{suspect.name!r} is no partition column, so DELETE cannot tell its rows apart by files.",
                 code="invalid-condition",
-                hint=f"Whole partitions are deleted; partition columns: {listed}.",
+                hint=f"Of a cube whole partitions are deleted, by {listed}. DELETE FROM c.d deletes rows of a dataset.",
                 span=span_of(suspect.node),
                 sql=query.text,
             )
@@ -369,6 +353,7 @@ def condition_columns(
 MAX_STATEMENTS = 64
 MAX_SCANS = 8  # of one statement, for different parameters and settings
 MAX_FILES = 20_000  # of all scans of one statement
+MAX_ANSWERS = 16_000_000  # bytes of all answers that are kept with scans
 # Times that a statement is planned before its scan is kept: what is asked for repeatedly is
 # remembered of footers and indices, and later plans are better for it.
 LEARNED = 4
@@ -449,6 +434,13 @@ class PlanCache:
             entry.scans[key] = scan
             while len(entry.scans) > MAX_SCANS or sum(map(_size, entry.scans.values())) > MAX_FILES:
                 entry.scans.popitem(last=False)
+            held = [
+                (e.scans, k, s.answer.batches) for e in self._entries.values() for k, s in e.scans.items() if s.answer
+            ]
+            sizes = [sum(batch.get_total_buffer_size() for batch in batches) for _, _, batches in held]
+            for at, (scans, k, _) in enumerate(held):  # the oldest come first
+                if sum(sizes[at:]) > MAX_ANSWERS:
+                    scans[k] = replace(scans[k], answer=None)
 
 
 def _has_same_tables(entry: _Entry, tables: Tables) -> bool:

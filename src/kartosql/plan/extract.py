@@ -724,15 +724,9 @@ class QueryColumns:
 
 def _windows(select: exp.Select) -> Iterator[exp.Window]:
     """Yield the windows that a SELECT's rows and columns depend on, without those of queries inside of it."""
-    stack: list[exp.Expression] = [*select.expressions]
-    if select.args.get("qualify") is not None:
-        stack.append(select.args["qualify"])
-    while stack:
-        node = stack.pop()
-        if isinstance(node, exp.Window):
-            yield node
-        if not isinstance(node, exp.Query):
-            stack += list(node.iter_expressions())
+    for top in filter(None, (*select.expressions, select.args.get("qualify"))):
+        nodes = top.walk(prune=lambda node: isinstance(node, exp.Query))
+        yield from (node for node in nodes if isinstance(node, exp.Window))
 
 
 def _is_simple(group: exp.Expression) -> bool:
@@ -746,7 +740,7 @@ def _group_items(select: exp.Select, group: exp.Expression) -> list[exp.Expressi
     """Return what is grouped by; positions and aliases stand for items of the SELECT list."""
     items = select.expressions
     if group.args.get("all"):
-        return [_unaliased(e) for e in items if e.find(exp.AggFunc, exp.Anonymous, exp.Window, exp.Query) is None]
+        return [e.unalias() for e in items if e.find(exp.AggFunc, exp.Anonymous, exp.Window, exp.Query) is None]
     found = []
     for e in group.expressions:
         if isinstance(e, exp.Literal):
@@ -754,14 +748,10 @@ def _group_items(select: exp.Select, group: exp.Expression) -> list[exp.Expressi
             at = number - 1 if isinstance(number, int) else -1
             plain = not any(i.is_star for i in items)
             if plain and 0 <= at < len(items):
-                found.append(_unaliased(items[at]))
+                found.append(items[at].unalias())
         else:
             found.append(e)
     return found
-
-
-def _unaliased(node: exp.Expression) -> exp.Expression:
-    return node.this if isinstance(node, exp.Alias) else node
 
 
 def rejects_null(

@@ -13,13 +13,13 @@ import pyarrow as pa
 from sqlglot import exp
 
 from kartosql.errors import Span
-from kartosql.indexes.index import Files
+from kartosql.indexes.index import Files, Subject
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import Evaluator
 from kartosql.plan.names import Source
 from kartosql.plan.reader import ConditionReader
 from kartosql.plan.scan import FileSummary, OccurrenceScan, PartScan, Step
-from kartosql.predicate.tree import is_evaluable, parameters_for
+from kartosql.predicate.tree import parameters_for
 from kartosql.sql.tree import number_of, span_of
 from kartosql.tables.statistics import ColumnBounds, nothing_of, stored
 from kartosql.tables.table import Changelog
@@ -183,7 +183,7 @@ def _number(node: exp.Expression | None, reader: ConditionReader, parameters: Ma
 def _is_by_row(select: exp.Select, reader: ConditionReader) -> bool:
     """Return whether every row of the table makes exactly one row of the result."""
     for e in select.expressions:
-        value = e.this if isinstance(e, exp.Alias) else e
+        value = e.unalias()
         if isinstance(value, (exp.Star, exp.Column)):
             star = value.this if isinstance(value.this, exp.Star) else value
             if isinstance(star, exp.Star) and any(isinstance(v, list) and v for v in star.args.values()):
@@ -272,8 +272,7 @@ class _FirstRows:
         if number.isascii() and number.isdigit():
             items = self._select.expressions
             is_known = 0 < int(number) <= len(items) and not any(e.find(exp.Star) for e in items)
-            node = items[int(number) - 1] if is_known else None
-            node = node.this if isinstance(node, exp.Alias) else node
+            node = items[int(number) - 1].unalias() if is_known else None
         elif (alias := self._reader.alias(node)) is not None:
             node = alias
         found = self._reader.column(node) if isinstance(node, exp.Expression) else None
@@ -285,13 +284,11 @@ class _FirstRows:
         if where is None:
             return part.whole_files
         table, condition = part.part.table, self._reader.read(where.this)
-        keys = {name: f"k{i}" for i, name in enumerate(table.partition_keys)}
-        if not is_evaluable(condition) or not condition.columns:
+        subject = Subject(table, self._of, self._evaluator, self._query.parameters, frozenset(table.partition_keys))
+        if not subject.columns(condition):
             return frozenset()
-        if not all(o == self._of and c in keys for o, c in condition.columns):
-            return frozenset()
-        predicate = f"({condition.render(lambda ref: keys[ref[1]])}) IS NOT TRUE"
-        doubtful = self._evaluator.partitions(table, predicate, parameters_for(condition, self._query.parameters))
+        predicate = f"({condition.render(subject.name)}) IS NOT TRUE"
+        doubtful = self._evaluator.partitions(table, predicate, parameters_for(condition, subject.parameters))
         return part.whole_files - doubtful
 
 

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from kartosql.errors import Span, SqlError
 from kartosql.predicate.tree import ColumnRef
-from kartosql.sql.tree import name_parts, span_of
+from kartosql.sql.tree import Past, name_parts, span_of
 from kartosql.tables.table import Table, by_case
 
 Columns = Mapping[str, str]
@@ -39,7 +39,7 @@ class Occurrence:
     view: tuple[str, str]
     node: exp.Table | None = None
     span: Span | None = None
-    as_of: str | None = None  # the time at which the table is asked for
+    as_of: Past | None = None  # the time at which the table is asked for, the version, or two of which it tells changes
     used: set[str] = field(default_factory=set)
     all_used: bool = False
     # Set when the walk reached the table through constructs it understands.
@@ -431,7 +431,7 @@ class NameBinder:
             inner = node.args.get("joins") or ()
             # Joins that hang on the first table of FROM follow it as all others do.
             grouped = nested or (bool(inner) and not first)
-            prunable = not (grouped or node.args.get("sample") or node.args.get("when"))
+            prunable = not (grouped or node.args.get("sample"))
             self._table(node, names, scope, ctes, partial(place, node.alias or node.name, prunable=prunable))
             for following in inner:
                 self._item(following.this, following, scope, ctes, nested=grouped)
@@ -490,7 +490,7 @@ class NameBinder:
             for one, found in hits:
                 self._use(one, found, column)
             if not hits and not any(s.open for s in (*before, source)):
-                self._note_unknown(column, [column.name], scope)
+                self.found.unknown.append(_unknown(column, [column.name], scope))
             self._merge(at, column.name, join, scope)
         self._nested(join.args.get("on"), ctes, (scope, *scope.outer), scope)
 
@@ -581,9 +581,6 @@ class NameBinder:
                 if level is scope:
                     self.found.bound[id(node)] = Bound(alias=level.aliases[names[0].lower()])
                 return
-        self._note_unknown(node, names, scope)
-
-    def _note_unknown(self, node: exp.Expression, names: list[str], scope: Scope) -> None:
         self.found.unknown.append(_unknown(node, names, scope))
 
     def _bind_at(self, node: exp.Column, parts: list[exp.Identifier], names: list[str], scope: Scope) -> bool:
@@ -675,7 +672,7 @@ class NameBinder:
                 hit = True
                 source.use_all()
         if not hit and qualifier is not None and not any(s.find(qualifier.name) for s in scope.sources):
-            self._note_unknown(node, [qualifier.name, "*"], scope)
+            self.found.unknown.append(_unknown(node, [qualifier.name, "*"], scope))
 
     def _opaque(self, node: exp.Expression, scope: Scope | None = None) -> None:
         """Note that everything below ``node`` may use all columns of the tables it can see."""

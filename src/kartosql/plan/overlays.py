@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, dropwhile
 from typing import Any
 
 from kartosql.indexes.index import Files
@@ -136,10 +136,8 @@ class Overlays:
         """Return whether footers or indices may tell that files have no cell in common."""
         if self._indexed:
             return True
-        everything = self._table.all_files
-        return bool(self._dimensions) and self._cells.data_bytes(self._table, everything) >= FOOTER_BYTES * len(
-            everything
-        )
+        files = self._table.all_files
+        return bool(self._dimensions) and self._cells.data_bytes(self._table, files) >= FOOTER_BYTES * len(files)
 
     def _within(self, files: Files) -> Files:
         groups = self._apart(self._writes.groups(files, files))
@@ -221,12 +219,7 @@ class Overlays:
 
 def _has_late(group: Iterable[int], kept: Files) -> bool:
     """Return whether a file that is not kept stands behind one that is."""
-    seen = False
-    for file in group:
-        if seen and file not in kept:
-            return True
-        seen = seen or file in kept
-    return False
+    return not kept.issuperset(dropwhile(lambda file: file not in kept, group))
 
 
 def _clusters(group: Sequence[int], ranges: Mapping[int, tuple[Any, Any]]) -> list[list[int]]:

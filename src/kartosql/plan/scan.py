@@ -18,6 +18,8 @@ from kartosql.text.report import Report, counted, grid, human_bytes, one_line, t
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kartosql.store.keys import Stamp
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -126,8 +128,14 @@ class OccurrenceScan:
         return bool(self.parts) and not self.parts[0].files
 
 
-# The Arrow schema and batches of a result, and the DuckDB types of its columns.
-Answer = tuple[Any, Sequence[Any], list[str]]
+@dataclass(frozen=True)
+class Answer:
+    """A small result that is kept with its plan, and the files that it was read from as they were then."""
+
+    schema: pa.Schema
+    batches: Sequence[pa.RecordBatch]
+    types: list[str]  # DuckDB's names of the types of its columns
+    stamps: Mapping[str, Stamp]
 
 
 @dataclass(frozen=True)
@@ -141,7 +149,7 @@ class Scan:
     occurrences: tuple[OccurrenceScan, ...]
     counts: tuple[tuple[Span, bool], ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds that each phase of planning took
-    answer: Answer | None = field(default=None, repr=False)  # that counts and bounds of files gave before
+    answer: Answer | None = field(default=None, repr=False)  # that an earlier run gave
 
     @property
     def is_summary(self) -> bool:
@@ -292,6 +300,8 @@ class ScanReport(Report):
         notes = []
         if part.summary is not None:
             notes.append("answered from row counts and extremes without opening them")
+        elif self.scan.answer is not None:
+            notes.append("answered from memory, as they are what they were")
         if part.overlaid:
             notes.append(f"{len(part.overlaid):,} may overlay each other")
         if isinstance(part.part.rows, Deletes) and (touched := len(part.part.rows.touched(part.files))):
@@ -324,7 +334,7 @@ class ScanReport(Report):
             "bytes_total": self._bytes(files),
             "bytes_selected": self._bytes(selected),
             "files": [table.display_name(i) for i in part.files],
-            "answered_from": "files" if part.summary is None else "metadata",
+            "answered_from": "metadata" if part.summary is not None else "memory" if self.scan.answer else "files",
             "steps": [_step(s) for s in part.steps],
             "bytes_after_steps": [after for _, _, after in self._sized(part)],
         }
@@ -345,19 +355,18 @@ class ScanReport(Report):
         found = [f"engine: {one_line(self.engine)} ({one_line(self.engine_reason, WIDE)})"]
         for scan in self.scan.occurrences:
             found.append(f"{one_line(scan.occurrence.source.name)}: {self.summary(scan)}")
-            lines, rows = list(self.lines(scan)), []
-            for line in lines:
+            rows, notes = [], []
+            for line in self.lines(scan):
                 if line.dataset is not None:
                     part_of = PART_OF_OR if line.is_alternative else ""
                     name, files, size = _cells(line, " -> ")
                     told = part_of + (line.condition or line.note or "")
                     rows.append([name, told, line.decided_by or "", files, size])
-            found += grid(_HEAD, rows, right=(3, 4))
-            for line in lines:
-                if line.dataset is None and line.condition is not None:
-                    found.append(f"  left to the engine: {one_line(line.condition, WIDE)} ({line.note})")
-                elif line.dataset is None:
-                    found.append(f"  {line.decided_by}: {one_line(line.note or '', WIDE)}")
+                elif line.condition is not None:
+                    notes.append(f"  left to the engine: {one_line(line.condition, WIDE)} ({line.note})")
+                else:
+                    notes.append(f"  {line.decided_by}: {one_line(line.note or '', WIDE)}")
+            found += [*grid(_HEAD, rows, right=(3, 4)), *notes]
         if self.phases:
             found.append(self._took())
         if self.actual is not None:

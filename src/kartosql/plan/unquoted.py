@@ -7,21 +7,23 @@ from dataclasses import replace
 from kartosql.indexes.index import Subject
 from kartosql.plan.bind import compared_with, quoted
 from kartosql.plan.evaluate import Evaluator
-from kartosql.plan.names import Occurrence, Unknown, Walked
+from kartosql.plan.names import Unknown, Walked
 from kartosql.plan.prune import FileFilter
 from kartosql.predicate.tree import Opaque
 
 
-def with_known_value(unknown: Unknown, walked: Walked, occurrences: dict[int, Occurrence], evaluator: Evaluator) -> str:
-    """Return a hint, if the partition keys or an index of a column know the value that a name looks like, else ''.
+def with_hints(unknown: tuple[Unknown, ...], walked: Walked, evaluator: Evaluator) -> tuple[Unknown, ...]:
+    """Return names that nothing explains, with hints where a value is known that they look like."""
+    return tuple(replace(u, hint=_known_value(u, walked, evaluator)) for u in unknown)
 
-    ``occurrences`` are those of the statement by id.
-    """
+
+def _known_value(unknown: Unknown, walked: Walked, evaluator: Evaluator) -> str | None:
+    """Return a hint, if the partition keys or an index of a column know the value that a name looks like."""
     bound = walked.bound.get(id(compared_with(unknown)))
     source = None if bound is None else bound.source
-    occurrence = None if source is None else occurrences.get(source.id)
+    occurrence = None if source is None else source.occurrence
     if bound is None or source is None or occurrence is None:
-        return ""
+        return None
     column, text = source.real(bound.column), quoted(unknown.name)
     condition = Opaque("", ((occurrence.id, column), f" = {text}"))
     for part in occurrence.source.parts:
@@ -31,12 +33,4 @@ def with_known_value(unknown: Unknown, walked: Walked, occurrences: dict[int, Oc
         asked = FileFilter(Subject(part.table, occurrence.id, evaluator, {}, usable=every, never_null=every))
         if asked.files(condition) and not asked.account(condition):
             return f"{column} has the value {text}. Text stands in single quotes."
-    return ""
-
-
-def with_hints(
-    unknown: tuple[Unknown, ...], walked: Walked, occurrences: tuple[Occurrence, ...], evaluator: Evaluator
-) -> tuple[Unknown, ...]:
-    """Return names that nothing explains, with hints where a value is known that they look like."""
-    by_id = {o.id: o for o in occurrences}
-    return tuple(replace(u, hint=with_known_value(u, walked, by_id, evaluator) or None) for u in unknown)
+    return None

@@ -19,6 +19,7 @@ from kartosql.render import values
 
 # Where Arrow writes a float with Python's digits, but for the ".0" of whole numbers.
 _SMALLEST, _LARGEST = 1e-4, 1e9
+_FIRST_DAY, _LAST_DAY = values.PYTHON_DAYS[0], values.PYTHON_DAYS[-1]  # that Python's dates have
 _MAX_SCALE = 6  # Arrow writes decimals of more digits with an exponent
 _JSON_SPECIAL = '\\"' + "".join(map(chr, range(0x20)))
 _SAMPLE = 4_096  # values that tell whether they repeat
@@ -100,7 +101,7 @@ def _is_bare(type_: pa.DataType) -> bool:
 def _csv_cells(texts: pa.Array, special: str) -> pa.Array:
     empty = pc.equal(texts, "")
     if _has(texts, special):
-        needed = pc.or_(empty, pc.match_substring_regex(texts, _any_of(special)))
+        needed = pc.or_(empty, pc.match_substring_regex(texts, f"[{re.escape(special)}]"))
     elif pc.any(empty).as_py():
         needed = empty
     else:
@@ -148,10 +149,6 @@ def _hex(array: pa.Array, before: str) -> pa.Array:
 
 def _in_quotes(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', texts, '"', "")
-
-
-def _any_of(characters: str) -> str:
-    return f"[{re.escape(characters)}]"
 
 
 def _has(texts: pa.Array, characters: str) -> bool:
@@ -203,27 +200,24 @@ def _distinct_text(array: pa.Array, separator: str) -> pa.Array:
     if t.is_time(type_) and type_.unit != "ns":
         moments, ticks = array.view(pa.int32() if type_.bit_width == 32 else pa.int64()), values.PER_SECOND[type_.unit]
         moments = moments.cast(pa.int64())
-        if (found := pc.min_max(moments).as_py())["min"] is None or 0 <= found["min"] <= found[
-            "max"
-        ] < values.DAY * ticks:
+        if _are_within(moments, 0, values.DAY * ticks - 1):
             return pc.utf8_slice_codeunits(_timestamps(moments.view(pa.timestamp(type_.unit)), moments, ticks, " "), 11)
     if t.is_date(type_):
         days = array.cast(pa.date32())
-        if _are_days_of_python(days.view(pa.int32()), 1):
+        if _are_within(days.view(pa.int32()), _FIRST_DAY, _LAST_DAY):
             return days.cast(pa.string())
     if not t.is_timestamp(type_):
         return pa.array(values.texts(array), pa.string())
     if type_.tz in (None, "UTC") and type_.unit != "ns":
         moments, ticks = array.view(pa.int64()), values.PER_SECOND[type_.unit]
-        if _are_days_of_python(moments, values.DAY * ticks):
+        if _are_within(moments, _FIRST_DAY * values.DAY * ticks, _LAST_DAY * values.DAY * ticks):
             found = _timestamps(array.view(pa.timestamp(type_.unit)), moments, ticks, separator)
             return found if type_.tz is None else pc.binary_join_element_wise(found, "+00:00", "")
     return pa.array(values.timestamps(array, separator), pa.string())
 
 
-def _are_days_of_python(numbers: pa.Array, per_day: int) -> bool:
+def _are_within(numbers: pa.Array, first: int, last: int) -> bool:
     found = pc.min_max(numbers).as_py()
-    first, last = values.PYTHON_DAYS[0] * per_day, values.PYTHON_DAYS[-1] * per_day
     return found["min"] is None or (first <= found["min"] and found["max"] <= last)
 
 

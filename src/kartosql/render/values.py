@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import math
 import zoneinfo
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -60,14 +59,10 @@ def _civil(days: int) -> tuple[int, int, int]:
 
 def _clock(seconds: int, fraction: int, unit: int) -> str:
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return text + _fraction(fraction, unit)
-
-
-def _fraction(fraction: int, unit: int) -> str:
     if not fraction:
-        return ""
+        return text
     digits = f"{fraction * (10**9 // unit):09}"
-    return "." + (digits[:6] if digits.endswith("000") else digits)
+    return f"{text}.{digits[:6] if digits.endswith('000') else digits}"
 
 
 def _timestamp(ticks: int, unit: int, zone: dt.tzinfo | None, separator: str) -> str:
@@ -189,8 +184,7 @@ def json_names(names: Iterable[str]) -> list[str]:
 
 def is_binary(type_: pa.DataType) -> bool:
     """Return whether values of a type are bytes."""
-    kinds = (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view)
-    return any(kind(type_) for kind in kinds)
+    return any(is_(type_) for is_ in (t.is_binary, t.is_large_binary, t.is_fixed_size_binary, t.is_binary_view))
 
 
 def _each(array: pa.Array, text: Callable[[Any], str]) -> Texts:
@@ -221,7 +215,8 @@ def _scalars(array: pa.Array) -> Texts:
     if t.is_float64(type_):
         return _each(array, repr)
     if t.is_floating(type_):
-        return _each(array.cast(pa.float32()).cast(pa.string()), _short_float)
+        # Arrow finds the shortest digits of a float32; Python then writes them as it writes any float.
+        return _each(array.cast(pa.float32()).cast(pa.string()), lambda v: repr(float(v)))
     if t.is_date(type_):
         return _each(array.cast(pa.date32()).view(pa.int32()), _date)
     if t.is_time(type_):
@@ -234,12 +229,6 @@ def _scalars(array: pa.Array) -> Texts:
     if t.is_interval(type_):
         return _each(array, lambda v: _interval(v.months, v.days, v.nanoseconds))
     return _each(array, str)
-
-
-def _short_float(text: str) -> str:
-    # Arrow finds the shortest digits of a float32; Python then writes them as it writes any float.
-    number = float(text)
-    return text if math.isnan(number) else repr(number)
 
 
 def _list_jsons(array: pa.Array) -> list[str]:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -65,6 +65,8 @@ class FolderTable:
     def writes(self) -> Sequence[int]:
         """A number for each file, as nothing tells which came with which write."""
         return range(len(self.files))
+
+    may_lack: ClassVar[frozenset[str]] = frozenset()  # ``variants`` tell which columns files have
 
     @memoized
     def types(self) -> dict[str, pa.DataType]:
@@ -186,7 +188,7 @@ class Folder(Attachment):
         assert isinstance(table, FolderTable)
         return table
 
-    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
+    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
         if rest:
             return None

@@ -13,7 +13,7 @@ from kartosql.formats.partition_table import PartitionTable
 from kartosql.memo import memoized
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.store import Store
-from kartosql.tables.names import Attached, Name, Tables, listed, no_versions
+from kartosql.tables.names import Attached, Name, Tables, listed
 from kartosql.tables.table import Part, Table
 
 
@@ -44,9 +44,7 @@ class _StoreView:
         self._prefix = prefix
         self._tables = Tables(snapshot, {})
 
-    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
-        if as_of is not None:
-            raise no_versions(".".join((self._name, *rest)))
+    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         if not rest:
             known = self._tables.names()
             raise SqlError(
@@ -54,7 +52,7 @@ class _StoreView:
                 code="unknown-table",
                 hint=f"Write {self._name}.{known[0]}, for instance." if known else "The store holds no datasets.",
             )
-        return moved(self._tables.find(rest), self._name, self._prefix, self._tables.snapshot.store)
+        return moved(self._tables.find(rest, as_of=as_of), self._name, self._prefix, self._tables.snapshot.store)
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ class OdfDataset(Attachment):
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
-        self._as_of = moment_of(options.text("as_of"), options)
+        self._as_of = _moment_of(options.text("as_of"), options)
         self.checks = options.truth("check_hashes")
         self.store = Store(location.url, location.storage_options)
         self._schemas = ParquetSchemas(self.store)
@@ -184,21 +184,15 @@ class _View:
     chain: Callable[[], Chain]
     which: int
 
-    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
-        return None if rest else self.dataset.sources(self.chain(), moment_of(as_of))[self.which]
+    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
+        if rest:
+            return None
+        return self.dataset.sources(self.chain(), None if as_of is None else times.asked(str(as_of)))[self.which]
 
 
-def moment_of(text: str | None, options: AttachOptions | None = None) -> int | None:
-    """Return the nanoseconds since 1970 of a date or time, UTC unless it says another zone.
-
-    Raises ``invalid-option`` where an option was given it, else ``invalid-value``.
-    """
-    if text is None:
-        return None
+def _moment_of(text: str | None, options: AttachOptions) -> int | None:
+    """Return the nanoseconds since 1970 of the option; raises ``invalid-option``."""
     try:
-        return times.of_user(text)
+        return None if text is None else times.of_user(text)
     except (ValueError, OverflowError):
-        expected = "a date or time such as '2026-01-31 12:00:00Z'"
-        if options is not None:
-            raise options.invalid("as_of", text, expected) from None
-        raise SqlError(f"{text!r} is no time.", code="invalid-value", hint=f"Expected {expected}.") from None
+        raise options.invalid("as_of", text, "a date or time such as '2026-01-31 12:00:00Z'") from None

@@ -36,9 +36,7 @@ class _AttachCursor(TokenCursor):
         self.take("DATABASE")
         if_not_exists = self.phrase("IF", "NOT", "EXISTS")
         url = self.string("Expected a folder or URL in single quotes.")
-        name, span = ("", (0, 0))
-        if self.take("AS"):
-            name, span = self._single_name()
+        name, span = self._single_name() if self.take("AS") else ("", (0, 0))
         options = self._options() if self.take("(") else {}
         self.end()
         if "type" not in options:

@@ -66,24 +66,22 @@ def diagnosed(text: str, message: str, hint: str | None, span: Span | None) -> S
 def _names_bracket(error: SqlError, tokens: Sequence[Token]) -> bool:
     """Tell a bracket that is not closed, or closes nothing."""
     text, opened = error.sql or "", list[Token]()
-    wrong: Token | None = None
     for token in tokens:
         if token.token_type in (TokenType.STRING, TokenType.IDENTIFIER):
             continue
         if token.text in _BRACKETS:
             opened.append(token)
         elif token.text in _BRACKETS.values():
-            if not opened or _BRACKETS[opened[-1].text] != token.text:
-                wrong = token
+            if not opened:
+                message = f"The bracket {token.text} at {place(text, token.start)} closes nothing."
+                return _point(error, token, message, "Leave it out, or open it before.")
+            if _BRACKETS[opened[-1].text] != token.text:
                 break
             opened.pop()
     if opened:
         token = opened[-1]
         message = f"The bracket {token.text} at {place(text, token.start)} is not closed."
         return _point(error, token, message, f"Write {_BRACKETS[token.text]} where it ends.")
-    if wrong is not None:
-        message = f"The bracket {wrong.text} at {place(text, wrong.start)} closes nothing."
-        return _point(error, wrong, message, "Leave it out, or open it before.")
     return False
 
 

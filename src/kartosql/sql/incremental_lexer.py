@@ -62,9 +62,8 @@ def _end_of(text: str, match: re.Match[str]) -> tuple[int | None, Kind]:
     at = match.end()
     if match["line"]:
         # Whatever comes next on the same line is comment, too.
-        return min(
-            (end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0), default=len(text)
-        ), "comment"
+        ends = [end for end in (text.find("\n", at), text.find("\r", at)) if end >= 0]
+        return min(ends, default=len(text)), "comment"
     if match["block"]:
         return end_of_comment(text, at), "comment"
     if match["escaped"]:

@@ -33,9 +33,13 @@ def advise(cursor: TokenCursor) -> Advise:
 def verify(cursor: TokenCursor) -> Verify | VerifyData:
     """Parse the rest of VERIFY: a query, or the name of a table."""
     if cursor.at < len(cursor.tokens) and not cursor.at_query():
+        following = cursor.tokens[cursor.at + 1 :]
+        is_erased = cursor.word() == "ERASED" and bool(following) and following[0].text != "."
+        cursor.at += is_erased
         target, span = cursor.name()
-        cursor.end()
-        return VerifyData(cursor.text, target, span)
+        if not (is_erased and cursor.word() == "WHERE"):
+            cursor.end()
+        return VerifyData(cursor.text, target, span, cursor.text[cursor.token.start :] if cursor.token else "")
     flags, format_ = _options(cursor, ("DUCKDB",))
     return Verify(cursor.text, _query(cursor, "VERIFY"), format_, "duckdb" if flags else None)
 

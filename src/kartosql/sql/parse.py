@@ -14,7 +14,7 @@ from kartosql.text.escape import is_unicode
 MAX_TEXT = 1_000_000  # characters outside of long lists of constants
 MAX_LISTS = 4_000_000  # characters of those lists: 100,000 values of 38 characters
 INSPECT_WORDS = ("EXPLAIN", "ADVISE", "VERIFY")
-_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS", "METADATA")
+_NEEDS_TARGET = ("PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS", "METADATA", "HISTORY")
 # Behind these a colon is that of a slice, a struct or an alias.
 _OPERANDS = (
     *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING, TokenType.NUMBER),

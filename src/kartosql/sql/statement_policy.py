@@ -35,8 +35,8 @@ _DEEPENS = words(
 # and these end such a chain.
 _ENDS = words("COMMA AND OR WHEN THEN ELSE SELECT FROM WHERE ON JOIN USING UNION EXCEPT INTERSECT ALIAS")
 _SETS = (TokenType.UNION, TokenType.EXCEPT, TokenType.INTERSECT)
-_OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
-_CLOSE = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
+OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
+CLOSE = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
 _NO_NAMES = (TokenType.STRING, TokenType.NUMBER, TokenType.HEREDOC_STRING, CONSTANTS)
 _NO_WORDS = (*_NO_NAMES, TokenType.IDENTIFIER)
 # A name behind one of these, with a parenthesis behind it, is an alias with columns.
@@ -96,10 +96,8 @@ def _check_word(token: Token, after: Token, text: str) -> None:
         named = after.token_type in (TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING)
         keyword = after.text.upper() in ("FROM", "INTO", "OR", "ALL", "TABLE", "TABLES", "VIEW", "MACRO", "DATABASES")
         if named or keyword or (token.text.upper() == "COPY" and after.token_type == TokenType.L_PAREN):
-            message, hint = (
-                f"{token.text.upper()} cannot stand inside of a query.",
-                "A query reads tables and changes nothing.",
-            )
+            message = f"{token.text.upper()} cannot stand inside of a query."
+            hint = "A query reads tables and changes nothing."
             raise _not_allowed(message, text, hint, (token.start, token.end + 1))
 
 
@@ -117,11 +115,11 @@ def _check_depth(tokens: Sequence[Token], text: str) -> None:
             sets += kind in _SETS
         elif kind.name in _DEEPENS:
             level[0] += 1
-        if kind in _OPEN:
+        if kind in OPEN:
             levels.append([0, 0, 0])
             if len(levels) > MAX_NESTING:
                 what = f"brackets and CASE more than {MAX_NESTING} levels deep"
-        elif kind in _CLOSE and len(levels) > 1:
+        elif kind in CLOSE and len(levels) > 1:
             levels.pop()
             levels[-1][2] = max(levels[-1][2], level[1] + level[2])
             if levels[-1][2] > MAX_LAMBDAS:
@@ -261,6 +259,9 @@ REFUSED_FUNCTIONS = words(
     # holds a thread
     "sleep_ms pg_sleep",
 )
+
+# Functions that read the clock where they are given one argument, although DuckDB says that it tells their value.
+READS_CLOCK = frozenset({"age"})
 
 # Families of them: what is the engine's own, and what a format or another database brings along.
 _REFUSED_FAMILIES = re.compile(

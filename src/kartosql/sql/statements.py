@@ -39,7 +39,7 @@ class Write(Statement):
 
 @dataclass(frozen=True)
 class Show(Statement):
-    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, METADATA, TABLES, ATTACHED or SETTINGS."""
+    """SHOW CUBES, DATASETS, PARTITIONS, INDEXES, FILES, STATS, METADATA, HISTORY, TABLES, ATTACHED or SETTINGS."""
 
     what: str
     target: Name | None
@@ -121,10 +121,11 @@ class Verify(Inspect):
 
 @dataclass(frozen=True)
 class VerifyData(Statement):
-    """VERIFY of a table whose data have hashes."""
+    """VERIFY of a table whose data have hashes, or VERIFY ERASED of one, with the ``where`` of rows."""
 
     target: Name
     span: Span
+    where: str = ""
 
 
 @dataclass(frozen=True)

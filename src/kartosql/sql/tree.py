@@ -7,7 +7,7 @@ import re
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -201,6 +201,11 @@ def _noting(name: str) -> Any:
     return noted
 
 
+CHANGES = "changes"
+# A time, a version, or a table with two versions between which changes are asked for, None for the present one.
+Past = str | int | tuple[str, int, int | None]
+
+
 class SpanParser(DuckDBParser):
     """The DuckDB parser that notes which characters a condition or parameter was read from.
 
@@ -231,6 +236,21 @@ class SpanParser(DuckDBParser):
                 return self._noted(start, node)
             self._retreat(index)
         return self._noted(start, super()._parse_version())
+
+    def _parse_table_part(self, schema: bool = False) -> Any:
+        start, node = self._curr, super()._parse_table_part(schema)
+        if start is None or not isinstance(node, exp.Anonymous) or node.name.lower() != CHANGES:
+            return node
+        span = start.start, self._prev.end + 1
+        values = node.expressions
+        given = [v.this if isinstance(v, exp.Literal) and v.is_string == (v is values[0]) else "" for v in values]
+        versions = [int(text) for text in given[1:] if text.isdigit()]
+        if not 0 < len(versions) == len(given) - 1 < 3 or versions != sorted(versions) or not given[0]:
+            message = "changes() takes a table and versions, as in changes('t', 3, 7) or changes('t', 3)."
+            raise SqlError(message, code="not-supported", span=span)
+        table = exp.to_identifier(CHANGES)
+        table.meta.update(start=span[0], end=span[1] - 1, changes=(given[0], *versions, None)[:3])
+        return table
 
     def _parse_in(self, this: Any, *args: Any, **kwargs: Any) -> Any:
         held = self._next
@@ -296,25 +316,30 @@ def operands(node: exp.Expression) -> list[exp.Expression]:
     return [at, *reversed(found)]
 
 
-def past_of(table: exp.Table, text: str) -> tuple[str, Span] | None:
-    """Return the time at which a table is asked for, as text, and the place of the clause that says so.
+def past_of(table: exp.Table, text: str) -> tuple[Past, Span] | None:
+    """Return the time at which a table is asked for, as text, or its version, and the place of the clause.
 
-    Raises ``not-supported`` for clauses that name no constant time.
+    Raises ``not-supported`` for clauses that name neither a constant time nor the number of a version.
     """
     clause = table.args.get("when") or table.args.get("version")
     if clause is None:
-        return None
+        told, end = table.this.meta.get(CHANGES), table.this.meta.get("end", 0) + 1
+        return (told, (end, end)) if told is not None else None
     span = clause.meta.get(_SPAN)
     value = clause.expression
     kind = clause.args.get("kind")
-    is_time = kind == "TIMESTAMP" if isinstance(clause, exp.HistoricalData) else kind == "AS OF"
+    is_past = isinstance(clause, exp.HistoricalData)
+    is_version = (kind if is_past else clause.this) == "VERSION"
+    is_time = kind == "TIMESTAMP" if is_past else kind == "AS OF"
+    if span is not None and is_version and isinstance(value, exp.Literal) and value.this.isdigit():
+        return int(value.this[:18]), span
     while isinstance(value, exp.Cast):
         value = value.this
-    if span is None or not is_time or not isinstance(value, exp.Literal) or not value.is_string:
+    if span is None or is_version or not is_time or not isinstance(value, exp.Literal) or not value.is_string:
         raise SqlError(
-            "A table can be asked for at a constant time only.",
+            "A table can be asked for at a constant time or version only.",
             code="not-supported",
-            hint="Write FROM t AT (TIMESTAMP => '2026-01-31 12:00:00').",
+            hint="Write FROM t AT (TIMESTAMP => '2026-01-31 12:00:00'), or AT (VERSION => 7).",
             span=span,
             sql=text,
         )
@@ -333,6 +358,16 @@ def placeholders(tree: exp.Expression) -> Iterator[tuple[str | None, Span | None
         this = node.this
         name = this.name if isinstance(this, exp.Expression) else this
         yield (str(name) if name else None), span_of(node)
+
+
+def names_whole_rows(tree: exp.Expression, names: Collection[str]) -> bool:
+    """Return whether something stands for all columns of a table, such as one of some ``names``."""
+    lower = {name.lower() for name in names}
+    for node in tree.find_all(exp.Star, exp.Columns):
+        around = node.parent.parent if isinstance(node.parent, exp.Column) else node.parent
+        if not isinstance(around, exp.Select | exp.Count) or isinstance(node, exp.Columns):
+            return True
+    return any(not c.table and c.name.lower() in lower for c in tree.find_all(exp.Column))
 
 
 MAX_TEXTS = 64

@@ -11,8 +11,9 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import Span, SqlError, closest
 from kartosql.sql.cursor import QUERY_WORDS, TokenCursor
+from kartosql.sql.statement_policy import CLOSE, OPEN
 from kartosql.sql.statements import Name, Select, Write
-from kartosql.sql.tree import span_of
+from kartosql.sql.tree import span_of, tokens_of
 
 Literal = str | int | float | bool
 
@@ -82,25 +83,52 @@ class Insert(WriteTo):
     """INSERT INTO t, or INSERT OVERWRITE t [PARTITION (...)], with a query behind it.
 
     ``columns`` is None where the columns of the query are found by their names, ``()`` where
-    they stand in the order of those of the table. ``partition`` holds the columns of PARTITION
+    they stand in the order of those of the table. With ``evolve`` they may be others than those of the table.
+    ``partition`` holds the columns of PARTITION
     with the constants given to them; None is a column without one.
     """
 
     overwrite: bool
     partition: tuple[tuple[Named, Literal | None], ...] | None
     columns: Columns | None
+    evolve: bool
     query: Select
+
+
+class Action(NamedTuple):
+    """What is done with the rows for which a condition holds, or all: columns and places of values, None deletes."""
+
+    condition: Span | None
+    values: tuple[tuple[Named, Span], ...] | None
+
+
+@dataclass(frozen=True)
+class ChangeRows(WriteTo):
+    """UPDATE t SET a = value, ... WHERE condition, and what DELETE and MERGE have in common with it.
+
+    MERGE INTO t USING s ON (keys) has a ``source`` with the name of its rows, and ``inserts`` for those that match no
+    row of the target.
+    """
+
+    actions: tuple[Action, ...]
+    source: Span | None = None
+    source_name: str = ""
+    keys: Columns = ()
+    inserts: tuple[Action, ...] = ()
 
 
 @dataclass(frozen=True)
 class Delete(WriteTo):
     """DELETE FROM t [DATASETS (...)] WHERE condition.
 
-    ``query`` is ``FROM t WHERE condition``, with every character where it stands in the text.
+    ``query`` is ``FROM t WHERE condition``, with every character where it stands in the text; ``inner`` is the place
+    of a query in the condition. Rows are deleted ``by_row`` where it does not hold for whole partitions.
     """
 
     datasets: Columns | None
     query: Select
+    inner: Span | None
+    by_row: ChangeRows
 
 
 @dataclass(frozen=True)
@@ -151,6 +179,14 @@ class SetMetadata(WriteTo):
 
 
 @dataclass(frozen=True)
+class AddColumn(WriteTo):
+    """ALTER DATASET d ADD COLUMN c TYPE; ``query`` has one column of that name and type, and no row."""
+
+    column: Named
+    query: Select
+
+
+@dataclass(frozen=True)
 class Copy(WriteTo):
     """COPY CUBE c [DATASETS (...)] TO 'url' [AS name], or COPY DATASET d TO 'url' [AS name]."""
 
@@ -158,6 +194,13 @@ class Copy(WriteTo):
     datasets: Columns | None
     url: str
     new_name: Named | None
+
+
+@dataclass(frozen=True)
+class Restore(WriteTo):
+    """RESTORE d TO VERSION 7, or TO TIMESTAMP '...'."""
+
+    as_of: int | str
 
 
 class Compact(WriteTo):
@@ -208,16 +251,20 @@ FORMS = {
     "CREATE SKIPPING INDEX": "CREATE SKIPPING INDEX ON c.d (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01))",
     "REFRESH SKIPPING INDEX": "REFRESH SKIPPING INDEX ON c.d",
     "ALTER CUBE": "ALTER CUBE c ADD DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
-    "ALTER DATASET": "ALTER DATASET c.d SET METADATA (key = 'value')",
-    "INSERT INTO": "INSERT INTO c.d [(a, b)] SELECT ...",
-    "INSERT OVERWRITE": "INSERT OVERWRITE c.d [PARTITION (p)] [(a, b)] SELECT ...",
+    "ALTER DATASET": "ALTER DATASET c.d ADD COLUMN a TYPE, or ALTER DATASET c.d SET METADATA (key = 'value')",
+    "INSERT INTO": "INSERT INTO c.d [(EVOLVE)] [(a, b)] SELECT ...",
+    "INSERT OVERWRITE": "INSERT OVERWRITE c.d [(EVOLVE)] [PARTITION (p)] [(a, b)] SELECT ...",
     "DELETE FROM": "DELETE FROM c [DATASETS (d)] WHERE p = 1",
+    "UPDATE": "UPDATE c.d SET a = 1, b = a + 1 WHERE i = 2",
+    "MERGE INTO": "MERGE INTO c.d USING s ON (key) WHEN MATCHED [AND a > 1] THEN UPDATE SET a = s.a | DELETE "
+    "WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, 1)",
     "DROP CUBE": "DROP CUBE [IF EXISTS] c",
     "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
     "DROP INDEX": "DROP INDEX ON c.d (column)",
     "DROP SKIPPING INDEX": "DROP SKIPPING INDEX ON c.d",
     "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
     "COPY DATASET": "COPY DATASET c.d TO 'url' [AS name]",
+    "RESTORE": "RESTORE c.d TO VERSION 7, or TO TIMESTAMP '2026-01-31 12:00:00'",
     "COMPACT": "COMPACT c",
     "CLEANUP": "CLEANUP c [DRY RUN]",
     "CHECK": "CHECK c [FULL] [REPAIR]",
@@ -260,15 +307,18 @@ class _WriteCursor(TokenCursor):
             "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
             "DROP SKIPPING INDEX": lambda: DropSkipping(self.text, self.on()),
             "ALTER CUBE": self.add_dataset,
-            "ALTER DATASET": self.set_metadata,
+            "ALTER DATASET": self.alter_dataset,
             "INSERT INTO": lambda: self.insert(overwrite=False),
             "INSERT OVERWRITE": lambda: self.insert(overwrite=True),
             "DELETE FROM": self.delete,
+            "UPDATE": self.update,
+            "MERGE INTO": self.merge,
             "DROP CUBE": lambda: self.drop(is_cube=True),
             "DROP DATASET": lambda: self.drop(is_cube=False),
             "DROP INDEX": lambda: self.change_index(drop=True),
             "COPY CUBE": lambda: self.copy(is_cube=True),
             "COPY DATASET": lambda: self.copy(is_cube=False),
+            "RESTORE": self.restore,
             "COMPACT": lambda: Compact(self.text, self.named()),
             "CLEANUP": lambda: Cleanup(self.text, self.named(), self.phrase("DRY", "RUN")),
             "CHECK": self.check,
@@ -392,13 +442,43 @@ class _WriteCursor(TokenCursor):
         partition_by, index = self.dataset_clauses()
         return AddDataset(self.text, cube, dataset, partition_by, index, self.query())
 
-    def set_metadata(self) -> SetMetadata:
+    def alter_dataset(self) -> AddColumn | SetMetadata:
         target = self.named()
+        if self.keyword() == "RENAME":
+            hint = "CREATE DATASET ... AS SELECT * RENAME (a AS b) FROM d writes the files anew."
+            raise self.fail("Columns have their names in each file, and keep them.", hint, "not-supported")
+        if not self.phrase("ADD", "COLUMN"):
+            return self.set_metadata(target)
+        column = self.single()
+        start, depth = self.at, 0
+        while self.token is not None and depth >= 0:
+            depth += _BRACKETS.get(self.token.token_type, 0)
+            self.at += 1
+        if depth or start == self.at:
+            self.at = start
+            raise self.fail(f"Expected the type of {column.last!r}.")
+        place, name = self.tokens[start].start, column.last.replace('"', '""')
+        # The type stands where it stood, so places agree.
+        cast = f"{'SELECT CAST(NULL AS ':>{place}}{self.text[place : self.tokens[-1].end + 1]})"
+        text = f'{cast} AS "{name}" WHERE false'
+        return AddColumn(self.text, target, column, TokenCursor(text, tokens_of(text)).select())
+
+    def set_metadata(self, target: Named) -> SetMetadata:
         self.expect("SET", "METADATA")
         found = self.listed(self.metadata_value)
         if not found:
             raise self.fail("At least one key is needed.")
         return SetMetadata(self.text, target, tuple((key.last, value) for key, value in found))
+
+    def restore(self) -> Restore:
+        target = self.named()
+        self.expect("TO")
+        if not (is_time := self.take("TIMESTAMP")):
+            self.expect("VERSION")
+        as_of = self.value()
+        if type(as_of) is not (str if is_time else int):
+            raise self.fail("Expected the number of a version, or a time in single quotes.")
+        return Restore(self.text, target, as_of)
 
     def metadata_value(self) -> Literal | None:
         if self.phrase("=", "NULL"):
@@ -412,6 +492,7 @@ class _WriteCursor(TokenCursor):
         if overwrite:
             self.take("INTO", "TABLE")
         target = self.named()
+        evolve = self.phrase("(", "EVOLVE", ")")
         partition = None
         if overwrite and self.take("PARTITION"):
             partition = self.listed(self.constant)
@@ -422,7 +503,7 @@ class _WriteCursor(TokenCursor):
             columns = self.some_columns()
         if columns is None and self.keyword() == "VALUES":
             columns = ()
-        return Insert(self.text, target, overwrite, partition, columns, self.query())
+        return Insert(self.text, target, overwrite, partition, columns, evolve, self.query())
 
     def _query_in_brackets(self) -> bool:
         self.at += 1
@@ -438,15 +519,77 @@ class _WriteCursor(TokenCursor):
             raise self.fail("Expected WHERE and a condition.", "WHERE true deletes all rows.")
         query = self.aligned((0, start), (target.span[1], self.tokens[self.at].start))
         tree = query.tree
+        has_query = False
         if tree is not None:  # what could not be read is left to the engine to explain
             if not isinstance(tree, exp.Select) or {k for k, v in tree.args.items() if v} - _CONDITION:
                 raise self.fail("DELETE ends with the condition of its WHERE.", span=span_of(tree))
-            inner = tree.args["where"].find(exp.Query)
-            if inner is not None:
-                message = "The WHERE of DELETE names partition columns and nothing else, it holds no query."
-                hint = "Ask for the values first, and hand them over as a parameter: WHERE p IN $values."
-                raise self.fail(message, hint, "invalid-condition", span_of(inner))
-        return Delete(self.text, target, datasets, query)
+            has_query = tree.args["where"].find(exp.Query) is not None
+        self.at += 1
+        by_row = ChangeRows(self.text, target, (Action(self.expression(), None),))
+        return Delete(self.text, target, datasets, query, target.span if has_query else None, by_row)
+
+    # -- single rows -------------------------------------------------------------------------
+
+    def expression(self, *ends: str) -> Span:
+        """Take an expression, up to one of some words that is not inside of it."""
+        first, depth = self.at, 0
+        while (token := self.token) is not None and (depth or self.keyword() not in ends):
+            depth += (token.token_type in OPEN) - (token.token_type in CLOSE)
+            self.at += 1
+        if self.at == first:
+            raise self.fail("Expected an expression.")
+        return self.tokens[first].start, self.tokens[self.at - 1].end + 1
+
+    def assignments(self, end: str) -> tuple[tuple[Named, Span], ...]:
+        def assignment() -> tuple[Named, Span]:
+            name = self.single()
+            self.expect("=")
+            return name, self.expression(",", end)
+
+        return tuple(self.separated(assignment))
+
+    def update(self) -> ChangeRows:
+        target = self.named()
+        self.expect("SET")
+        values = self.assignments("WHERE")
+        self.expect("WHERE")
+        return ChangeRows(self.text, target, (Action(self.expression(), values),))
+
+    def merge(self) -> ChangeRows:
+        target = self.named()
+        self.expect("USING")
+        start = self.expression("ON", "AS")[0]
+        name = self.tokens[self.at - 1].text  # of a table; a query has an alias
+        if self.take("AS"):
+            name = self.single().last
+        source = (start, self.tokens[self.at - 1].end + 1)
+        self.expect("ON")
+        keys = self.some_columns()
+        clauses: tuple[list[Action], list[Action]] = ([], [])
+        while self.take("WHEN"):
+            is_new = self.take("NOT")
+            self.expect("MATCHED")
+            condition = self.expression("THEN") if self.take("AND") else None
+            self.expect("THEN")
+            deletes = not is_new and self.take("DELETE")
+            clauses[is_new].append(Action(condition, None if deletes else self.new_values(is_new)))
+        actions, inserts = map(tuple, clauses)
+        if not actions and not inserts:
+            raise self.fail("Expected WHEN MATCHED or WHEN NOT MATCHED.")
+        return ChangeRows(self.text, target, actions, source, name, keys, inserts)
+
+    def new_values(self, is_new: bool) -> tuple[tuple[Named, Span], ...]:
+        if not is_new:
+            self.expect("UPDATE", "SET")
+            return self.assignments("WHEN")
+        self.expect("INSERT")
+        columns = self.some_columns()
+        self.expect("VALUES", "(")
+        values = self.separated(lambda: self.expression(",", ")"))
+        self.expect(")")
+        if len(values) != len(columns):
+            raise self.fail(f"{len(columns)} columns are named, but {len(values)} values given.")
+        return tuple(zip(columns, values, strict=True))
 
     def on(self) -> Named:
         self.expect("ON")

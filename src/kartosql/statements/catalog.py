@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +75,10 @@ def _show(session: Session, statement: Show, known: Tables) -> pa.Table:
         return datasets(known.snapshot, _attached_tables(session, known))
     assert statement.target is not None
     source = known.find(statement.target, statement.span, text)
-    if what == "schema history":
-        from kartosql.schema_log import history_table
+    if what in ("history", "schema history"):
+        from kartosql.schema_log import history_table, versions_table
 
-        return history_table(source, known.snapshot)
+        return (versions_table if what == "history" else history_table)(source, known.snapshot)
     if source.data is not None:
         raise SqlError(f"{source.name!r} is registered data, it has no {what}.", code="unknown-table", sql=text)
     show = {
@@ -146,6 +147,10 @@ def _detach(session: Session, statement: Detach) -> pa.Table:
 
 def _verify(session: Session, statement: VerifyData) -> pa.Table:
     """Return what was checked of what is attached: block, kind, name, check, result, note."""
+    if statement.where:
+        from kartosql.statements.row_changes import erased
+
+        return erased(session, statement)
     found = session.attachments.find(statement.target) if session.attached is not None else None
     checks = getattr(found, "verify", None)
     if checks is None:
@@ -311,10 +316,8 @@ def partitions(source: Table, store: Files) -> pa.Table:
     rows = []
     for part in source.parts:
         values = part.table.partitions
-        counts: dict[int, int] = {}
-        for at in values.part_of_file:
-            counts[at] = counts.get(at, 0) + 1
-        rows += [(part.name, values.text_of(at) or None, counts.get(at, 0)) for at in range(values.count)]
+        counts = Counter(values.part_of_file)
+        rows += [(part.name, values.text_of(at) or None, counts[at]) for at in range(values.count)]
     return _table(rows, dataset=_TEXT, partition=_TEXT, files=_COUNT)
 
 

@@ -20,7 +20,7 @@ from kartosql.write.datasets import dataset_of, members_of
 
 COUNT, TEXT = pa.int64(), pa.string()
 COMMIT = {"sequence": COUNT, "id": TEXT}
-_CHANGE = {"files": COUNT, "rows": COUNT, "bytes": COUNT, "removed": COUNT, **COMMIT}
+CHANGE = {"files": COUNT, "rows": COUNT, "bytes": COUNT, "removed": COUNT, **COMMIT}
 
 Report = Mapping[str, Any]
 Reports = Mapping[str, Report]
@@ -42,7 +42,7 @@ def by_dataset(found: Reports, columns: Mapping[str, pa.DataType]) -> pa.Table:
 
 def changes(found: Reports) -> pa.Table:
     """Return one row per dataset: files, rows and bytes written, files removed, and the commit."""
-    return by_dataset(found, _CHANGE)
+    return by_dataset(found, CHANGE)
 
 
 def dropped(found: Reports) -> pa.Table:
@@ -104,9 +104,8 @@ def dataset_uuid(snapshot: Snapshot, named: ws.Named, text: str) -> str | None:
         prefix = by_case(named.parts[0], snapshot.members)
         member = by_case(named.last, snapshot.members[prefix]) if prefix is not None else None
         found = f"{prefix}{naming.CUBE_SEPARATOR}{member}" if member is not None else None
-    cube = _cube_hint(snapshot, named, text) if found is None else None
-    if cube is not None:
-        raise cube
+    if found is None and (error := _cube_hint(snapshot, named, text)) is not None:
+        raise error
     return found
 
 

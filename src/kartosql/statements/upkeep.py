@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -34,6 +35,7 @@ from kartosql.write.copy import copy_cube, copy_dataset
 from kartosql.write.cubes import chosen_members, find_cube
 from kartosql.write.datasets import dataset_of, find_uuid, members_of
 from kartosql.write.files import collect_stats
+from kartosql.write.history import Retention
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
 
@@ -100,7 +102,7 @@ def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -
     """Remove files of a cube that belong to nothing; see Connection.cleanup_cube."""
     prefix = prefix_of(cube)
     uuids = members_of(session.store_to_keep(only_looks=dry_run), prefix)
-    found = removal.collect(session.store, uuids.values(), session.grace, dry_run=dry_run)
+    found = removal.collect(session.store, uuids.values(), session.grace, kept=_kept(session), dry_run=dry_run)
     if not dry_run:
         skipping.drop_forgotten(session.store, f"{prefix}{naming.CUBE_SEPARATOR}")
     return {name: removal.summary(g for g in found if g.uuid == uuid) for name, uuid in uuids.items()}
@@ -109,7 +111,11 @@ def cleanup_cube(session: Session, cube: Cube | str, *, dry_run: bool = False) -
 def garbage_collect(session: Session, uuid: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Remove files of a dataset that belong to nothing; see Connection.garbage_collect."""
     uuid = dataset_of(session.store_to_keep(only_looks=dry_run), uuid)
-    return removal.summary(removal.collect(session.store, [uuid], session.grace, dry_run=dry_run))
+    return removal.summary(removal.collect(session.store, [uuid], session.grace, kept=_kept(session), dry_run=dry_run))
+
+
+def _kept(session: Session) -> Retention:
+    return Retention(session.settings["history_versions"], dt.timedelta(days=session.settings["history_days"]))
 
 
 def stats(session: Session, cube: Cube | str, datasets: str | Iterable[str] | None) -> dict[str, dict[str, int]]:
@@ -297,7 +303,7 @@ def export_history(session: Session, table: str, target: str | os.PathLike[str] 
     """Write the schema history of a dataset as a chain that other tools of Open Data Fabric read."""
     session.check_writable()
     tables = session.tables()
-    blocks = blocks_of(tables.find(_parts(table), (0, 0), table), tables.snapshot)
+    blocks = blocks_of(tables.find(tuple(text_of(table).split(".")), (0, 0), table), tables.snapshot)
     store = target if isinstance(target, Store) else Store(target, create=True)
     check_empty(store)
     return {"head": write_chain(store, blocks), "blocks": len(blocks)}
@@ -329,7 +335,3 @@ def export_odf(
     store = target if isinstance(target, Store) else Store(target, create=True)
     check_empty(store)
     return write_dataset(store, rows, primary_key=keys, event_time=event_time, now=utc_now())
-
-
-def _parts(table: str) -> tuple[str, ...]:
-    return tuple(text_of(table).split("."))

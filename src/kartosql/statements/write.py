@@ -26,6 +26,7 @@ from kartosql.sql.statements import Select, Write
 from kartosql.statements import targets
 from kartosql.statements.targets import COMMIT, COUNT, TEXT, WriteTarget, changes, dropped, refused, table_of
 from kartosql.tables.names import quote_identifier
+from kartosql.tables.table import by_case
 from kartosql.write import cubes, datasets
 from kartosql.write.inputs import check_origin, converted
 from kartosql.write.removal import Removal
@@ -54,13 +55,14 @@ class _Writing:
 
     def run(self, statement: Write) -> Query:
         """Run the statement; hints are those of SQL, and places those in its text."""
-        if not hasattr(statement, "query"):
+        if not hasattr(statement, "query") and not isinstance(statement, ws.ChangeRows):
             self._request.refuse_parameters(statement.text)
         try:
             done = self._run(statement)
             if isinstance(statement, ws.Check | ws.Cleanup):
                 return Query(done)
-            return Query(done, written=sum(done["rows"].to_pylist()) if "rows" in done.column_names else 0)
+            counts = ("changed", "inserted") if "changed" in done.column_names else ("rows",)
+            return Query(done, written=sum(sum(done[c].to_pylist()) for c in counts if c in done.column_names))
         except SqlError as e:
             query = getattr(statement, "query", None)
             if query is not None and e.sql == query.text:
@@ -89,14 +91,24 @@ class _Writing:
                 return self._insert(statement)
             case ws.Delete():
                 return self._delete(statement)
+            case ws.ChangeRows():
+                return self._change_rows(statement)
             case ws.Drop():
                 return self._drop(statement)
             case ws.ChangeIndex():
                 return self._change_index(statement)
+            case ws.AddColumn():
+                target = targets.dataset_target(self._tables, statement.target, statement.text)
+                rows = self._read(statement.query, statement.column.last).reader().read_all()
+                operation = self._session.operation("add_column")
+                return changes({target.dataset: datasets.add_columns(operation, target.table.uuid, rows)})
             case ws.SetMetadata():
                 uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
                 operation = self._session.operation("set_metadata")
                 return changes({uuid: datasets.set_metadata(operation, uuid, dict(statement.metadata))})
+            case ws.Restore():
+                uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
+                return changes({uuid: datasets.restore(self._session.operation("restore"), uuid, statement.as_of)})
         from kartosql.statements import upkeep
 
         match statement:
@@ -158,19 +170,24 @@ class _Writing:
         positions = None
         if statement.columns is not None:
             visible = [c for c in target.source.columns if c not in constants]
-            positions = targets.resolved(statement.columns, stored.names, shown, statement.text) or visible
+            known = stored.names
+            if statement.evolve:
+                known = [*known, *(c.last for c in statement.columns if by_case(c.last, known) is None)]
+            positions = targets.resolved(statement.columns, known, shown, statement.text) or visible
         for column in positions or ():
             if column in constants:
                 raise SqlError(f"{column!r} is given by PARTITION already.", code="syntax-error", sql=statement.text)
         rows = self._read(statement.query, shown)
         try:
-            rows.become(stored, positions, constants)
+            rows.become(stored, positions, constants, evolve=statement.evolve)
         except SqlError as e:
             e.span, e.sql = statement.target.span, statement.text
             raise
         data = rows if target.table.table == "table" else {target.table.table: rows}
         operation = self._session.operation("replace_partitions" if statement.overwrite else "append_to_dataset")
-        found = datasets.append_to_dataset(operation, target.table.uuid, data, replace_partitions=statement.overwrite)
+        found = datasets.append_to_dataset(
+            operation, target.table.uuid, data, replace_partitions=statement.overwrite, evolve=statement.evolve
+        )
         return changes({target.dataset: found})
 
     def _constants(self, statement: ws.Insert, target: WriteTarget) -> dict[str, Any]:
@@ -202,6 +219,11 @@ class _Writing:
 
     # -- removing ----------------------------------------------------------------------------
 
+    def _change_rows(self, statement: ws.ChangeRows) -> pa.Table:
+        from kartosql.statements.row_changes import change_rows
+
+        return change_rows(self._request, statement)
+
     def _delete(self, statement: ws.Delete) -> pa.Table:
         source = self._tables.find(statement.target.parts, statement.target.span, statement.text)
         cube = source.cube
@@ -209,7 +231,7 @@ class _Writing:
             return self._delete_from_dataset(statement)
         keys = [c for c in cube.partition_columns if c in source.columns]
         schema = pa.schema([(c, source.columns[c]) for c in keys])
-        removal = _removal_where(self._request, statement.query, schema, set(source.columns))
+        removal = _removal_where(self._request, statement, schema, set(source.columns))
         keys_of = {p.name: p.table.partition_keys for p in source.parts}
         names = None
         if statement.datasets is not None:
@@ -226,9 +248,8 @@ class _Writing:
                 )
         if removal is None:
             return changes({})
-        return changes(
-            cubes.remove_partitions(self._session.operation("remove_partitions"), source.name, removal, names)
-        )
+        operation = self._session.operation("remove_partitions")
+        return changes(cubes.remove_partitions(operation, source.name, removal, names))
 
     def _delete_from_dataset(self, statement: ws.Delete) -> pa.Table:
         if statement.datasets is not None:
@@ -236,7 +257,12 @@ class _Writing:
         target = targets.dataset_target(self._tables, statement.target, statement.text)
         types = target.table.types
         schema = pa.schema([(key, types[key]) for key in target.table.partition_keys])
-        removal = _removal_where(self._request, statement.query, schema, set(types))
+        try:
+            removal = _removal_where(self._request, statement, schema, set(types))
+        except SqlError as e:
+            if e.code == "invalid-condition":  # it names other columns
+                return self._change_rows(statement.by_row)
+            raise
         if removal is None:
             return changes({})
         operation = self._session.operation("delete_from_dataset")
@@ -311,8 +337,10 @@ class QueryRows(Query):
         """Return the columns of the query that names mean; raises ``unknown-column``."""
         return targets.resolved(columns, self._given.names, "The query", text)
 
-    def become(self, stored: pa.Schema, positions: Sequence[str] | None, constants: Mapping[str, Any]) -> None:
-        """Let the rows have the columns ``stored`` of a table.
+    def become(
+        self, stored: pa.Schema, positions: Sequence[str] | None, constants: Mapping[str, Any], *, evolve: bool = False
+    ) -> None:
+        """Let the rows have the columns ``stored`` of a table, and others if the table is to ``evolve``.
 
         ``positions`` are the columns of the table in the order of the query; those that are
         missing there are NULL. Without it columns are found by their names. Raises
@@ -320,7 +348,7 @@ class QueryRows(Query):
         """
         count = len(self._given.names)
         if positions is None:
-            places = _by_name(self._given, stored, constants, self._name)
+            places = _by_name(self._given, stored, constants, self._name, evolve=evolve)
         elif len(positions) != count:
             raise SqlError(
                 f"The query has {count} column{'' if count == 1 else 's'}, {self._name} takes {len(positions)} here: "
@@ -330,6 +358,7 @@ class QueryRows(Query):
         else:
             places = {column: place for place, column in enumerate(positions)}
         self._columns = [_TargetColumn(f.name, places.get(f.name), f.type, constants.get(f.name)) for f in stored]
+        self._columns += [_TargetColumn(name, place) for name, place in places.items() if name not in stored.names]
 
     @property
     def schema(self) -> pa.Schema:
@@ -372,7 +401,9 @@ class QueryRows(Query):
         return batch.column(column.place).cast(self._type(column))
 
 
-def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], name: str) -> dict[str, int]:
+def _by_name(
+    query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], name: str, *, evolve: bool
+) -> dict[str, int]:
     hint = f"Columns are found by their names: rename them with AS, or say INSERT INTO {name} (a, b) SELECT ..."
     by_lower: dict[str, list[str]] = {}
     for column in stored.names:
@@ -381,6 +412,8 @@ def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], 
     for place, given in enumerate(query.names):
         alike = by_lower.get(given.lower(), [])
         found = given if given in alike else alike[0] if len(alike) == 1 else None
+        if found is None and evolve and not alike:
+            found = given
         if found is None or found in constants:
             reason = f"is no column of {name}" if found is None else "is given by PARTITION already"
             raise SqlError(f"The column {given!r} of the query {reason}.", code="incompatible-schema", hint=hint)
@@ -388,7 +421,7 @@ def _by_name(query: pa.Schema, stored: pa.Schema, constants: Mapping[str, Any], 
             raise SqlError(f"The query has the column {given!r} twice.", code="incompatible-schema", hint=hint)
         places[found] = place
     missing = [c for c in stored.names if c not in places and c not in constants]
-    if missing:
+    if missing and not evolve:
         raise SqlError(
             f"The query has no column {', '.join(map(repr, missing))}, which {name} has.",
             code="incompatible-schema",
@@ -456,13 +489,18 @@ def _labels(table: DatasetTable, partitions: set[int]) -> list[str]:
 
 
 def _removal_where(
-    request: Request, query: Select, partition_columns: pa.Schema, others: Collection[str]
+    request: Request, statement: ws.Delete, partition_columns: pa.Schema, others: Collection[str]
 ) -> Removal | None:
     """Return what ``query``, ``FROM t WHERE condition``, removes; None if it holds for no partition at all.
 
     The condition is evaluated once per combination of partition values, and NULL keeps rows. A dataset that is not
     partitioned by all of the columns named keeps its rows. Raises what ``condition_columns`` raises.
     """
+    query = statement.query
+    if statement.inner is not None:
+        message = "The WHERE of DELETE names partition columns of a cube and nothing else, it holds no query."
+        hint = "Ask for the values first, and hand them over as a parameter: WHERE p IN $values."
+        raise refused(statement.target, statement.text, "invalid-condition", message, hint)
     if query.tree is None:
         table_names(query.text)  # the engine says what is wrong with the text
     columns = condition_columns(query, partition_columns, others, request.parameters)

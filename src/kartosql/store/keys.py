@@ -7,10 +7,10 @@ import datetime as dt
 import errno
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from kartosql.errors import FormatError, KartosqlError
+from kartosql.memo import memoized
 
 MAX_KEY_LENGTH = 4096
 SIDE_FOLDER = ".commit"
@@ -77,15 +77,73 @@ _REFUSALS = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirector
 _REFUSALS_BY_NUMBER = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY)
 
 
-@dataclass(frozen=True, slots=True)
+_COMPARED = 1 << 20  # bytes that are read and compared at once
+
+
+class Content:
+    """The bytes of a document in pieces, most of which those before and after it have as well."""
+
+    def __init__(self, *pieces: bytes | memoryview) -> None:
+        self.pieces: tuple[bytes | memoryview, ...] | None = pieces
+        self.size = sum(map(len, pieces))
+
+    @memoized
+    def token(self) -> str:
+        """A digest of the bytes."""
+        hashed = hashlib.blake2b(digest_size=20)
+        for piece in self.pieces or ():
+            hashed.update(piece)
+        return hashed.hexdigest()
+
+    def drop(self) -> None:
+        """Keep nothing but the digest."""
+        _ = self.token
+        self.pieces = None
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.pieces or ())
+
+    def is_all_of(self, file: IO[bytes]) -> bool:
+        """Return whether a file holds exactly these bytes; they are compared, which is sooner done than a digest."""
+        pieces = self.pieces
+        if pieces is None:
+            return version_of(file.read()).token == self.token
+        for piece in pieces:
+            view = memoryview(piece)
+            for at in range(0, len(view), _COMPARED):
+                part = view[at : at + _COMPARED]
+                found = file.read(len(part))
+                if len(found) != len(part) or not found.startswith(part):
+                    return False
+        return not file.read(1)
+
+
 class Version:
     """What stood under a key when it was read or written; equal versions are the same content.
 
     The token is a digest of the content on local disks and in memory, the etag on S3 and
-    Azure, the generation on Google Cloud Storage.
+    Azure, the generation on Google Cloud Storage. A digest is made of ``content`` when it is first asked for.
     """
 
-    token: str
+    __slots__ = ("_token", "content")
+
+    def __init__(self, token: str | None = None, content: Content | None = None) -> None:
+        assert token is not None or content is not None
+        self._token = token
+        self.content = content
+
+    @property
+    def token(self) -> str:
+        """What two versions of a key differ in."""
+        return self.content.token if self.content is not None else str(self._token)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Version):
+            return NotImplemented
+        return (self.content is not None and self.content is other.content) or self.token == other.token
+
+    def __hash__(self) -> int:
+        return hash(self.token)
 
 
 class Stamp(NamedTuple):
@@ -195,4 +253,4 @@ def settling(key: str, is_unchanged: Callable[[], bool]) -> Iterator[None]:
 
 def version_of(data: bytes) -> Version:
     """Return the version of a content where the store itself knows none."""
-    return Version(hashlib.blake2b(data, digest_size=20).hexdigest())
+    return Version(Content(data).token)

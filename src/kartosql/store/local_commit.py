@@ -2,8 +2,7 @@
 
 A commit writes a temporary file into the side folder ``<uuid>/.commit/`` and then gives it
 its name in one step: a link where nothing may stand, else a rename while the inode that it
-replaces is locked and holds the expected content. Writers who would only take work from each
-other take turns, if they can: processes by the lock of a folder, threads by one in memory.
+replaces is locked and holds the expected content.
 """
 
 from __future__ import annotations
@@ -13,10 +12,7 @@ import datetime as dt
 import errno
 import io
 import os
-import random
 import tempfile
-import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, TypeVar, cast
@@ -25,6 +21,7 @@ from kartosql.errors import StoreError
 from kartosql.store import syscalls
 from kartosql.store.keys import (
     SIDE_FOLDER,
+    Content,
     Detail,
     OutcomeUnknown,
     PreconditionFailed,
@@ -33,6 +30,7 @@ from kartosql.store.keys import (
     side_folder,
     version_of,
 )
+from kartosql.store.turns import lock_within
 
 LOCK_SECONDS = 60.0
 BUFFER_BYTES = 1 << 20
@@ -56,7 +54,7 @@ class LocalWriter:
     def put(self, key: str, data: bytes) -> None:
         """Write a file; readers see all of it, what stood there before, or nothing."""
         path = self.locate(key)
-        with self._temporary(key, data) as temp:
+        with self._temporary(key, Content(data)) as temp:
             self._name(syscalls.rename, temp, path)
         self.sync([key])
 
@@ -129,14 +127,15 @@ class LocalWriter:
 
     # -- compare and swap ------------------------------------------------------------------
 
-    def put_if(self, key: str, data: bytes, expected: Version | None) -> Version:
-        """Write ``data`` where the expected version stands, or nothing where it is None."""
+    def put_if(self, key: str, content: bytes | Content, expected: Version | None) -> Version:
+        """Write ``content`` where the expected version stands, or nothing where it is None."""
         path = self.locate(key)
+        content = content if isinstance(content, Content) else Content(content)
         # A look before the work; what counts is looked at again under the lock.
-        if self._version(path) != expected:
+        if not _stands(path, expected):
             raise PreconditionFailed(key)
-        settled = settling(key, lambda: self._version(path) == expected)
-        with self._temporary(key, data) as temp:
+        settled = settling(key, lambda: _stands(path, expected))
+        with self._temporary(key, content) as temp:
             if self.checks_by_reading or expected is None:
                 with settled:
                     try:
@@ -146,12 +145,12 @@ class LocalWriter:
                 self._sync_committed(key)
             else:
                 with self._locked(key, path) as fd:
-                    if _content_version(fd) != expected:
+                    if not _is_content(fd, expected):
                         raise PreconditionFailed(key)
                     with settled:
                         syscalls.rename(temp, path)
                     self._sync_committed(key)
-        return version_of(data)
+        return Version(content=content)
 
     def delete_if(self, key: str, expected: Version) -> None:
         """Remove the file if it has the expected version; silent when there is none."""
@@ -160,7 +159,7 @@ class LocalWriter:
             return
         try:
             with self._locked(key, path) as fd:
-                if _content_version(fd) != expected:
+                if not _is_content(fd, expected):
                     raise PreconditionFailed(key)
                 self._unlink(key, path, expected)
         except PreconditionFailed:
@@ -171,25 +170,17 @@ class LocalWriter:
     def delete_checked(self, key: str, expected: Version) -> None:
         """Remove the file after a look at its version; only for a single writer."""
         path = self.locate(key)
-        version = self._version(path)
-        if version is None:
+        if _stands(path, None):
             return
-        if version != expected:
+        if not _stands(path, expected):
             raise PreconditionFailed(key)
         self._unlink(key, path, expected)
         self._remove_empty({os.path.dirname(path)})
 
     def _unlink(self, key: str, path: str, expected: Version) -> None:
-        with settling(key, lambda: self._version(path) == expected):
+        with settling(key, lambda: _stands(path, expected)):
             syscalls.unlink(path)
         self._sync_committed(key)
-
-    def _version(self, path: str) -> Version | None:
-        try:
-            with open(path, "rb") as f:
-                return version_of(f.read())
-        except FileNotFoundError:
-            return None
 
     def _sync_committed(self, key: str) -> None:
         try:
@@ -200,14 +191,13 @@ class LocalWriter:
     @contextlib.contextmanager
     def _locked(self, key: str, path: str) -> Iterator[int]:
         """Hold the lock of the inode that stands at ``path``."""
-        until = time.monotonic() + LOCK_SECONDS
         while True:
             try:
                 fd = os.open(path, os.O_RDONLY)
             except FileNotFoundError:
                 raise PreconditionFailed(key) from None
             try:
-                if not _lock_before(fd, until):
+                if not lock_within(fd, LOCK_SECONDS):
                     raise StoreError(
                         f"{key}: another process has held the lock of this file for {LOCK_SECONDS:.0f} seconds.",
                         code="store-locked",
@@ -225,16 +215,17 @@ class LocalWriter:
     # -- files and folders -----------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _temporary(self, key: str, data: bytes) -> Iterator[str]:
-        """Yield the path of a durable file with ``data`` in the side folder of the dataset."""
+    def _temporary(self, key: str, content: Content) -> Iterator[str]:
+        """Yield the path of a durable file with ``content`` in the side folder of the dataset."""
         folder = side_folder(key)
         path = f"{self.root}/{folder}{'/' if folder else '.'}{uuid.uuid4().hex}.tmp"
         fd = self._create(path)
         try:
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[syscalls.write(fd, rest) :]
+                for piece in content.pieces or ():
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[syscalls.write(fd, rest) :]
                 syscalls.fsync(fd)
             finally:
                 os.close(fd)
@@ -294,7 +285,7 @@ class LocalWriter:
 
     def probe(self, key: str) -> tuple[bool, bool]:
         """Return whether the folder has the links and locks that commits need, for puts and deletes."""
-        with self._temporary(key, b"x") as temp:
+        with self._temporary(key, Content(b"x")) as temp:
             try:
                 os.link(temp, f"{temp}.link")
                 os.unlink(f"{temp}.link")
@@ -336,81 +327,24 @@ def _stands_at(fd: int, path: str) -> bool:
         os.close(other)
 
 
-def _content_version(fd: int) -> Version:
-    with open(fd, "rb", closefd=False) as f:
-        return version_of(f.read())
+def _stands(path: str, expected: Version | None) -> bool:
+    """Return whether the expected version stands at a path, or nothing where it is None."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return expected is None
+    try:
+        return _is_content(fd, expected)
+    finally:
+        os.close(fd)
+
+
+def _is_content(fd: int, expected: Version | None) -> bool:
+    if expected is None:
+        return False
+    with open(fd, "rb", buffering=0, closefd=False) as f:
+        return expected.content.is_all_of(f) if expected.content is not None else version_of(f.read()) == expected
 
 
 def _time(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
-
-
-TURN_SECONDS = 5.0
-_LOCKS = [threading.Lock() for _ in range(64)]
-_held = threading.local()
-
-
-def _release_all() -> None:
-    """Release what threads of the parent held when this process was forked."""
-    _LOCKS[:] = [threading.Lock() for _ in _LOCKS]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_all)
-
-
-@contextlib.contextmanager
-def turn(place: str, *, is_folder: bool) -> Iterator[None]:
-    """Wait until no other writer has the turn of a local folder, or of a name in this process, for some seconds.
-
-    Nothing relies on it: commits are safe without. A thread that has a turn does not wait for itself.
-    """
-    if getattr(_held, "any", False):
-        yield
-        return
-    with _of_folder(place) if is_folder else _in_process(place):
-        _held.any = True
-        try:
-            yield
-        finally:
-            _held.any = False
-
-
-@contextlib.contextmanager
-def _in_process(name: str) -> Iterator[None]:
-    lock = _LOCKS[hash(name) % len(_LOCKS)]
-    is_held = lock.acquire(timeout=TURN_SECONDS)
-    try:
-        yield
-    finally:
-        if is_held:
-            lock.release()
-
-
-@contextlib.contextmanager
-def _of_folder(path: str) -> Iterator[None]:
-    try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    except OSError:
-        yield  # there is no such folder yet, or folders cannot be opened
-        return
-    is_held = False
-    try:
-        # Some network filesystems lock no folders.
-        with contextlib.suppress(OSError, AttributeError):
-            is_held = _lock_before(fd, time.monotonic() + TURN_SECONDS)
-        yield
-    finally:
-        if is_held:
-            with contextlib.suppress(OSError):
-                syscalls.unlock(fd)
-        os.close(fd)
-
-
-def _lock_before(fd: int, until: float) -> bool:
-    """Lock an open file; False if others hold its lock until that time of the monotonic clock has passed."""
-    while not syscalls.try_lock(fd):
-        if time.monotonic() > until:
-            return False
-        time.sleep(random.uniform(0.0005, 0.003))
-    return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 
 try:
     import fcntl
@@ -57,6 +58,47 @@ def try_lock(fd: int) -> bool:
     return True
 
 
+def lock(fd: int) -> None:
+    """Lock an open file as soon as nobody else holds this lock."""
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+
 def unlock(fd: int) -> None:
     """Release the lock, also where a child process holds a copy of the descriptor."""
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+# Locks of ranges that belong to an open file, so that threads have them against each other, too; of bytes that there
+# need not be. AttributeError where there are no such locks.
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def _call(fd: int, command: int, kind: int, start: int, count: int) -> tuple[int, int]:
+    """Return kind and start that the kernel answers."""
+    answer = fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, start, count, 0))
+    return _FLOCK.unpack(answer)[::2][:2]
+
+
+def try_lock_byte(fd: int, at: int) -> bool:
+    """Lock a byte of an open file against others, or return False."""
+    try:
+        _call(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, at, 1)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock_byte(fd: int, at: int) -> None:
+    """Release the lock of a byte."""
+    _call(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, at, 1)
+
+
+def await_range(fd: int, start: int, count: int) -> None:
+    """Wait until nobody else holds a lock of these bytes."""
+    _call(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, start, count)
+
+
+def front_of_range(fd: int, start: int, count: int) -> int | None:
+    """Return where somebody else holds a lock among these bytes, None if nobody does."""
+    kind, found = _call(fd, fcntl.F_OFD_GETLK, fcntl.F_RDLCK, start, count)
+    return found if kind == fcntl.F_WRLCK else None

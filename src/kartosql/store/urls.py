@@ -33,6 +33,15 @@ def is_local_url(url: str) -> bool:
     return "::" not in url and (not mark or scheme.lower() in _LOCAL)
 
 
+def is_encodable(url: str) -> bool:
+    """Return whether the names of files of this machine can spell a URL or path."""
+    try:
+        os.fsencode(url)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def path_of(url: str) -> str:
     """Return the absolute path of a local URL or path; links in it stay."""
     return os.path.abspath(os.path.expanduser(url.partition("://")[2] if "://" in url else url))

@@ -8,10 +8,17 @@ from typing import Protocol, cast
 
 from kartosql.errors import Span, SqlError, closest
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.cube import CubeMember, CubeState, has_cube_flags, is_visible
-from kartosql.formats.kartothek.dataset import DatasetTable
+from kartosql.formats.kartothek.cube import (
+    CubeMember,
+    CubeState,
+    cube_from_documents,
+    cube_state,
+    has_cube_flags,
+    is_visible,
+)
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
-from kartosql.sql.tree import is_plain_name
+from kartosql.sql.tree import Past, is_plain_name
 from kartosql.tables.table import Overlay, Part, Table, by_case, exposed, file_table
 
 Name = tuple[str, ...]
@@ -21,8 +28,8 @@ _FILES = re.compile(r"(?P<csv>.*\.[ct]sv(\.(gz|zst))?)|.*\.parquet|.*/.*", re.IG
 class Attached(Protocol):
     """What ATTACH gave a name: a table, or a store whose tables have names below it."""
 
-    def find(self, rest: Name, as_of: str | None = None) -> Table | None:
-        """Return the table with the rest of a name, as it stands now or stood at a time; None if there is none.
+    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
+        """Return the table with the rest of a name, now, at a time or as a version; None if there is none.
 
         Raises ``no-versions`` where the past is not known.
         """
@@ -38,7 +45,7 @@ class Tables:
         self.registered = registered
         self._attached = attached or {}
         # What is attached, as it was when the statement first named it.
-        self._found: dict[tuple[Name, str | None], Table] = {}
+        self._found: dict[tuple[Name, str | int | None], Table] = {}
 
     def names(self) -> list[str]:
         """Return every one-part name, for suggestions and listings."""
@@ -51,17 +58,14 @@ class Tables:
         known = (*self.registered, *self._attached, *self.snapshot.keys, *self.snapshot.members)
         return any(lower == n.lower() for n in known)
 
-    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: str | None = None) -> Table:
-        """Return the table ``name``, as it stood at a time if one is given.
+    def find(self, name: Name, span: Span | None = None, sql: str | None = None, *, as_of: Past | None = None) -> Table:
+        """Return the table ``name``, as it stood at a time if one is given, or as the version of a number.
 
         Raises ``unknown-table``, ``ambiguous-name``, ``no-versions`` or what is wrong with it.
         """
         try:
             if as_of is not None:
-                kind, found = self._match(name[0])
-                if kind != "attached":
-                    raise no_versions(".".join(name))
-                return self._attachment(found, name[1:], as_of)
+                return self._past(name, as_of)
             if len(name) == 1:
                 return self._one(name[0])
             first = by_case(name[0], self._attached)
@@ -76,7 +80,40 @@ class Tables:
             raise
         raise SqlError(f"There is no table {'.'.join(name)!r}.", code="unknown-table", span=span, sql=sql)
 
-    def _attachment(self, first: str, rest: Name, as_of: str | None = None) -> Table:
+    def _past(self, name: Name, as_of: Past) -> Table:
+        """Return a table as it was; raises ``no-versions`` where only the present is known."""
+        from kartosql.formats.kartothek import versions  # not at the top: most statements ask for the present
+
+        snapshot = self.snapshot
+        if isinstance(as_of, tuple):
+            from kartosql.tables.changes import changes_table
+
+            source = self.find(tuple(as_of[0].split(".")))
+            if source.is_attached or len(source.parts) != 1:
+                raise no_versions(as_of[0], "changes() works for datasets of the connection's own store.")
+            return changes_table(source, versions.read(snapshot, source.parts[0].table.uuid), *as_of[1:])
+        kind, found = self._match(name[0])
+        if kind == "attached":
+            return self._attachment(found, name[1:], as_of)
+        if kind == "cube" and len(name) == 1:
+            if isinstance(as_of, int):
+                raise no_versions(name[0], "A cube is asked for at a time, its datasets have versions.")
+            return cube_table(_past_cube(snapshot, found, versions.cube_at(snapshot, found, as_of)))
+        parts = self.find(name).parts
+        part = parts[0].table if parts else None
+        if not isinstance(part, DatasetTable):
+            raise no_versions(".".join(name))
+        dataset = versions.read(snapshot, part.uuid).at(as_of)
+        split = naming.split_member(part.uuid)
+        if split and snapshot.is_cube(split[0]):
+            seed = snapshot.cube(split[0]).cube.seed_dataset
+            members = {seed: snapshot.dataset(f"{split[0]}{naming.CUBE_SEPARATOR}{seed}"), split[1]: dataset}
+            return member_table(_past_cube(snapshot, split[0], members), split[1])
+        if part.table not in dataset.tables:
+            raise versions.gone(part.uuid, as_of, f"it had no table {part.table!r}")
+        return dataset_table(dataset.tables[part.table], qualified=len(name) > 1)
+
+    def _attachment(self, first: str, rest: Name, as_of: str | int | None = None) -> Table:
         """Return what is attached as ``first``, the same one for the whole statement."""
         key = ((first, *rest), as_of)
         if key not in self._found:
@@ -168,13 +205,22 @@ def _hint_for_file(name: str) -> str | None:
     )
 
 
-def no_versions(name: str) -> SqlError:
+def no_versions(name: str, hint: str = "AT (...) works for datasets, cubes and ODF datasets.") -> SqlError:
     """Return the error about a table of which only the present is known."""
-    return SqlError(
-        f"{name!r} has no earlier versions.",
-        code="no-versions",
-        hint="AT (TIMESTAMP => ...) works for ODF datasets, see ATTACH.",
-    )
+    return SqlError(f"{name!r} has no earlier versions.", code="no-versions", hint=hint)
+
+
+def _past_cube(snapshot: Snapshot, prefix: str, datasets: Mapping[str, Dataset]) -> CubeState:
+    """Return a cube made of datasets as they were, the same one for the same datasets."""
+
+    def make() -> CubeState:
+        cube = cube_from_documents(prefix, {name: d.document for name, d in datasets.items()})
+        if cube is None:
+            raise no_versions(prefix, "At that time it was no cube.")
+        return cube_state(cube, datasets)
+
+    uuid = next(iter(datasets.values())).uuid if datasets else ""
+    return snapshot.made(f"past {prefix}", uuid, list(datasets.values()), make)
 
 
 def listed(snapshot: Snapshot) -> list[tuple[Name, str]]:

@@ -273,9 +273,10 @@ class TableStatistics:
 
 
 def lacking(table: FileTable, columns: Sequence[str]) -> dict[str, set[int]]:
-    """Return the files that are read as if they held NULL in columns that they do not have."""
-    found: dict[str, set[int]] = {name: set() for name in columns}
-    for variant in table.variants(range(len(table.files))):
+    """Return the files that are read as if they held NULL in columns, if they do not have these."""
+    everything = range(len(table.files))
+    found = {name: set(everything if name in table.may_lack else ()) for name in columns}
+    for variant in table.variants(everything):
         for name in columns:
             if variant.types is not None and name not in variant.types:
                 found[name].update(variant.files)

@@ -78,6 +78,10 @@ class FileTable(Protocol):
         """What was noted about the table, by key."""
 
     @property
+    def may_lack(self) -> frozenset[str]:
+        """The columns that some files may not have; they are NULL there, and what else files lack is an error."""
+
+    @property
     def has_footers(self) -> bool:
         """Whether the files are Parquet files."""
 
@@ -126,6 +130,22 @@ class Changelog:
     def stable(self) -> frozenset[str]:
         """The columns that all records about one row have in common: conditions on them may leave out files."""
         return frozenset(self.key or self.compared)
+
+
+STEP, CHANGE = "__kartosql_step", "_change"
+
+
+@dataclass(frozen=True, eq=False)
+class Changes(Changelog):
+    """The rows are the differences between those of some files before and after each of some steps.
+
+    ``steps`` and ``signs`` say of each file to which step it belongs, and whether it stood before it (-1) or after (1),
+    ``facts`` of each STEP its version and time. With a ``key`` only the row of the last file counts, on each side.
+    """
+
+    steps: Sequence[int]
+    signs: Sequence[int]
+    facts: pa.Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ import json
 import re
 import unicodedata
 
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _JOINERS = "\u200c\u200d"
 _CSV_UNSAFE = re.compile(r"[^\n\t\x20-\x7e]")
 _JSON_UNSAFE = re.compile(r"[^\n\x20-\x7e]")
@@ -48,12 +47,7 @@ def escaped_json(text: str) -> str:
 
 
 def _escape(char: str) -> str:
-    code = ord(char)
-    if char in _NAMED:
-        return _NAMED[char]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return char.encode("unicode_escape").decode()
 
 
 def width(text: str) -> int:

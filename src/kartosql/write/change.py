@@ -7,7 +7,7 @@ import contextlib
 import datetime as dt
 import json
 import uuid as uuids
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
@@ -24,11 +24,16 @@ from kartosql.formats.kartothek.metadata import (
     HISTORY,
     OWN_KEYS,
     DatasetDocument,
+    added_columns,
     fingerprint,
     merge_types,
     normalise,
     read_schema,
 )
+from kartosql.formats.kartothek.snapshot import missing_metadata, tables_by_schema
+from kartosql.formats.kartothek.stored_partitions import as_tuple
+from kartosql.formats.kartothek.versions import listed
+from kartosql.formats.type_promotion import widened
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, check_key
 from kartosql.write import files, indexing
@@ -47,6 +52,8 @@ from kartosql.write.document import (
 )
 
 GRACE = dt.timedelta(days=7)
+# When files were written that a commit takes up again, so that it makes sure that no cleanup takes them.
+LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 CODECS = {"json": naming.METADATA_JSON, "msgpack": naming.METADATA_MSGPACK}
 # The version whose description of columns the pandas block follows.
 _PANDAS_VERSION = "1.3.5"
@@ -66,7 +73,8 @@ class Change:
     the dataset must not exist; with ``replace_all`` whatever it holds goes away, and so does it with ``drop``.
     ``positions`` says of added labels whose place among the partitions they take, or before which they come if that one
     stays; all others come last. ``repaired`` are the ids of lost commits that this one brings back. With
-    ``restart_history`` the schema history begins anew.
+    ``restart_history`` the schema history begins anew. With ``evolve`` the schemas may add to those that are there.
+    ``rows`` is how many rows the new files hold, if that is known.
     """
 
     uuid: str
@@ -87,6 +95,8 @@ class Change:
     repaired: tuple[str, ...] = ()
     format: str = "json"
     restart_history: bool = False
+    evolve: bool = False
+    rows: int | None = None
 
     @property
     def starts_anew(self) -> bool:
@@ -123,12 +133,15 @@ def partition_keys_of(document: DatasetDocument) -> tuple[str, ...]:
 
 def _partitions(
     document: DatasetDocument, change: Change, removed: frozenset[str]
-) -> tuple[tuple[str, ...], dict[str, tuple[str | None, ...]]]:
+) -> tuple[Sequence[str], Mapping[str, Sequence[str | None]]]:
+    stored = document.stored if not removed and not change.positions else None
+    if stored is not None and (more := stored.with_more(change.added)) is not None:
+        return more.texts[0], {more.table: more.texts[1]}
     old, added = document.labels or (), list(change.added)
     labels = (*old, *added)
     columns = {}
     for table in dict.fromkeys([*document.files, *chain.from_iterable(change.added.values())]):
-        before = document.files.get(table, (None,) * len(old))
+        before = as_tuple(document.files.get(table, (None,) * len(old)))
         columns[table] = before + tuple([change.added[label].get(table) for label in added])
     if removed or change.positions:
         order = _order(labels, len(old), removed, change.positions)
@@ -166,14 +179,39 @@ def _incompatible(problem: str, hint: str | None = None) -> UsageError:
     return UsageError(problem, code="incompatible-schema", hint=hint)
 
 
-def widen(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+def evolved(old: pa.Schema, new: pa.Schema, partition_on: tuple[str, ...]) -> pa.Schema:
+    """Return ``old`` with the columns that only ``new`` has, and with decimals of as many digits as both need.
+
+    ``old`` itself is returned where nothing is to be added. Raises ``incompatible-schema`` for a new column without
+    a type, and for one that differs from another in case alone.
+    """
+    types = {f.name: f.type for f in old}
+    spelled = {name.lower(): name for name in types}
+    for column in new:
+        name, type_ = column.name, normalise(column.type)
+        known = types.get(name)
+        if known is None:
+            other = spelled.setdefault(name.lower(), name)
+            if pa.types.is_null(type_):
+                raise _incompatible(f"The new column {name!r} has no values, so it has no type.", "Cast it to one.")
+            if other != name:
+                raise _incompatible(f"The new column {name!r} differs from {other!r} in case alone.", "Rename it.")
+            types[name] = type_
+        elif pa.types.is_decimal(known) and pa.types.is_decimal(type_):
+            types[name] = widened(known, type_) or known
+    if types == {f.name: f.type for f in old}:
+        return old
+    return common_schema(pa.schema(list(types.items())), partition_on)
+
+
+def widen(old: pa.Schema, new: pa.Schema, may_lack: Set[str] = frozenset()) -> pa.Schema:
     """Return the schema that holds what ``old`` and ``new`` hold, in the order of ``old``.
 
-    Both have the same columns of the same normalised types, except that a column of type null
-    takes any; ``old`` itself is returned where nothing is to be widened. Raises
-    ``incompatible-schema``, which names the first column that does not fit.
+    Both have the same columns of the same normalised types, except that a column of type null takes any, and
+    that ``new`` may lack some; ``old`` itself is returned where nothing is to be widened.
+    Raises ``incompatible-schema``, which names the first column that does not fit.
     """
-    for name in sorted(set(old.names).symmetric_difference(new.names)):
+    for name in sorted(set(old.names).symmetric_difference(new.names) - may_lack):
         known = name in old.names
         raise _incompatible(
             f"The column {name!r} is missing in the new data."
@@ -183,6 +221,9 @@ def widen(old: pa.Schema, new: pa.Schema) -> pa.Schema:
         )
     fields = []
     for column in old:
+        if column.name not in new.names:
+            fields.append(column)
+            continue
         left, right = normalise(column.type), normalise(new.field(column.name).type)
         type_ = merge_types(left, right)
         if type_ is None:
@@ -263,6 +304,7 @@ class Schemas:
 
     known: Mapping[str, pa.Schema]
     pending: Mapping[str, bytes] = field(default_factory=dict)
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)  # columns that files may lack
 
     def mark(self) -> dict[str, str]:
         """Return the entry of the document until the pending files are in place."""
@@ -286,8 +328,7 @@ def _listed_tables(store: Store, uuid: str) -> list[str]:
         store.read_versioned(naming.schema_key(uuid, naming.DEFAULT_TABLE))
         return [naming.DEFAULT_TABLE]
     except KeyError:
-        parts = [k.split("/") for k in store.list_below(f"{uuid}/") if k.endswith(f"/{naming.COMMON_METADATA}")]
-        return sorted(p[1] for p in parts if len(p) == 3) or [naming.DEFAULT_TABLE]
+        return tables_by_schema(store.list_below(f"{uuid}/")) or [naming.DEFAULT_TABLE]
 
 
 def _stored(store: Store, uuid: str, table: str) -> tuple[pa.Schema, Version]:
@@ -295,11 +336,7 @@ def _stored(store: Store, uuid: str, table: str) -> tuple[pa.Schema, Version]:
     try:
         data, version = store.read_versioned(key)
     except KeyError:
-        raise FormatError(
-            f"Dataset {uuid!r}: {key} is missing",
-            code="missing-metadata",
-            hint="The dataset is incomplete: it was deleted in part, or its write never finished.",
-        ) from None
+        raise missing_metadata(uuid, key) from None
     return read_schema(data, key), version
 
 
@@ -309,7 +346,8 @@ def _widened(store: Store, head: Head, change: Change, keys: tuple[str, ...]) ->
     Raises ``incompatible-schema`` for columns that do not fit and HeadMoved.
     """
     heal(store, head)
-    known = read_known(store, head.document)
+    known, pending = read_known(store, head.document), dict[str, bytes]()
+    added = added_columns(head.document.metadata)
     strange = [t for t in change.schemas if t not in known]
     if strange or (head.document.tables and change.added and change.schemas and set(change.schemas) != set(known)):
         raise _incompatible(
@@ -321,12 +359,21 @@ def _widened(store: Store, head: Head, change: Change, keys: tuple[str, ...]) ->
         key = naming.schema_key(head.uuid, table)
         for _ in attempts(key):
             known[table], version = _stored(store, head.uuid, table)
+            before = known[table]
             try:
-                target = widen(known[table], common_schema(schema, keys))
+                wider = evolved(before, schema, keys) if change.evolve else before
+                # Who wrote files before a column was added did not know of it.
+                target = widen(wider, common_schema(schema, keys), added.get(table, frozenset()))
             except UsageError:
                 _check_unmoved(store, head)
                 raise
-            if target.equals(known[table]):
+            if target.equals(before):
+                break
+            if wider is not before:
+                # Readers of the document as it stands expect no more than their files have.
+                known[table] = target
+                pending[table] = schema_bytes(_unique(common_schema(target, keys)))
+                added[table] = added.get(table, frozenset()) | {*wider.names}.difference(before.names)
                 break
             target = common_schema(target, keys)
             # Widening only replaces the type null, so it does no harm where the commit then fails.
@@ -334,7 +381,7 @@ def _widened(store: Store, head: Head, change: Change, keys: tuple[str, ...]) ->
                 store.put_if(key, schema_bytes(target), version)
                 known[table] = target
                 break
-    return Schemas(known)
+    return Schemas(known, pending, added)
 
 
 def _replaced(store: Store, change: Change, keys: tuple[str, ...]) -> Schemas:
@@ -358,7 +405,7 @@ def _replaced(store: Store, change: Change, keys: tuple[str, ...]) -> Schemas:
                     if not _says(data, key, target):
                         pending[table] = schema_bytes(_unique(target))
                 break
-    return Schemas(known, pending)
+    return Schemas(known, pending, added_columns(change.metadata))
 
 
 def _says(data: bytes, key: str, target: pa.Schema) -> bool:
@@ -382,7 +429,7 @@ def _unique(schema: pa.Schema) -> pa.Schema:
 def nanoseconds(moment: dt.datetime) -> int:
     """Return a moment in nanoseconds since 1970."""
     past = moment - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-    return (past.days * 86_400 + past.seconds) * 1_000_000_000 + past.microseconds * 1000
+    return past // dt.timedelta(microseconds=1) * 1000
 
 
 def heal(store: Store, head: Head) -> None:
@@ -448,7 +495,7 @@ def rebase(
         document = replace(document, key=head.key)
     old = dict(kept.document.indices) if kept is not None else None
     seen = base or live
-    planned = frozenset(seen.document.labels or ()) if seen is not None else frozenset()
+    planned = seen.document if seen is not None else None
     indices, index_keys = _IndexWork(store, change, old, planned, schemas, removed, document).write(created)
     source = change.metadata if live is None or change.create else live.document.metadata
     history = None if change.restart_history else source.get(HISTORY)
@@ -457,6 +504,7 @@ def rebase(
         intent=head.intent._asdict() if head is not None and head.intent is not None else None,
         unfinished=head.unfinished if head is not None else None,
         schema=schemas.mark(),
+        added_columns={table: sorted(names) for table, names in schemas.added.items() if names},
     )
     with contextlib.suppress(FormatError):  # one that is broken stays as it is
         history = recorded(history, schemas.known, document, nanoseconds(now))
@@ -470,6 +518,7 @@ def rebase(
         schemas={table: fingerprint(schema) for table, schema in schemas.known.items()},
         anew=kept is None,
         removes=bool(removed),
+        foreign=None if live is None or live.is_own else max([0, *(last for _, last, _ in listed(store, live.uuid))]),
     )
     return Prepared(with_marks(document, commit=identity.to_dict()), index_keys, removed, bool(schemas.pending))
 
@@ -579,21 +628,21 @@ def conflict(change: Change, head: Head | None, what: str) -> ConcurrentCommit:
 # -- indices -----------------------------------------------------------------------------------------
 
 # An index as it stands in its file, the pairs that are new, and the labels that go.
-_Parts = tuple[pa.Table | None, pa.Table, frozenset[str]]
+_Parts = tuple[indexing.StoredIndex | None, pa.Table, frozenset[str]]
 
 
 @dataclass(frozen=True)
 class _IndexWork:
     """What there is to do for the inverted indices of a document.
 
-    ``old`` are the indices, None of a dataset that starts anew, and ``planned`` the labels that the change was
+    ``old`` are the indices, None of a dataset that starts anew, and ``planned`` is the document that the change was
     planned on; ``document`` is the next one, but for its indices.
     """
 
     store: Store
     change: Change
     old: dict[str, Any] | None
-    planned: frozenset[str]
+    planned: DatasetDocument | None
     schemas: Schemas
     removed: frozenset[str]
     document: DatasetDocument
@@ -615,9 +664,9 @@ class _IndexWork:
         self.store.map(lambda column: self._put(keys[column], column, *made[column]), list(made))
         return {column: keys.get(column, old.get(column)) for column in wanted}, tuple(keys.values())
 
-    def _put(self, key: str, column: str, old: pa.Table | None, added: pa.Table, removed: frozenset[str]) -> None:
+    def _put(self, key: str, column: str, old: Any, added: pa.Table, removed: frozenset[str]) -> None:
         # Row group by row group, so that an index may be larger than memory.
-        schema, pieces = indexing.index_schema(added, column), indexing.merged(old, removed, added, column)
+        schema, pieces = indexing.updated(old, removed, added, column)
         with self.store.output(key) as out:
             files.write_parquet(files.Counted(out), schema, pieces, indexing.VALUES_PER_ROW_GROUP)
 
@@ -626,11 +675,12 @@ class _IndexWork:
         given = self.change.indices.get(column)
         if given is not None:
             labels = self.document.labels or ()
-            gone = self.planned.difference(labels)
+            planned = frozenset(self.planned.labels or ()) if self.planned is not None else frozenset()
+            gone = planned.difference(labels)
             if gone:
                 is_gone = pc.is_in(given["label"].cast(pa.string()), value_set=pa.array(sorted(gone), pa.string()))
                 given = given.filter(pc.invert(is_gone))
-            later = [label for label in labels if label not in self.planned]
+            later = [label for label in labels if label not in planned]
             return None, _joined([given, *self._pairs(column, later)]), frozenset()
         if where is None:
             return None, self.change.pairs[column], frozenset()
@@ -644,7 +694,7 @@ class _IndexWork:
         new = [pairs for pairs in new if not _is_untyped(pairs)]
         if not self.removed and not any(pairs.num_rows for pairs in new):
             return None
-        old = indexing.read_index(self.store, where, column)
+        old = indexing.StoredIndex(self.store, where, column)
         nothing = indexing.pairs_of(old.schema.field(0).type, (), ())
         return old, _joined(new or [nothing]), self.removed
 

@@ -19,13 +19,15 @@ from kartosql.formats.kartothek.dataset import Dataset, DatasetTable, InvertedIn
 from kartosql.formats.kartothek.history import plain
 from kartosql.formats.kartothek.metadata import merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.formats.kartothek.versions import Entry, read_entries
 from kartosql.store import Store
 from kartosql.write import indexing, removal
-from kartosql.write.change import GRACE, Change, read_known
+from kartosql.write.change import GRACE, LONG_AGO, Change, read_known
 from kartosql.write.commit import commit
 from kartosql.write.datasets import ORIGINALS_REFUSE, checked_history
-from kartosql.write.document import Head, Identity, LogEntry, read_garbage, read_log, read_raw
+from kartosql.write.document import Head, Identity, read_garbage, read_raw
 from kartosql.write.files import opened_parquet, pairs_of_files
+from kartosql.write.history import KEPT, needed_keys
 from kartosql.write.indexing import read_index
 from kartosql.write.recovery import complete_schemas, read_head
 from kartosql.write.removal import collect
@@ -172,7 +174,7 @@ class _Dataset:
                 yield self._finding("schema", "error", key, "it is not the schema that the document says")
 
     def _commits(self, head: Head) -> Iterator[Finding]:
-        entries = read_log(self.store, self.uuid)
+        entries = read_entries(self.store, self.uuid)
         identity = head.identity
         if head.is_foreign or (identity is None and entries):
             since = f" after {identity.operation} {identity.id} of {identity.time}" if identity is not None else ""
@@ -195,7 +197,8 @@ class _Dataset:
     def _orphans(self, head: Head | None) -> Iterator[Finding]:
         below = self.store.details(f"{self.uuid}/")
         marks = read_garbage(self.store, self.uuid)
-        found = removal.unreferenced(self.store, self.uuid, head, below, marks, self.store.now(), self.grace)
+        past = needed_keys(self.store, self.uuid, KEPT, self.store.now())
+        found = removal.unreferenced(self.store, self.uuid, head, below, marks, self.store.now(), self.grace, past)
         if found:
             size = sum(g.bytes for g in found)
             yield self._finding(
@@ -282,6 +285,9 @@ class _Dataset:
                     if wanted == []:
                         break
                     rows = file.read_row_group(group, wanted)
+                    for column in table.may_lack.difference(rows.column_names).intersection(indexed):
+                        type_ = table.schema.field(column).type
+                        rows = rows.append_column(column, pa.nulls(rows.num_rows, type_))
                     for column in indexed:
                         type_ = normalise(table.schema.field(column).type)
                         uniques[column].append(indexing.unique_values(rows[column], type_))
@@ -309,6 +315,8 @@ class _Dataset:
             if field.name in table.partition_keys:
                 continue
             if field.name not in schema.names:
+                if field.name in table.may_lack:
+                    continue
                 yield self._finding("schema", "error", key, f"the column {field.name!r} is missing")
                 continue
             type_ = schema.field(field.name).type
@@ -395,14 +403,14 @@ class Lost:
     ``later`` are the labels that commits added which came after it; ``reason`` says why it cannot be brought back.
     """
 
-    entry: LogEntry
+    entry: Entry
     added: Mapping[str, Mapping[str, str]]
     removed: tuple[str, ...]
     later: frozenset[str]
     reason: str | None = None
 
 
-def lost(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
+def lost(entries: Sequence[Entry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
     """Return the commits that the document with this identity and these labels has lost, in their order.
 
     Each tells what is missing of it in the end: nothing that was removed later on is. Without
@@ -411,7 +419,7 @@ def lost(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterabl
     return net(dropped(entries, identity, labels))
 
 
-def dropped(entries: Sequence[LogEntry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
+def dropped(entries: Sequence[Entry], identity: Identity | None, labels: Iterable[str]) -> list[Lost]:
     """Return the commits that a document has lost, each with what it did when the others before it are back."""
     if identity is None:
         return []
@@ -446,7 +454,7 @@ def net(found: Sequence[Lost]) -> list[Lost]:
     return left
 
 
-def _ancestors(by_id: Mapping[str, LogEntry], identity: Identity) -> set[str]:
+def _ancestors(by_id: Mapping[str, Entry], identity: Identity) -> set[str]:
     known = {identity.id, *identity.recent}
     pending = list(known)
     while pending:
@@ -458,11 +466,7 @@ def _ancestors(by_id: Mapping[str, LogEntry], identity: Identity) -> set[str]:
 
 
 def _lost(
-    entry: LogEntry,
-    by_id: Mapping[str, LogEntry],
-    known: Collection[str],
-    recent: Sequence[str],
-    state: Collection[str],
+    entry: Entry, by_id: Mapping[str, Entry], known: Collection[str], recent: Sequence[str], state: Collection[str]
 ) -> Lost:
     at: str | None = entry.parent
     while at is not None and at not in known and at in by_id:
@@ -489,8 +493,6 @@ def _lost(
 # -- repairing ------------------------------------------------------------------------------------------
 
 OPERATION = "repair"
-# Long ago, so that a commit makes sure that no cleanup takes the files.
-_LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def repair(store: Store, uuid: str, findings: Sequence[Finding], grace: dt.timedelta = GRACE) -> list[Finding]:
@@ -547,7 +549,7 @@ def lost_change(store: Store, head: Head) -> Change | None:
     What they added comes before what was committed after them, so that newer rows stay the newer ones.
     """
     labels = head.document.labels or ()
-    all_ = dropped(read_log(store, head.uuid), head.identity, labels)
+    all_ = dropped(read_entries(store, head.uuid), head.identity, labels)
     missing = [one for one in net(all_) if one.reason is None]
     found = [one for one in missing if _missing(store, one) is None]
     left = {one.entry.id for one in missing} - {one.entry.id for one in found}
@@ -570,7 +572,7 @@ def lost_change(store: Store, head: Head) -> Change | None:
         added=added,
         removed=frozenset(removed),
         positions=positions,
-        started=_LONG_AGO,
+        started=LONG_AGO,
         repaired=tuple(one.entry.id for one in all_ if one.reason is None and one.entry.id not in left),
     )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import random
+import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +27,6 @@ from kartosql.write.document import (
     RECENT,
     Backoff,
     Head,
-    LogEntry,
     digest,
     discard,
     encode,
@@ -38,9 +39,11 @@ from kartosql.write.document import (
     touched,
     with_marks,
 )
+from kartosql.write.history import record
 from kartosql.write.recovery import abort, complete_schemas, finish, is_open, open_head, roll_back
 
 CREATED = 32
+SLACKENS = 0.8  # what is left of the wait for others when they were not met any more
 MOST_UNANSWERED = 8  # puts, after which no more are sent
 _T = TypeVar("_T")
 
@@ -132,7 +135,12 @@ def commit(store: Store, change: Change, *, base: Head | None = None, grace: dt.
     store.require_conditional_put(f"{change.uuid}/{SIDE_FOLDER}")
     one = _Dropping if change.drop else _Committing
     bases: dict[str, Head | None] = {} if base is None else {change.uuid: base}
-    return one(store, change, bases, grace, Backoff(LONGEST_WAIT_OF_COMMIT)).run()
+    backoff, pace = Backoff(LONGEST_WAIT_OF_COMMIT), store.paces.get(change.uuid, 0.0)
+    # Who lost races to writers elsewhere before he had his turn lets them have theirs before the next one.
+    time.sleep(pace * random.uniform(0.5, 1))
+    done = one(store, change, bases, grace, backoff).run()
+    store.paces[change.uuid] = min(pace + backoff.lost if backoff.lost else pace * SLACKENS, LONGEST_WAIT_OF_COMMIT)
+    return done
 
 
 def commit_all(
@@ -183,6 +191,7 @@ class _Committing:
 
     def _round(self) -> Committed | None:
         with self.store.turn(self.change.uuid):
+            self.backoff.began = time.monotonic()  # what was before was waiting
             head = open_head(self.store, self.change.uuid, is_primary=self.is_primary)
             landed = self._landed(head)
             if landed is None:
@@ -201,6 +210,8 @@ class _Committing:
                 if not self.attempts:
                     raise
                 self._check_time(e)  # only the document can tell, and it cannot be read now
+                self.backoff.wait()
+                continue
             except KartosqlError as e:
                 if self.attempts:
                     raise self._unknown() from e
@@ -208,7 +219,7 @@ class _Committing:
             if done is not None:
                 return done
             self._check_time()
-            self.backoff.wait()
+            self.backoff.wait(is_race=all(a.was_refused for a in self.attempts))
 
     def _landed(self, head: Head | None) -> CommitAttempt | None:
         """Return the attempt that the document shows, and forget those that cannot happen any more."""
@@ -238,7 +249,7 @@ class _Committing:
     def _try(self, head: Head | None) -> Committed | None:
         prepared = self._prepare(self.change, head, self._base(self.change, head))
         try:
-            swap(self.store, prepared.document, head)
+            now = swap(self.store, prepared.document, head)
         except (PreconditionFailed, OutcomeUnknown) as e:
             self._doubt(head, prepared, e)
             self.winner = head
@@ -246,7 +257,7 @@ class _Committing:
         except KartosqlError:
             discard(self.store, prepared.index_keys)
             raise
-        return self._committed(self.change, head, prepared)
+        return self._committed(self.change, head, replace(prepared, document=now.document))
 
     def _doubt(self, head: Head | None, prepared: Prepared | None, error: Exception) -> None:
         was_refused = isinstance(error, PreconditionFailed)
@@ -264,7 +275,7 @@ class _Committing:
             with contextlib.suppress(KartosqlError):
                 complete_schemas(self.store, change.uuid)
         if prepared is not None:
-            _record(self.store, change, prepared)
+            record(self.store, change, before, prepared)
         document = prepared.document if prepared is not None else None
         shown = found.document if found is not None and document is not None else document
         identity = read_identity(shown.metadata) if shown is not None else None
@@ -523,22 +534,6 @@ class _Transaction(_Committing):
 def _absent_document(change: Change) -> DatasetDocument:
     keys = change.partition_keys or ()
     return DatasetDocument(change.uuid, change.uuid + CODECS[change.format], (), {}, keys, {}, {ABSENT: True})
-
-
-def _record(store: Store, change: Change, prepared: Prepared) -> None:
-    """Write what a commit did beside the dataset; silent where the store refuses, as the commit counts."""
-    identity = read_identity(prepared.document.metadata)
-    if identity is not None:
-        names = ("id", "parent", "sequence", "operation", "time", "origin")
-        entry = LogEntry(
-            **{name: getattr(identity, name) for name in names},
-            added={label: dict(files) for label, files in change.added.items()},
-            removed=tuple(sorted(prepared.removed)),
-            positions=change.positions,
-            repaired=change.repaired,
-        )
-        with contextlib.suppress(KartosqlError):
-            entry.put(store, change.uuid)
 
 
 def _tell_foreign(before: Head | None, base: Head | None) -> bool:

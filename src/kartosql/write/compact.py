@@ -55,7 +55,7 @@ def _compact(operation: Operation, what: CubeMember | Dataset, target_bytes: int
     runs = [r for r in _runs(operation, dataset, member, target_bytes) if len(r.labels) >= min_files]
     # Made anew: a table with data-skipping metadata holds the store, which does not travel to executors.
     tables = {
-        name: DatasetTable(t.uuid, t.table, t.schema, t.partition_keys, (), (), {}, {})
+        name: DatasetTable(t.uuid, t.table, t.schema, t.partition_keys, (), (), {}, {}, may_lack=t.may_lack)
         for name, t in dataset.tables.items()
     }
     name, join_key = (uuid, None) if member is None else (member.name, member.join_key)

@@ -13,7 +13,7 @@ from kartosql.formats.kartothek.cube import Cube, CubeState, invalid_cube, is_se
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.snapshot import Absent, Snapshot, unknown_cube
-from kartosql.write.change import Change, Select, common_schema, widen
+from kartosql.write.change import Change, Select, common_schema, evolved, widen
 from kartosql.write.inputs import Rows, open_rows
 from kartosql.write.layout import (
     Layout,
@@ -177,11 +177,14 @@ def change_members(
     *,
     replace_partitions: bool = False,
     convert: bool = False,
+    evolve: bool = False,
+    place: str | None = None,
 ) -> Report:
     """Append the ``given`` rows to datasets of a cube and remove partitions, all in one commit.
 
     With ``replace_partitions`` those are removed that rows are appended to. Values of other types than the columns
-    have are refused, as the original does, unless they are to ``convert``.
+    have are refused, as the original does, unless they are to ``convert``; so are other columns, unless the datasets
+    are to ``evolve``. What takes the ``place`` of a label, as rows of its file change, may have no rows.
     """
     cube = state.cube
     tables = {name: _member(state, name) for name in targets}
@@ -189,8 +192,14 @@ def change_members(
     rows: dict[str, Rows] = {}
     layouts: dict[str, Layout] = {}
     for name in given:
-        rows[name] = open_rows(given[name], name).typed(tables[name].schema, convert=convert)
         schema, keys = tables[name].schema, tables[name].partition_keys
+        rows[name] = open_rows(given[name], name)
+        if evolve:
+            schema = evolved(schema, rows[name].schema, keys)
+            check_new_columns(state, name, set(schema.names).difference(tables[name].schema.names))
+        rows[name] = rows[name].typed(schema, convert=convert)
+        if evolve:
+            rows[name] = rows[name].filled(schema)
         columns = rows[name].schema.names
         widen(schema, common_schema(rows[name].schema, keys))
         indexed = operation.snapshot.dataset(tables[name].uuid).document.indices
@@ -202,7 +211,7 @@ def change_members(
                 )
         there = [column for column in indexed if column in columns and column not in keys]
         layouts[name] = appended_layout(cube, name, columns, keys, there, metadata_of.get(name, {}))
-    written = operation.write(rows, layouts)
+    written = operation.write(rows, layouts, may_be_empty=place is not None)
     changes = []
     for name in targets:
         if name in written or name in removals:
@@ -210,11 +219,25 @@ def change_members(
             if replace_partitions:
                 removed = same_partitions(written[name].keys, written[name].layout.table)
             if name in written:
-                changes.append(operation.adding([written[name]], removed=removed))
+                changes.append(operation.adding([written[name]], place, removed=removed, evolve=evolve))
             else:
                 changes.append(Change(cube.uuid(name), operation.name, metadata=flags(cube, name), removed=removed))
     done = operation.commit(changes, written.values(), cube.uuid(cube.seed_dataset)) if changes else {}
     return {name: report([written[name]] if name in written else (), done.get(cube.uuid(name))) for name in targets}
+
+
+def check_new_columns(state: CubeState, name: str, new: Collection[str]) -> None:
+    """Raise ``invalid-cube`` for new columns of a dataset that another one has, or that would tell its cells apart."""
+    cube = state.cube
+    known = dict.fromkeys([*cube.dimension_columns, *cube.partition_columns], cube.seed_dataset)
+    known |= {c: other for other, m in state.members.items() if other != name for c in m.table.schema.names}
+    for column in sorted(new):
+        if column in known:
+            raise invalid_cube(
+                f"Cube {cube.uuid_prefix!r}, dataset {name!r}: {column!r} cannot be added, as it is a column of "
+                f"{known[column]!r}.",
+                "A column belongs to one dataset of a cube; rename it.",
+            )
 
 
 # -- deletion ----------------------------------------------------------------------------------
@@ -271,21 +294,18 @@ def find_cube(snapshot: Snapshot, cube: Cube | str) -> CubeState:
     if isinstance(snapshot.documents([seed])[seed], Absent):
         raise unknown_cube(cube.uuid_prefix)
     state = snapshot.given_cube(cube)
-    _check_same(cube, snapshot.dataset(seed).document)
-    return state
-
-
-def _check_same(cube: Cube, seed: DatasetDocument) -> None:
-    if seed.metadata.get("ktk_cube_is_seed", True) is not True:
+    metadata = snapshot.dataset(seed).document.metadata
+    if metadata.get("ktk_cube_is_seed", True) is not True:
         raise invalid_cube(f"The dataset {cube.seed_dataset!r} of cube {cube.uuid_prefix!r} is not its seed.")
     # A Cube that differs would be written into the metadata, and change what the rows there mean.
     for what, given in (("dimension", cube.dimension_columns), ("partition", cube.partition_columns)):
-        stored = seed.metadata.get(f"ktk_cube_{what}_columns")
+        stored = metadata.get(f"ktk_cube_{what}_columns")
         if isinstance(stored, list) and set(map(str, stored)) != set(given):
             raise invalid_cube(
                 f"Cube {cube.uuid_prefix!r} was built with the {what} columns {', '.join(map(str, stored))}, "
                 f"not {', '.join(given)}."
             )
+    return state
 
 
 def chosen_members(state: CubeState, names: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.errors import FormatError, KartosqlWarning, SqlError, UsageError, quoted, text_of
-from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek import naming, versions
 from kartosql.formats.kartothek.cube import invalid_cube, is_seed
-from kartosql.formats.kartothek.dataset import Dataset
+from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
 from kartosql.formats.kartothek.history import DAMAGED, SchemaHistory, history_of, is_sealed, plain
 from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, merge_types, normalise
 from kartosql.formats.kartothek.snapshot import Snapshot, unknown_cube, unknown_dataset
@@ -22,7 +22,7 @@ from kartosql.parquet import file_metadata, may_hold_null
 from kartosql.store import Store
 from kartosql.store.keys import key_problem
 from kartosql.write import cubes
-from kartosql.write.change import CODECS, Change, common_schema, read_known, widen
+from kartosql.write.change import CODECS, LONG_AGO, Change, Select, common_schema, evolved, read_known, widen
 from kartosql.write.files import Written, pairs_of_files
 from kartosql.write.inputs import Rows, invalid_data, open_rows
 from kartosql.write.layout import Layout, check_name, checked_metadata, columns_of, is_index_type
@@ -76,27 +76,33 @@ def append_to_dataset(
     *,
     metadata: Mapping[str, Any] | None = None,
     replace_partitions: bool = False,
+    evolve: bool = False,
+    removed: Select | None = None,
+    place: str | None = None,
 ) -> dict[str, Any]:
-    """Append rows to a dataset, or replace the partitions that occur in them; see Connection.append_to_dataset."""
+    """Append rows to a dataset, or replace the partitions that occur in them; see Connection.append_to_dataset.
+
+    With ``removed`` they take the ``place`` of other files.
+    """
     dataset = find_dataset(operation, name)
     cube = cube_of(operation.snapshot, dataset.uuid)
     if cube is not None:
         prefix, member = cube
         state, data_of = operation.snapshot.cube(prefix), {member: [data]}
         metadata_of = None if metadata is None else {member: metadata}
-        return cubes.change_members(
-            operation, state, data_of, {}, (member,), metadata_of, replace_partitions=replace_partitions, convert=True
-        )[member]
-    keys = next(iter(dataset.tables.values())).partition_keys
-    base = _layout(dataset.uuid, keys, dataset.document.indices, metadata)
-    rows = _fitting(_open(data, next(iter(dataset.tables)), base), dataset)
+        gone = {} if removed is None else {member: removed}
+        more: Any = {"replace_partitions": replace_partitions, "convert": True, "evolve": evolve, "place": place}
+        return cubes.change_members(operation, state, data_of, gone, (member,), metadata_of, **more)[member]
+    first = next(iter(dataset.schemas))
+    base = _layout(dataset.uuid, dataset.partition_keys(first), dataset.document.indices, metadata)
+    rows = _fitting(_open(data, first, base if not evolve else replace(base, index_columns=())), dataset, evolve)
     if replace_partitions and all(r.num_rows == 0 for r in rows.values()):
         raise no_rows(name)
     written = list(operation.write(rows, _layouts(base, rows), may_be_empty=True).values())
     if replace_partitions and not any(w.rows for w in written):
         operation.discard(written)
         raise no_rows(name)
-    change = operation.adding(written)
+    change = operation.adding(written, place, removed=removed, evolve=evolve)
     if replace_partitions:
         table = written[0].layout.table
         change = replace(change, removed=same_partitions([e[table] for e in change.added.values()], table))
@@ -134,6 +140,71 @@ def set_metadata(operation: Operation, name: str, metadata: Mapping[str, Any]) -
     values = {key: value for key, value in given.items() if value is not None}
     change = Change(dataset.uuid, operation.name, metadata=values, forgotten=frozenset(given.keys() - values.keys()))
     return _commit(operation, change, [])
+
+
+def add_columns(operation: Operation, name: str, data: Any) -> dict[str, Any]:
+    """Add columns to a dataset, in which all of its rows are NULL; those of ``data`` are their names and types."""
+    dataset = find_dataset(operation, name)
+    table, rows = _one_table(dataset), open_rows(data, dataset.uuid)
+    for column in rows.schema.names:
+        if column in table.schema.names:
+            raise UsageError(
+                f"Dataset {dataset.uuid!r} has a column {column!r} already.",
+                code="incompatible-schema",
+                hint=f"Its columns are {', '.join(table.schema.names)}."[:300],
+            )
+    whole = evolved(table.schema, rows.schema, table.partition_keys)
+    cube = cube_of(operation.snapshot, dataset.uuid)
+    if cube is not None:
+        cubes.check_new_columns(operation.snapshot.cube(cube[0]), cube[1], rows.schema.names)
+    return _commit(operation, Change(dataset.uuid, operation.name, schemas={table.table: whole}, evolve=True), [])
+
+
+def _one_table(dataset: Dataset) -> DatasetTable:
+    if len(dataset.tables) > 1:
+        raise UsageError(
+            f"Dataset {dataset.uuid!r} has several tables, to which no columns are added.", code="incompatible-schema"
+        )
+    return next(iter(dataset.tables.values()))
+
+
+def restore(operation: Operation, name: str, as_of: int | str) -> dict[str, Any]:
+    """Make a dataset what it was, as a version or at a time; see Connection.restore."""
+    now = find_dataset(operation, text_of(name))
+    moment = as_of if type(as_of) is int else text_of(as_of, "A version is a whole number, or a time that")
+    then = versions.read(operation.snapshot, now.uuid).at(moment)
+    if any(not _takes(table, then.tables.get(name)) for name, table in now.tables.items()):
+        raise UsageError(
+            f"Dataset {now.uuid!r} had other columns or partition columns then, so its files do not fit any more.",
+            code="incompatible-schema",
+            hint="CREATE OR REPLACE DATASET ... AS SELECT * FROM t AT (...) writes its rows anew.",
+        )
+    old, new = dict(versions.files_of(now.document)), dict(versions.files_of(then.document))
+    kept = [label for label, files in old.items() if new.get(label) == files]
+    if kept != [label for label in new if label in set(kept)]:
+        kept = []
+    positions: dict[str, str] = {}
+    stay, behind = set(kept), None
+    for label in reversed(new):
+        behind = label if label in stay else behind
+        if behind is not None and label not in stay:
+            positions[label] = behind
+    added = {label: files for label, files in new.items() if label not in stay}
+    change = Change(
+        now.uuid, operation.name, added, frozenset(old.keys() - stay), positions=positions, started=LONG_AGO
+    )
+    if not change.added and not change.removed:
+        return report((), None)
+    return {**_commit(operation, change, []), "files": sum(map(len, added.values()))}
+
+
+def _takes(table: DatasetTable, old: DatasetTable | None) -> bool:
+    """Return whether files that an older state of a table had can be read as files of the table."""
+    if old is None or old.partition_keys != table.partition_keys:
+        return False
+    types = {f.name: f.type for f in table.schema}
+    fitting = all(f.name in types and merge_types(types[f.name], f.type) == types[f.name] for f in old.schema)
+    return fitting and table.may_lack.issuperset(types.keys() - set(old.schema.names))
 
 
 # -- what there is -------------------------------------------------------------------------------
@@ -230,18 +301,28 @@ def _open(data: Any, table: str, base: Layout) -> dict[str, Rows]:
     return rows
 
 
-def _fitting(rows: Mapping[str, Rows], dataset: Dataset) -> dict[str, Rows]:
-    """Return rows with the types that the tables of a dataset have; raises ``incompatible-schema``."""
-    if set(rows) != set(dataset.tables):
+def _fitting(rows: Mapping[str, Rows], dataset: Dataset, evolve: bool) -> dict[str, Rows]:
+    """Return rows with the types that the tables of a dataset have; raises ``incompatible-schema``.
+
+    With ``evolve`` they may have other columns, too, and are filled with NULL where they lack some.
+    """
+    if evolve:
+        _one_table(dataset)
+    if set(rows) != set(dataset.schemas):
         raise invalid_data(
             dataset.uuid,
-            f"the data are of the tables {', '.join(rows)}, but it has {', '.join(dataset.tables)}",
+            f"the data are of the tables {', '.join(rows)}, but it has {', '.join(dataset.schemas)}",
             "Give rows of every table, if need be a table without rows.",
         )
     found = {}
-    for name, table in dataset.tables.items():
-        found[name] = rows[name].typed(table.schema, convert=True)
-        widen(table.schema, common_schema(found[name].schema, table.partition_keys))
+    for name, schema in dataset.schemas.items():
+        keys = dataset.partition_keys(name)
+        if evolve:
+            schema = evolved(schema, rows[name].schema, keys)
+        found[name] = rows[name].typed(schema, convert=True)
+        if evolve:
+            found[name] = found[name].filled(schema)
+        widen(schema, common_schema(found[name].schema, keys))
     return found
 
 

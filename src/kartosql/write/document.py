@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from kartosql.errors import CommitError, FormatError, KartosqlError, StoreError
+from kartosql.errors import CommitError, FormatError, StoreError
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import (
     ABSENT,
@@ -28,15 +28,19 @@ from kartosql.formats.kartothek.metadata import (
     fingerprints,
     intent_of,
     many_objects,
+    newest_known,
     parse_document,
     pending_schemas,
     unfinished_of,
+    written_document,
 )
+from kartosql.formats.kartothek.stored_partitions import digest_of
 from kartosql.memo import memoized
 from kartosql.store import Store
-from kartosql.store.keys import SIDE_FOLDER, OutcomeUnknown, PreconditionFailed, Version, key_problem, side_folder
+from kartosql.store.keys import Content, OutcomeUnknown, PreconditionFailed, Version, side_folder
 
 RECENT = 64
+_DIGEST = "2:"  # what digests begin with
 
 
 @dataclass(frozen=True)
@@ -104,12 +108,14 @@ def succeed(
     schemas: Mapping[str, str],
     anew: bool = False,
     removes: bool = False,
+    foreign: int | None = None,
 ) -> Identity:
     """Return the identity of the commit that follows ``before``.
 
-    ``anew`` says that the dataset starts with it, ``removes`` that partitions go away.
+    ``anew`` says that the dataset starts with it, ``removes`` that partitions go away, ``foreign`` that another program
+    wrote last, and the last sequence known besides: what it wrote takes one, too.
     """
-    sequence = (before.sequence if before else 0) + 1
+    sequence = max(before.sequence if before else 0, foreign or 0) + (1 if foreign is None else 2)
     older = before.recent if before else ()
     return Identity(
         sequence=sequence,
@@ -137,7 +143,18 @@ def touched_identity(document: DatasetDocument) -> Identity:
 
 
 def digest(document: DatasetDocument) -> str:
-    """Return the digest of partitions, indices and partition keys of a document."""
+    """Return the digest of partitions, indices and partition keys of a document.
+
+    Labels and files have digests of their own in it, which go on where partitions are added behind them.
+    """
+    parts = {table: digest_of(files) for table, files in document.files.items()}
+    parts[""] = digest_of(document.labels or ())
+    made = json.dumps([document.partition_keys, dict(document.indices), parts], sort_keys=True)
+    return f"{_DIGEST}{hashlib.blake2b(made.encode(), digest_size=16).hexdigest()}"
+
+
+def _older_digest(document: DatasetDocument) -> str:
+    """Return the digest as it was made before: all texts one after the other."""
     hashed = hashlib.blake2b(digest_size=16)
     indices = {column: document.indices[column] for column in sorted(document.indices)}
     hashed.update(json.dumps([document.partition_keys, indices], sort_keys=True).encode())
@@ -178,7 +195,16 @@ class Head:
     @property
     def is_foreign(self) -> bool:
         """Whether another program wrote it after the last commit of kartosql."""
-        return self.identity is not None and self.identity.digest != self.digest
+        return self.identity is not None and not self.has_digest(self.identity.digest)
+
+    def has_digest(self, expected: str) -> bool:
+        """Return whether a digest, which may be an older one, is that of what it lists."""
+        return expected == (self.digest if expected.startswith(_DIGEST) else _older_digest(self.document))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the last commit of kartosql made the dataset as it stands."""
+        return self.identity is not None and not self.is_foreign and self.identity.operation != "mark"
 
     @memoized
     def intent(self) -> Intent | None:
@@ -208,10 +234,14 @@ def read_raw(store: Store, uuid: str) -> Head | None:
     """
     for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
         key = f"{uuid}{suffix}"
+        known = newest_known(key)
+        content = known.content if known is not None and known.uuid == uuid else None
         try:
-            data, version = store.read_versioned(key)
+            data, version = store.read_versioned(key, content)
         except KeyError:
             continue
+        if known is not None and content is not None and version.content is content:
+            return Head(known, version)
         return Head(parse_document(data, key, uuid), version)
     return None
 
@@ -231,10 +261,7 @@ def encode(document: DatasetDocument) -> bytes:
 
     Keys come in the order in which the originals write them.
     """
-    made: dict[str, Any] = {"dataset_metadata_version": naming.FORMAT_VERSION, "dataset_uuid": document.uuid}
-    if document.indices:
-        made["indices"] = dict(document.indices)
-    made["metadata"] = dict(document.metadata)
+    made = _outer(document)
     with many_objects():
         if document.labels is not None:
             made["partitions"] = _partitions(document.labels, document.files)
@@ -249,7 +276,15 @@ def encode(document: DatasetDocument) -> bytes:
         return json.dumps(made).encode()
 
 
-def _partitions(labels: tuple[str, ...], files: Mapping[str, tuple[str | None, ...]]) -> dict[str, Any]:
+def _outer(document: DatasetDocument) -> dict[str, Any]:
+    """Return what stands before the partitions."""
+    made: dict[str, Any] = {"dataset_metadata_version": naming.FORMAT_VERSION, "dataset_uuid": document.uuid}
+    if document.indices:
+        made["indices"] = dict(document.indices)
+    return made | {"metadata": dict(document.metadata)}
+
+
+def _partitions(labels: Sequence[str], files: Mapping[str, Sequence[str | None]]) -> dict[str, Any]:
     if len(files) == 1:
         ((table, keys),) = files.items()
         return {
@@ -292,7 +327,17 @@ def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head
 
     Raises PreconditionFailed and OutcomeUnknown.
     """
-    version = store.put_if(document.key, encode(document), expected.version if expected is not None else None)
+    stored, before = document.stored, expected.version if expected is not None else None
+    if stored is None:
+        version = store.put_if(document.key, encode(document), before)
+    else:
+        # The partitions stay as they stand; only what is around them is encoded.
+        front = f'{json.dumps(_outer(document))[:-1]}, "partitions": {{'
+        keys = document.partition_keys
+        tail = f'}}, "partition_keys": {json.dumps(keys)}}}' if keys is not None else "}}"
+        content = Content(front.encode(), *stored.pieces, tail.encode())
+        version = store.put_if(document.key, content, before)
+        document = written_document(document, content, front + tail)
     if document.key.endswith(naming.METADATA_MSGPACK):
         try:
             is_hidden = is_there(store, f"{document.uuid}{naming.METADATA_JSON}")
@@ -345,31 +390,36 @@ ATTEMPTS = 100
 
 
 class Backoff:
-    """Counts the rounds of a commit and waits between them, longer and longer, by chance.
+    """Counts the rounds of a commit and waits between them, by chance.
 
-    A wait is about as long as the round before it took, or twice, four times as long after
-    more of them, up to ``longest`` seconds.
+    A wait is about as long as the round before it took, from ``began`` on, up to ``longest`` seconds; longer and longer
+    where the store gives no answer. ``lost`` is what lost races took, four of them at most.
     """
 
     def __init__(self, longest: float = LONGEST_WAIT) -> None:
-        self._began = time.monotonic()
-        self._until = self._began + BACKOFF_SECONDS
+        self.began = time.monotonic()
+        self._until = self.began + BACKOFF_SECONDS
         self._wait = FIRST_WAIT
         self._longest = longest
         self.rounds = 0
+        self.lost = 0.0
 
     def is_over(self) -> bool:
         """Return whether the time is up."""
         return time.monotonic() > self._until
 
-    def wait(self) -> None:
+    def wait(self, *, is_race: bool = False) -> None:
         """Let others finish; at random, so that those who met do not meet again."""
         self.rounds += 1
-        # In a fraction of a round nobody could have finished.
-        self._wait = min(max(self._wait, time.monotonic() - self._began), self._longest)
-        time.sleep(random.uniform(0, self._wait))
-        self._wait *= 2
-        self._began = time.monotonic()
+        seconds = min(time.monotonic() - self.began, self._longest)
+        # In a fraction of a round nobody could have finished. After races, more is for those who come new to overtake.
+        wait = 2 * seconds if is_race else min(max(self._wait, seconds), self._longest)
+        time.sleep(random.uniform(0, wait))
+        if is_race:
+            self.lost = min(self.lost + seconds, 4 * seconds)
+        else:
+            self._wait = 2 * wait
+        self.began = time.monotonic()
 
 
 def attempts(key: str) -> Iterator[int]:
@@ -454,81 +504,4 @@ def expired(uuid: str, key: str) -> CommitError:
         f"Dataset {uuid!r}: {key} is gone; it was written long before the commit",
         code="commit-expired",
         hint="Files that belong to no dataset are removed after the grace period. Write the data again.",
-    )
-
-
-# -- what each commit did ------------------------------------------------------------------------------
-
-LOG = f"{SIDE_FOLDER}/log"
-
-
-@dataclass(frozen=True)
-class LogEntry:
-    """What one commit did, in a file of its own that is written after it; whatever has one was committed.
-
-    The document alone does not tell what another program dropped that wrote it without looking. An entry may be missing
-    where the writer died in between; it goes away some time after, as garbage. ``added`` maps labels to their files by
-    table, and ``removed`` lists labels. ``positions`` says of added labels whose place they took, ``origin`` which
-    commit made the dataset or replaced all of it, and ``repaired`` which lost commits this one brought back.
-    """
-
-    id: str
-    parent: str | None
-    sequence: int
-    operation: str
-    time: str
-    origin: str | None
-    added: Mapping[str, Mapping[str, str]]
-    removed: tuple[str, ...]
-    positions: Mapping[str, str] = field(default_factory=dict)
-    repaired: tuple[str, ...] = ()
-
-    @property
-    def order(self) -> tuple[int, str, str]:
-        """What entries are ordered by."""
-        return self.sequence, self.time, self.id
-
-    def key(self, uuid: str) -> str:
-        """Return the key of the entry of a dataset."""
-        return f"{uuid}/{LOG}/{self.sequence:012d}-{self.id}.json"
-
-    def put(self, store: Store, uuid: str) -> None:
-        """Write the entry."""
-        made = {name: value for name, value in vars(self).items() if value or name not in ("positions", "repaired")}
-        # Not synced to the disk as a commit is: after a power loss one entry less is no harm.
-        with store.output(self.key(uuid), sync_folders=False, sync_content=False) as file:
-            file.write(json.dumps(made).encode())
-
-
-def read_log(store: Store, uuid: str) -> list[LogEntry]:
-    """Return all entries of a dataset, in the order of their commits; torn ones are left out."""
-    found = store.map(lambda key: _read_entry(store, uuid, key), list(store.list_below(f"{uuid}/{LOG}/")))
-    return sorted((e for e in found if e is not None), key=lambda e: e.order)
-
-
-def _read_entry(store: Store, uuid: str, key: str) -> LogEntry | None:
-    try:
-        made = json.loads(store.read_metadata(key))
-        entry = LogEntry(
-            **{name: made[name] for name in ("id", "parent", "sequence", "operation", "time", "origin")},
-            added={label: dict(files) for label, files in made["added"].items()},
-            removed=tuple(made["removed"]),
-            positions=dict(made.get("positions", {})),
-            repaired=tuple(made.get("repaired", ())),
-        )
-        return entry if _is_sound(entry, uuid, key) else None
-    except (KartosqlError, KeyError, ValueError, TypeError, AttributeError):
-        return None
-
-
-def _is_sound(entry: LogEntry, uuid: str, key: str) -> bool:
-    texts: list[object] = [entry.id, entry.operation, entry.time, *entry.removed, *entry.repaired]
-    texts += [text for pair in entry.positions.items() for text in pair]
-    files = [file for tables in entry.added.values() for file in tables.values()]
-    return (
-        type(entry.sequence) is int
-        and all(isinstance(text, str) for text in texts)
-        and all(other is None or isinstance(other, str) for other in (entry.parent, entry.origin))
-        and all(isinstance(file, str) and key_problem(file, f"{uuid}/") is None for file in files)
-        and key == entry.key(uuid)
     )

@@ -50,7 +50,9 @@ REMOTE_WRITERS = 16
 MIN_FLUSH_BYTES = 8 << 20
 CHUNK_BYTES = 4 << 20
 
-_HAS_BLOOM_FILTERS = "bloom_filter_options" in inspect.signature(pq.ParquetWriter.__init__).parameters
+PAGE_ROWS = 4_096  # which is what a point query reads of a large file in an object store
+
+_KNOWN_OPTIONS = inspect.signature(pq.ParquetWriter.__init__).parameters
 _OPTIONS: dict[str, Any] = {
     "version": "2.6",
     "compression": "zstd",
@@ -134,10 +136,12 @@ class _FileFormat:
         """Return a writer of row groups for rows like ``rows``; ``distinct`` tells how many values columns have."""
         schema = rows.schema
         options = _OPTIONS | {"write_page_index": True, "use_dictionary": self._dictionaries(rows)}
+        if "max_rows_per_page" in _KNOWN_OPTIONS:
+            options["max_rows_per_page"] = PAGE_ROWS
         order = [c for c in self.layout.order if c in schema.names] if self.layout.cell else []
         if order:
             options["sorting_columns"] = pq.SortingColumn.from_ordering(schema, [(c, "ascending") for c in order])
-        if _HAS_BLOOM_FILTERS:
+        if "bloom_filter_options" in _KNOWN_OPTIONS:
             # Values of the first column that rows are sorted by are found by the bounds of row groups.
             options["bloom_filter_options"] = {
                 column: {"ndv": min(count, self.row_group_rows), "fpp": BLOOM_FALSE_POSITIVES}

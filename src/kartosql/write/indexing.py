@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import chain
 from typing import Any
 
@@ -222,6 +222,7 @@ def _starts(new: pa.Array) -> pa.Array:
 
 
 VALUES_PER_ROW_GROUP = 10_000
+MOST_PATCHED = 1000  # pairs, up to which most of an index stays as it is
 
 
 def index_key(uuid: str, column: str, created: str) -> str:
@@ -251,6 +252,43 @@ def merged(old: pa.Table | None, removed: Set[str], added: pa.Table, column: str
         keep = pc.invert(gone.take(codes))
         values, codes = values.filter(keep), codes.filter(keep)
     yield from _lists(ranges(values, codes), labels, schema)
+
+
+def updated(
+    old: StoredIndex | None, removed: Set[str], added: pa.Table, column: str
+) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    """Return the schema and the tables of an index after a change, as of ``merged``."""
+    schema = index_schema(added, column)
+    plain = pa.schema([schema.field(0), (schema.names[1], pa.list_(pa.field("item", pa.string())))])
+    is_like_it = old is not None and old.schema.equals(plain) and not pa.types.is_floating(plain.types[0])
+    if old is None or not is_like_it or removed or added.num_rows > MOST_PATCHED or not _ascends(old.values()):
+        return schema, merged(old.read() if old is not None else None, removed, added, column)
+    return plain, _patched(old, added)
+
+
+def _ascends(values: pa.ChunkedArray) -> bool:
+    """Return whether each value is greater than the one before it."""
+    count = max(len(values) - 1, 0)
+    return not values.null_count and bool(pc.all(pc.less(values.slice(0, count), values.slice(1))).as_py())
+
+
+def _patched(old: StoredIndex, added: pa.Table) -> Iterator[pa.Table]:
+    """Yield an index whose values ascend with more pairs: it is made anew only where their values belong."""
+    rest = old.schema.empty_table()
+    for group in range(old.groups):
+        rest = pa.concat_tables([rest, old.group(group)])
+        while rest.num_rows > VALUES_PER_ROW_GROUP:
+            part, rest = rest.slice(0, VALUES_PER_ROW_GROUP), rest.slice(VALUES_PER_ROW_GROUP)
+            is_here = pc.less_equal(added["value"], part[0][-1])
+            yield _with_pairs(part, added.filter(is_here))
+            added = added.filter(pc.invert(is_here))
+    yield _with_pairs(rest, added)
+
+
+def _with_pairs(part: pa.Table, added: pa.Table) -> pa.Table:
+    if not added.num_rows:
+        return part
+    return pa.concat_tables([t.cast(part.schema) for t in merged(part, frozenset(), added, part.column_names[0])])
 
 
 def flat(old: pa.Table, column: str, value_type: pa.DataType) -> pa.Table:
@@ -308,16 +346,42 @@ def _lists(
             values, counts, codes = values.slice(len(some)), counts.slice(len(some)), codes.slice(end)
 
 
+class StoredIndex:
+    """The index of a column as it stands in its file, read as a whole or by row group; raises ``invalid-index``."""
+
+    def __init__(self, store: Store, key: str, column: str) -> None:
+        self._key, self._column = key, column
+        self._file = self._read(lambda: pq.ParquetFile(pa.BufferReader(store.read_metadata(key))))
+        self.schema: pa.Schema = self._file.schema_arrow.remove_metadata()
+        self.groups: int = self._file.num_row_groups
+        if self.schema.names != [column, "partition"]:
+            raise self._invalid(f"its columns are {', '.join(self.schema.names)}")
+
+    def read(self) -> pa.Table:
+        """Return all of it."""
+        return self._read(self._file.read)
+
+    def values(self) -> pa.ChunkedArray:
+        """Return its values."""
+        return self._read(lambda: self._file.read([self._column]).column(0))
+
+    def group(self, number: int) -> pa.Table:
+        """Return the rows of a row group."""
+        return self._read(lambda: self._file.read_row_group(number)).replace_schema_metadata()
+
+    def _read(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except KeyError:
+            raise self._invalid("it is missing") from None
+        except (pa.ArrowException, OSError) as e:
+            reraise(e, f"Cannot read {self._key!r}")
+            raise self._invalid(f"it is torn or no Parquet file: {e}") from None
+
+    def _invalid(self, reason: str) -> FormatError:
+        return FormatError(f"{self._key}: {reason}", code="invalid-index", hint="Build the index again.")
+
+
 def read_index(store: Store, key: str, column: str) -> pa.Table:
     """Return the index of a column as it stands in its file; raises ``invalid-index``."""
-    try:
-        table = pq.ParquetFile(pa.BufferReader(store.read_metadata(key))).read()
-        if table.column_names == [column, "partition"]:
-            return table
-        reason = f"its columns are {', '.join(table.column_names)}"
-    except KeyError:
-        reason = "it is missing"
-    except (pa.ArrowException, OSError) as e:
-        reraise(e, f"Cannot read {key!r}")
-        reason = f"it is torn or no Parquet file: {e}"
-    raise FormatError(f"{key}: {reason}", code="invalid-index", hint="Build the index again.")
+    return StoredIndex(store, key, column).read()

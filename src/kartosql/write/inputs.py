@@ -228,6 +228,9 @@ def to_storage(table: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
         table.validate(full=True)
     columns = []
     for field in schema:
+        if field.name not in table.column_names:  # a column that ``Rows.filled`` added
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
         try:
             columns.append(converted(table[field.name], field.type))
         except ValueError as e:
@@ -351,7 +354,9 @@ class Rows:
         if tables is None:
             return None
         schema = pa.schema([self.schema.field(name) for name in names])
-        return pa.concat_tables([to_storage(t.select(list(names)), schema, self.name) for t in tables])
+        return pa.concat_tables(
+            [to_storage(t.select([n for n in names if n in t.column_names]), schema, self.name) for t in tables]
+        )
 
     def typed(self, schema: pa.Schema, *, convert: bool = False) -> Rows:
         """Return the rows with the types of ``schema``, a table that they join, where these are to be taken.
@@ -364,6 +369,11 @@ class Rows:
         fields = [f.with_type(self._type_in(f.type, stored.get(f.name))) if convert else f for f in filled]
         given = None if self.given is None else storage_schema(pa.schema(filled), self.name)
         return replace(self, schema=storage_schema(pa.schema(fields), self.name), given=given)
+
+    def filled(self, schema: pa.Schema) -> Rows:
+        """Return the rows with NULL in those columns of ``schema`` that they lack."""
+        lacking = [pa.field(f.name, f.type) for f in schema if f.name not in self.schema.names]
+        return replace(self, schema=pa.schema([*self.schema, *lacking])) if lacking else self
 
     def _index_in(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns of an index of pandas that a table has nevertheless, as all of the data do."""

@@ -438,8 +438,6 @@ def _checked(rows: Rows, layout: Layout, numbered: bool = True) -> Iterator[pa.T
         _check_nulls(piece, layout, count if numbered else None)
         count += piece.num_rows
         yield piece
-    if layout.cell and not count:
-        raise invalid_data(layout.name, "it has no rows", "Leave the dataset out.")
 
 
 def _drained(pieces: list[pa.Table]) -> Iterator[pa.Table]:

@@ -53,7 +53,7 @@ class Merge:
         if self.join_key is not None and merged.num_rows:
             cell = tuple(c for c in self.join_key if c not in stored.partition_keys)
         layout = Layout(stored.uuid, self.name, (), cell, indexed, cell)
-        pieces = merged.last_versions(layout, ordered) if cell else merged.pieces()
+        pieces = merged.last_versions(layout, ordered) if cell else (piece for _, piece in merged.numbered())
         batches = (batch for piece in pieces for batch in piece.to_batches())
         return rows_of(batches, storage_schema(merged.schema, self.name), self.name), layout
 
@@ -102,6 +102,7 @@ class _Merged:
     def __init__(self, store: Store, table: DatasetTable, keys: Sequence[str]) -> None:
         self._store = store
         self._keys = keys
+        self._may_lack = table.may_lack
         self.num_rows = 0
         schemas = []
         for key in keys:
@@ -113,10 +114,6 @@ class _Merged:
         self._number = "file"
         while self._number in names:
             self._number += "_"
-
-    def pieces(self) -> Iterator[pa.Table]:
-        for _, piece in self._numbered():
-            yield piece
 
     def last_versions(self, layout: Layout, ordered: Ordered) -> Iterator[pa.Table]:
         """Yield for each cell the row of the last file that has it, ascending by cell.
@@ -141,11 +138,11 @@ class _Merged:
             yield held
 
     def _with_numbers(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for number, piece in self._numbered():
+        for number, piece in self.numbered():
             numbers = pa.repeat(pa.scalar(number, pa.int64()), piece.num_rows)
             yield from piece.append_column(schema.field(self._number), numbers).to_batches()
 
-    def _numbered(self) -> Iterator[tuple[int, pa.Table]]:
+    def numbered(self) -> Iterator[tuple[int, pa.Table]]:
         for number, key in enumerate(self._keys):
             with opened_parquet(self._store, key) as file:
                 for batch in file.iter_batches(FILE_BATCH_ROWS):
@@ -155,7 +152,8 @@ class _Merged:
         columns = []
         for name, type_ in zip(self.schema.names, self.schema.types, strict=True):
             try:
-                columns.append(batch.column(name).cast(type_))
+                is_lacking = name in self._may_lack and name not in batch.schema.names
+                columns.append(pa.nulls(batch.num_rows, type_) if is_lacking else batch.column(name).cast(type_))
             except (pa.ArrowException, KeyError) as e:
                 reraise(e, f"Cannot read {key!r}")
                 reason = "is missing" if isinstance(e, KeyError) else f"cannot be read as {type_}: {e}"

@@ -15,7 +15,7 @@ from kartosql.errors import CommitUnknown, FormatError, KartosqlError, UsageErro
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import DatasetDocument
 from kartosql.formats.kartothek.naming import POINTER
-from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot
+from kartosql.formats.kartothek.snapshot import MetadataCache, Snapshot, Wanted
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, key_problem
@@ -157,8 +157,11 @@ class Operation:
         for one in written:
             discard(self.store, one.keys)
 
-    def adding(self, written: Sequence[Written], **more: Any) -> Change:
-        """Return the change that adds what was written of the tables of a dataset; ``more`` are other fields of it."""
+    def adding(self, written: Sequence[Written], place: str | None = None, **more: Any) -> Change:
+        """Return the change that adds what was written of the tables of a dataset, if need be at the place of a label.
+
+        ``more`` are other fields of it.
+        """
         layout = written[0].layout
         added, pairs = joined(self.store, written)
         return Change(
@@ -169,6 +172,8 @@ class Operation:
             schemas={w.layout.table: common_schema(w.schema, layout.partition_on) for w in written},
             partition_keys=layout.partition_on,
             metadata=layout.metadata,
+            rows=sum(w.rows for w in written),
+            positions={} if place is None else dict.fromkeys(added, place),
             **more,
         )
 
@@ -187,7 +192,7 @@ class Operation:
             # What is to be new must not stand there, whoever made it meanwhile.
             self._heads.update({c.uuid: None for c in changes if c.create})
             self.begin_at([c.uuid for c in changes])
-            changes = [replace(c, started=self.started) for c in changes]
+            changes = [replace(c, started=c.started or self.started) for c in changes]
             try:
                 done = self._commit(changes, primary)
             except CommitUnknown:
@@ -195,6 +200,10 @@ class Operation:
             except KartosqlError:
                 self.discard(written)
                 raise
+            for one in done:
+                document = one.document
+                if self._cache is not None and document is not None and document.content is not None:
+                    self._cache.keep(Wanted(one.uuid, document.key, bytes), document)
             for change in changes:
                 if change.starts_anew:
                     with contextlib.suppress(KartosqlError):  # the commit stands

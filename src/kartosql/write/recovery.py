@@ -131,7 +131,7 @@ def _roll_forward(store: Store, head: Head, intent: Intent) -> None:
         raise HeadMoved from None  # carried out and cleared away
     staged = parse_document(data, f"{head.uuid}{naming.METADATA_JSON}", head.uuid)
     made_of = staged.metadata.get(STAGED, {})
-    if head.digest == made_of["base"]:
+    if head.has_digest(made_of["base"]):
         swap(store, replace(with_marks(staged, staged=None), key=head.key), head)
         return
     # Another program wrote the dataset although the mark stood there: what it wrote stays.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from kartosql.formats.kartothek.dataset import DatasetTable, parse_partitions
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
 from kartosql.formats.kartothek.naming import BASE
 from kartosql.formats.kartothek.snapshot import unknown_dataset
+from kartosql.formats.kartothek.versions import listed
 from kartosql.store import Store
 from kartosql.store.keys import SIDE_FOLDER, Detail, OutcomeUnknown, PreconditionFailed, key_problem
 from kartosql.write.change import Change, Select
 from kartosql.write.document import (
-    LOG,
     MIN_GRACE,
     GarbageMarks,
     Head,
@@ -32,6 +32,7 @@ from kartosql.write.document import (
     read_garbage,
     read_raw,
 )
+from kartosql.write.history import KEPT, Retention, needed_keys, repack
 from kartosql.write.operation import Operation, report
 from kartosql.write.recovery import read_head
 
@@ -121,8 +122,8 @@ def _delete_files(store: Store, document: DatasetDocument) -> None:
         keys = [key for key in below if not key.endswith(f"/{naming.COMMON_METADATA}")]
         tables = tuple({key.split("/")[1] for key in keys})
     keys += [key for key in document.indices.values() if isinstance(key, str)]
-    keys += store.list_below(f"{document.uuid}/{LOG}/")
     store.delete(keys)
+    store.delete([key for *_, key in listed(store, document.uuid)])
     for table in tables:
         _delete_schema(store, document.uuid, naming.schema_key(document.uuid, table))
 
@@ -157,8 +158,12 @@ class Garbage:
     removed: bool
 
 
-def collect(store: Store, uuids: Iterable[str], grace: dt.timedelta, *, dry_run: bool = False) -> list[Garbage]:
+def collect(
+    store: Store, uuids: Iterable[str], grace: dt.timedelta, *, kept: Retention = KEPT, dry_run: bool = False
+) -> list[Garbage]:
     """Mark what belongs to nothing below datasets and remove what was marked a grace period ago.
+
+    Files of versions that are ``kept`` belong to the dataset; the history of others is forgotten.
 
     Changes of several datasets that were left behind are carried out or taken back first. A
     ``dry_run`` changes nothing. Datasets whose metadata cannot be read are left alone, and the
@@ -178,7 +183,7 @@ def collect(store: Store, uuids: Iterable[str], grace: dt.timedelta, *, dry_run:
             read_head(store, uuid)
     for uuid in uuids:
         try:
-            found += _collect(store, uuid, grace, dry_run)
+            found += _collect(store, uuid, grace, kept, dry_run)
         except KartosqlError as e:
             errors.append(e)
     if errors:
@@ -190,21 +195,27 @@ def is_known(store: Store, uuid: str) -> bool:
     """Return whether all files below a dataset are marked."""
     marks = read_garbage(store, uuid)
     known = {*marks.since, *marks.removing, garbage_key(uuid)}
-    return all(key in known or key.startswith(f"{uuid}/{LOG}/") for key in store.list_below(f"{uuid}/"))
+    return all(key in known for key in store.list_below(f"{uuid}/"))
 
 
-def _collect(store: Store, uuid: str, grace: dt.timedelta, dry_run: bool) -> list[Garbage]:
+def _collect(store: Store, uuid: str, grace: dt.timedelta, kept: Retention, dry_run: bool) -> list[Garbage]:
     for _ in attempts(garbage_key(uuid)):
         now = store.now()
         marks = read_garbage(store, uuid)
         # Listed before the document is read: what is committed in between is referred to then.
         below = store.details(f"{uuid}/")
         head = read_raw(store, uuid)
-        found = unreferenced(store, uuid, head, below, marks, now, grace)
+        past = needed_keys(store, uuid, kept, now)
+        found = unreferenced(store, uuid, head, below, marks, now, grace, past)
         if dry_run:
             return found
         with contextlib.suppress(PreconditionFailed, OutcomeUnknown):
-            return _remove(store, uuid, found, marks, now)
+            removed = _remove(store, uuid, found, marks, now, past)
+            if head is not None:
+                repack(store, uuid, kept, now - grace)
+            else:
+                store.delete([key for *_, key in listed(store, uuid)])
+            return removed
     raise AssertionError
 
 
@@ -216,31 +227,29 @@ def unreferenced(
     marks: GarbageMarks,
     now: dt.datetime,
     grace: dt.timedelta,
+    past: Set[str],
 ) -> list[Garbage]:
-    """Return what nothing refers to of the files ``below`` a dataset, and entries of the journal that are due."""
-    needed = _referenced(store, head, below)
+    """Return what neither a dataset nor its ``past`` refers to of the files ``below`` it."""
+    needed = _referenced(store, head, below, past)
     found = []
     for key, detail in below.items():
         if key in needed or key == garbage_key(uuid) or key_problem(key):
-            continue
-        if key.startswith(f"{uuid}/{LOG}/"):
-            # The journal is of use for as long as the files that it names are kept.
-            if detail.modified + grace <= now:
-                found.append(Garbage(uuid, key, detail.size, detail.modified, detail.modified + grace, False))
             continue
         since = marks.since.get(key, now)
         found.append(Garbage(uuid, key, detail.size, since, max(since, detail.modified) + grace, False))
     return found
 
 
-def _remove(store: Store, uuid: str, found: list[Garbage], marks: GarbageMarks, now: dt.datetime) -> list[Garbage]:
+def _remove(
+    store: Store, uuid: str, found: list[Garbage], marks: GarbageMarks, now: dt.datetime, past: Set[str]
+) -> list[Garbage]:
     ready = {g.key for g in found if g.due <= now or g.key in marks.removing}
     since = {g.key: g.since for g in found if g.key not in ready}
     if ready or since != marks.since or marks.removing:
         # From here on nobody can commit what is ready without noticing.
         marks = put_garbage(store, uuid, GarbageMarks(since, frozenset(ready), marks.version))
     head = read_raw(store, uuid)
-    needed = _referenced(store, head, ready)
+    needed = _referenced(store, head, ready, past)
     keys = sorted(ready - needed)
     schemas = [key for key in keys if key.endswith(f"/{naming.COMMON_METADATA}")]
     store.delete([key for key in keys if key not in schemas])
@@ -261,11 +270,11 @@ def _remove(store: Store, uuid: str, found: list[Garbage], marks: GarbageMarks, 
     return [replace(g, removed=g.key in keys) for g in found if g.key not in needed]
 
 
-def _referenced(store: Store, head: Head | None, below: Collection[str]) -> set[str]:
-    """Return the keys that a dataset needs, of those ``below`` it and others."""
+def _referenced(store: Store, head: Head | None, below: Collection[str], past: Set[str]) -> set[str]:
+    """Return the keys that a dataset and its ``past`` need, of those ``below`` it and others."""
     if head is None:
         return set()
-    keys: set[str] = set()
+    keys = set(past) if not head.is_absent else set()
     documents = [head.document]
     staged = head.intent.staged if head.intent is not None else None
     if staged is not None:

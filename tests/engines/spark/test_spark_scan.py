@@ -353,3 +353,40 @@ def test_workers_need_pyarrow_and_nothing_of_ours() -> None:
     assert ran.returncode == 0, ran.stderr.decode()
     assert "Decimal128Type(decimal128(20, 0))" in ran.stdout.decode()
     assert ran.stdout.decode().strip().endswith("True")
+
+
+def test_columns_that_files_lack_are_null_if_they_were_added(spark: Any, tmp_path: Path) -> None:
+    with kartosql.connect(str(tmp_path)) as con:
+        con.create_dataset("d", pa.table({"p": [1, 2], "x": [1, 2]}), partition_on="p")
+        con.sql("ALTER DATASET d ADD COLUMN t TIMESTAMP")
+        con.append_to_dataset("d", pa.table({"p": [1, 3], "x": [3, 4], "z": ["k", None]}), evolve=True)
+        frame = spark.createDataFrame([(5, 5, "l")], "p BIGINT, x BIGINT, z STRING")
+        con.append_to_dataset("d", frame, evolve=True)
+        con.append_to_dataset("d", frame.selectExpr("p", "x + 1 AS x", "1.5D AS n"), evolve=True)
+        con.create_dataset("both", pa.table({"v": [1], "V": [2]}))  # names that Spark cannot tell apart
+        con.append_to_dataset("both", pa.table({"v": [3], "V": [4], "w": [5]}), evolve=True)
+        same(spark, con, "SELECT * FROM d")
+        for text in (
+            "SELECT x FROM d WHERE z IS NULL ORDER BY x",
+            "SELECT x, n FROM d WHERE z = 'k' OR n > 1 ORDER BY x",
+            "SELECT count(z), max(z), count(n), count(t), count(*) FROM d",
+            'SELECT "v", "V", w FROM both ORDER BY w',
+        ):
+            assert con.sql(text, engine="spark").rows() == con.sql(text).rows()
+
+
+def test_changes_are_those_of_duckdb(spark: Any, tmp_path: Path) -> None:
+    with kartosql.connect(str(tmp_path)) as con:
+        con.build_cube(
+            kartosql.Cube("c", "x", "p"), {"seed": pa.table({"x": [1, 2], "p": ["a", "b"], "v": [1.5, None]})}
+        )
+        con.append_to_dataset(
+            "c.seed", pa.table({"x": [1, 3], "p": ["a", "a"], "v": [2.5, 3.5], "z": [1, 2]}), evolve=True
+        )
+        con.create_dataset("d", pa.table({"p": ["a", "a", "b"], "x": [1, 1, 2]}), partition_on="p")
+        con.replace_partitions("d", pa.table({"p": ["a"], "x": [1]}))
+        for text in ("changes('c.seed', 0)", "changes('d', 0)", "changes('d', 0) WHERE p = 'a' AND _change = 'delete'"):
+            text = f"SELECT * FROM {text} ORDER BY ALL"
+            found = con.sql(text, engine="spark").rows()
+            assert found
+            assert found == con.sql(text).rows()

@@ -62,7 +62,7 @@ def test_a_document_is_read(key):
 def test_a_large_document_that_is_still_held_is_not_parsed_again(monkeypatch):
     held = weakref.WeakValueDictionary()
     monkeypatch.setattr(metadata, "LARGE_BYTES", 0)
-    monkeypatch.setattr(metadata, "_large", held)
+    monkeypatch.setattr(metadata, "_newest", held)
     data = json.dumps(document("u", ["p=1"])).encode()
     first = parse_document(data, JSON, "u")
     assert parse_document(bytes(bytearray(data)), JSON, "u") is first

@@ -154,14 +154,17 @@ def test_files_that_cannot_be_indexed_are_kept(lake):
     pq.write_table(pa.table({"i": [1]}), lake.root / "data" / "without.parquet")
     pq.write_table(pa.table({"i": [1], "I": [2], "s": ["x"]}), lake.root / "data" / "twice.parquet")
     done = lake.refresh()
-    assert done.added == 3
-    assert {p.rsplit("/", 1)[-1] for p in done.unindexed} == {
-        "torn.parquet",
-        "typed.parquet",
-        "without.parquet",
-        "twice.parquet",
-    }
-    assert lake.read("i = 999") == ["torn", "twice", "typed", "without"]
+    assert done.added == 4
+    assert {p.rsplit("/", 1)[-1] for p in done.unindexed} == {"torn.parquet", "typed.parquet", "twice.parquet"}
+    assert lake.read("i = 999") == ["torn", "twice", "typed"]
+
+
+def test_a_column_that_a_file_lacks_is_null_in_it(lake):
+    pq.write_table(pa.table({"i": [1]}), lake.root / "data" / "without.parquet")
+    assert not lake.refresh().unindexed
+    assert "without" not in lake.read("s >= 'a'")
+    assert "without" in lake.read("s IS NULL")
+    assert "without" in lake.read("i = 1")
 
 
 def test_bounds_come_from_footers_where_these_are_exact(lake, monkeypatch):

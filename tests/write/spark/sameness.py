@@ -63,7 +63,7 @@ def leftovers(store: Store) -> list[str]:
             document = json.loads(store.read(entry.name))
             needed |= {key for part in document["partitions"].values() for key in part["files"].values()}
     kept = ("_common_metadata", ".by-dataset-index.parquet")
-    return [k for k in keys if k not in needed and not k.endswith(kept) and "/.commit/log/" not in k]
+    return [k for k in keys if k not in needed and not k.endswith(kept)]
 
 
 def metadata(store: Store) -> dict[str, str]:

@@ -238,10 +238,9 @@ def _text_of(path: str) -> str:
         if len(data) > MAX_BYTES:
             raise UsageError(f"{path!r} has more than {MAX_BYTES:,} bytes.")
         return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UsageError(f"Cannot read {path!r}: it is not UTF-8.") from None
     except (OSError, ValueError) as e:
-        raise UsageError(f"Cannot read {path!r}: {getattr(e, 'strerror', None) or e}.") from None
+        reason = "it is not UTF-8" if isinstance(e, UnicodeDecodeError) else getattr(e, "strerror", None) or e
+        raise UsageError(f"Cannot read {path!r}: {reason}.") from None
 
 
 def saved() -> list[str]:
@@ -560,7 +559,7 @@ def _config(shell: Shell, text: str) -> None:
         return "not set" if settings[name] is None else str(settings[name])
 
     if found == ["save"]:
-        changed = {n: options[n] for n in options if options[n] != shell_options.OPTIONS[n].default}
+        changed = {n: options[n] for n, o in shell_options.OPTIONS.items() if options[n] != o.default}
         try:
             say(f"Saved to {config.write_shell(changed)}.", "note")
         except OSError as e:
@@ -568,8 +567,8 @@ def _config(shell: Shell, text: str) -> None:
         return
     if not found:
         say(f"config file: {config.path()}", "note")
-        for name in options:
-            say(f"{name} = {options.text_of(name)}  -- {shell_options.OPTIONS[name].about}")
+        for name, option in shell_options.OPTIONS.items():
+            say(f"{name} = {options.text_of(name)}  -- {option.about}")
         for name in SETTINGS:
             say(f"{name} = {setting(name)}  -- {SETTINGS[name].about}")
         return

@@ -59,7 +59,7 @@ KEYWORDS = (
     *("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "ILIKE", "CASE", "WHEN", "THEN", "ELSE", "END", "CAST"),
     *("NULL", "TRUE", "FALSE", "EXISTS", "DISTINCT", "AS", "OVER", "INTERVAL", "DATE", "TIMESTAMP", "ASC", "DESC"),
 )
-TABLES_AFTER = words("FROM JOIN INTO OVERWRITE DESCRIBE DESC COMPACT CHECK CLEANUP SUMMARIZE TABLE OF")
+TABLES_AFTER = words("FROM JOIN INTO OVERWRITE DESCRIBE DESC COMPACT CHECK CLEANUP RESTORE SUMMARIZE TABLE OF")
 
 FUNCTIONS = sorted(
     words(
@@ -120,8 +120,7 @@ class _Context:
         return self.before[-count] if len(self.before) >= count else None
 
     def word(self, count: int = 1) -> str:
-        found = self.back(count)
-        return found.word if found is not None else ""
+        return self.before[-count].word if len(self.before) >= count else ""
 
     @property
     def clause(self) -> str:
@@ -296,13 +295,14 @@ class _Completion:
             yield from self._values()
             yield from self._columns()
             if self._is_typed and not where.typed.startswith('"'):
-                for name in FUNCTIONS:
-                    if name.startswith(self._name):
-                        yield self._candidate(f"{name}(", "function")
+                yield from self._beginning((f"{name}(" for name in FUNCTIONS), "function")
             yield from self._words((word for word in KEYWORDS if word.lower() != self._name), "keyword")
 
     def _candidate(self, text: str, about: str, **more: Any) -> Candidate:
         return Candidate(text, self._where.start, about, **more)
+
+    def _beginning(self, names: Iterable[str], about: str) -> Iterator[Candidate]:
+        return (self._candidate(name, about) for name in names if name.lower().startswith(self._name))
 
     def _words(self, found: Iterable[str], about: str) -> Iterator[Candidate]:
         is_lower = self._is_typed and self._where.typed == self._where.typed.lower()
@@ -348,9 +348,7 @@ class _Completion:
     # -- tables --------------------------------------------------------------------------------------
 
     def _tables(self) -> Iterator[Candidate]:
-        for name in self._where.ctes:
-            if name.lower().startswith(self._name):
-                yield self._candidate(name, "WITH")
+        yield from self._beginning(self._where.ctes, "WITH")
         for names in (self._known.table_names.beginning, self._known.table_names.holding):
             for name in names(self._written, MOST):
                 yield self._candidate(name, self._known.by_name[name.lower()].about)
@@ -448,9 +446,7 @@ class _Completion:
         for _, _, shared in self._pairs():
             if len(shared) > 1 and not self._is_typed:
                 yield self._candidate(", ".join(shared) + ")", "shared dimensions")
-            for name in shared:
-                if name.lower().startswith(self._name):
-                    yield self._candidate(name, "shared dimension")
+            yield from self._beginning(shared, "shared dimension")
 
     # -- values --------------------------------------------------------------------------------------
 
@@ -544,15 +540,12 @@ def _names(kind: str, done: list[str], shell: Shell, known: Known) -> Iterable[t
         return [(name, "profile") for name in profile_names()]
     if kind == "option":
         return [*zip(OPTIONS, repeat("option")), *zip(SETTINGS, repeat("setting")), ("save", "write the config file")]
-    about = ""
+    if kind == "value" and done[:1] == ["engine"]:
+        return zip(ENGINES, repeat("engine"))
     words: Iterable[str] = ()
-    if kind == "value":
-        option = OPTIONS.get(done[0] if done else "")
-        words = option.choices if option is not None else ()
-        if done[:1] == ["engine"]:
-            words, about = ENGINES, "engine"
-    elif kind in OPTIONS:
-        words = OPTIONS[kind].choices
+    option = OPTIONS.get(done[0] if kind == "value" and done else kind)
+    if option is not None:
+        words = option.choices
     elif kind == "engine":
         words = ENGINES
     elif kind == "attach type":
@@ -571,7 +564,7 @@ def _names(kind: str, done: list[str], shell: Shell, known: Known) -> Iterable[t
         words = (key for scan in scans for part in scan.parts for key in part.part.table.files)
     elif kind == "result column":
         words = shell.last.schema.names if shell.last is not None and shell.last.schema is not None else ()
-    return zip(words, repeat(about))
+    return zip(words, repeat(""))
 
 
 def _as_word(name: str) -> str:

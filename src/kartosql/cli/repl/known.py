@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from kartosql.connection import Connection
+from kartosql.engines.duckdb.types import literal
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.memo import memoized
@@ -170,14 +171,8 @@ class ValueList:
         if not text:
             return [self._at(i) for i in range(min(most, len(self.texts)))]
         at = bisect_left(range(len(self.order)), text, key=lambda i: self._text(self.order[i].as_py()))
-        found: list[tuple[str, int]] = []
-        while at < len(self.order) and len(found) < most:
-            value, count = self._at(self.order[at].as_py())
-            if not value.startswith(text):
-                break
-            found.append((value, count))
-            at += 1
-        if found:
+        ordered = (self._at(i.as_py()) for i in self.order[at : at + most])
+        if found := list(takewhile(lambda pair: pair[0].startswith(text), ordered)):
             return found
         import pyarrow.compute as pc
 
@@ -266,13 +261,11 @@ def _literal(type_: pa.DataType) -> Callable[[str], str] | None:
 
 def _quoted(text: str) -> str:
     """Return a text as SQL; characters that a terminal must not see are written by their numbers."""
-    if text.isprintable():
-        return "'" + text.replace("'", "''") + "'"
     pieces: list[str] = []
     for unsafe, chars in groupby(text, is_unsafe):
         run = "".join(chars)
-        pieces += [f"chr({ord(char)})" for char in run] if unsafe else ["'" + run.replace("'", "''") + "'"]
-    return " || ".join(pieces)
+        pieces += [f"chr({ord(char)})" for char in run] if unsafe else [literal(run)]
+    return " || ".join(pieces) or "''"
 
 
 class ColumnValues:

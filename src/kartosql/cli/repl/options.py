@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +70,6 @@ class ShellOptions:
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(OPTIONS)
 
     def set(self, name: str, value: Any) -> None:
         """Set an option; raises ``invalid-setting`` and ``unknown-setting``."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kartosql.engines.base import FILE, RowRequest
+from kartosql.engines.base import FILE, RowRequest, numbered_files, shared_keys
 from kartosql.engines.duckdb.statement import stamps_of
 from kartosql.formats.kartothek.snapshot import SETTLED_NS
 from kartosql.plan.scan import OccurrenceScan, PartScan
@@ -240,21 +240,9 @@ def _place(files: FileAccess, scan: PartScan) -> str:
 
 
 def _match(seed: Part, part: Part) -> _Match:
-    mine, theirs = seed.table.partitions, part.table.partitions
-    shared = [
-        (at, theirs.keys.index(key))
-        for at, key in enumerate(mine.keys)
-        if key in {*seed.join_key} & {*part.join_key} & {*theirs.keys}
-        and mine.types[at].equals(theirs.types[theirs.keys.index(key)])
-    ]
-    numbers: dict[tuple[object, ...], int] = {}
-    folders = [
-        [numbers.setdefault(value, len(numbers)) for value in table.comparables([pair[at] for pair in shared])]
-        for at, table in enumerate((mine, theirs))
-    ]
-    of_seed = [folders[0][folder] for folder in mine.part_of_file]
-    of_part = [folders[1][folder] for folder in theirs.part_of_file]
-    columns = tuple(c for c in part.join_key if c not in {mine.keys[at] for at, _ in shared})
+    shared = shared_keys(seed, part, {*seed.join_key} & {*part.join_key})
+    numbers, of_seed, of_part = numbered_files(seed, part, shared)
+    columns = tuple(c for c in part.join_key if c not in shared)
     partners: dict[int, int] = {}
     if {*seed.join_key} == {*part.join_key} and columns and all(_is_plain(p, columns) for p in (seed, part)):
         without = {number for value, number in numbers.items() if None in value}

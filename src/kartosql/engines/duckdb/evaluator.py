@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.duckdb.lookups import IndexTables, Lookup, PlannerTables
+from kartosql.engines.duckdb.lookups import HELD, IndexTables, Lookup, PlannerTables
 from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
 from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, literal, quote, sql_of, sql_type
@@ -356,7 +356,6 @@ SAMPLED_FOOTERS, PAYING_SHARE, PAYING_REMOTE_SHARE, MIN_REMOTE_FILES = 64, 0.25,
 MAX_TEXTS = 512  # predicates of which the parse is kept
 MAX_LENGTH = 5_000  # of their texts
 _NULL = r"CAST\(NULL AS [^()']+(?:\([\d, ]+\))?\)"
-_functions: frozenset[str] | None = None
 SCHEMA = "kartosql_planner"
 
 
@@ -371,6 +370,7 @@ class Planner(EngineSession):
         super().__init__(*args)
         self.run(f"CREATE SCHEMA {SCHEMA}")
         self.run(f"USE {SCHEMA}")
+        self.run(f"ATTACH ':memory:' AS {HELD} (COMPRESS)")
         self.instance.change("disabled_optimizers", f"'{LATE}'")
         self._held: list[str] = []
         self.structures = PlannerTables(self)
@@ -405,6 +405,7 @@ class Planner(EngineSession):
         """Free the planner and return its instance, in which nothing of it is left."""
         self.run("USE main")
         self.run(f"DROP SCHEMA {SCHEMA} CASCADE")
+        self.run(f"DETACH {HELD}")
         super().close()
         return self.instance
 
@@ -463,14 +464,7 @@ class Planner(EngineSession):
         return without_places(document)
 
     def _pure_functions(self) -> frozenset[str]:
-        global _functions
-        if _functions is None:
-            rows = self.rows(
-                "SELECT function_name FROM duckdb_functions() WHERE function_type = 'scalar' "
-                "GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT' AND internal)"
-            )
-            _functions = frozenset(r[0] for r in rows)
-        return _functions
+        return self.determined("function_type = 'scalar'")
 
     # -- evaluation ----------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ _VIRTUAL = frozenset({"filename", "file_index", "file_row_number"})  # columns t
 
 Shape = tuple[tuple[str, int | None, str | None], ...]  # name, children and DuckDB type of each node of a schema
 _File = tuple[str, int | None]  # key and size
+_Wanted = tuple[frozenset[str], tuple[tuple[str, str], ...]]  # columns that files may lack, and those declared
 
 
 class Footers:
@@ -37,7 +38,7 @@ class Footers:
         self._shapes: dict[int, Shape] = {}  # by the numbers of schemas; the same object for the same one
         self._known: dict[Shape, Shape] = {}
         # What ``check`` returns, by schemas and the declared columns.
-        self._checked: dict[tuple[int, tuple[tuple[str, str], ...]], frozenset[str] | None] = {}
+        self._checked: dict[tuple[int, _Wanted], frozenset[str] | None] = {}
 
     # -- schemas -------------------------------------------------------------------------------
 
@@ -47,7 +48,8 @@ class Footers:
         """Return the declared columns that are narrower integers in files; all others are of their very types.
 
         None if that does not describe the files, or their schemas differ. Raises ``schema-mismatch`` where a file
-        lacks a declared column or has it in a type that does not fit. Only footers that are not known are read.
+        lacks a declared column that it has to have, or has it in a type that does not fit. Only footers that are not
+        known are read.
         """
         sizes = session.files.sizes
         named = list(zip(keys, map(sizes.get, keys), strict=True))
@@ -59,12 +61,12 @@ class Footers:
                     session, schemas, [name for name, number in zip(named, known, strict=True) if number is None]
                 )
                 known = list(map(schemas.get, named))
-            wanted = tuple(declared.items())
+            wanted = table.may_lack.intersection(declared), tuple(declared.items())
             numbers = {*known}
             self._read_shapes(session, {number: file for file, number in zip(named, known, strict=True)})
             for number in numbers:
                 if number is not None and (number, wanted) not in self._checked:
-                    _check_shape(session, keys[known.index(number)], self._shapes[number], declared)
+                    _check_shape(session, keys[known.index(number)], self._shapes[number], declared, wanted[0])
                     self._checked[number, wanted] = _narrower(self._shapes[number], declared)
             shapes = {None if number is None else id(self._shapes[number]) for number in numbers}
             number = numbers.pop() if len(shapes) == 1 else None
@@ -188,7 +190,9 @@ def _remote(store: Files, key: str, size: int) -> bytes | None:
         return None
 
 
-def _check_shape(session: EngineSession, key: str, shape: Shape, declared: Mapping[str, str]) -> None:
+def _check_shape(
+    session: EngineSession, key: str, shape: Shape, declared: Mapping[str, str], may_lack: Set[str]
+) -> None:
     suspects = [
         name for name, _, type_ in shape if name in declared and type_ is not None and not fits(type_, declared[name])
     ]
@@ -204,7 +208,7 @@ def _check_shape(session: EngineSession, key: str, shape: Shape, declared: Mappi
             )
     names = {name for name, _, _ in shape}
     for name in declared:
-        if name not in names:
+        if name not in names and name not in may_lack:
             raise schema_mismatch(f"{key}: the column {name!r} is missing")
 
 

@@ -118,13 +118,11 @@ class Logical:
 
     def _alone(self, expression: str) -> Any:
         """Return the value of an expression, or the exception that it ends with."""
-        connection = self._statement.instance.cursor()
-        try:
-            return _value(connection.sql(f"SELECT {expression}").to_arrow_table().column(0))
-        except (duckdb.Error, pa.ArrowException, ValueError, OverflowError) as e:
-            return e
-        finally:
-            connection.close()
+        with self._statement.instance.cursor() as connection:
+            try:
+                return _value(connection.sql(f"SELECT {expression}").to_arrow_table().column(0))
+            except (duckdb.Error, pa.ArrowException, ValueError, OverflowError) as e:
+                return e
 
 
 def _value(column: pa.ChunkedArray) -> Any:

@@ -7,7 +7,7 @@ import math
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,14 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.base import RowRequest
+from kartosql.engines.duckdb.sorted_index import Ordered, Portions
 from kartosql.engines.duckdb.types import fits, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
-from kartosql.formats.sorted_values import SortedValues, Span, ascending_integers, sorted_values
+from kartosql.formats.sorted_values import SortedValues, Span
 from kartosql.indexes.index import Candidates, Files
+from kartosql.memo import memoized
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
 from kartosql.tables.statistics import ColumnBounds
@@ -29,7 +31,6 @@ from kartosql.text.report import counted
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
-    from kartosql.engines.duckdb.sorted_index import Portions
 
 
 # Seconds that one core takes, per index, value, and pair of value and file: to hold an index, beside what that takes
@@ -38,9 +39,10 @@ HOLD_SECONDS = 0.004
 READ_VALUE, READ_PAIR = 1.5e-8, 3.5e-8
 SCAN_VALUE, SCAN_PAIR = 2e-9, 6e-9
 TOUCH = 0.15  # the share of a row group's time that it takes to find nothing but one value in it
+HELD = "kartosql_held"  # a database in memory for them, which compresses its tables
 MAX_TABLES = 64
 MAX_PAIRS = 60_000_000  # of value and file in all indices that are held; one takes about 5 bytes
-MAX_TWICE = 20_000_000  # of them that are held in ascending order as well
+MAX_ORDERED = 20_000_000  # of them that are held in ascending order, where later processes cannot have them
 MAX_INDEX_BYTES = 80_000_000
 FREE_RANGES = 2  # lookups of a range, before the extremes of each file are noted, which takes about as long
 SMALL_INDEX_BYTES = 50_000  # about as many pairs; they are not counted
@@ -50,6 +52,7 @@ FREE_USES = 2  # of an index file, before a table is made of it
 HOLD_SHARE = 0.5  # of what the last use saved is spent on that
 BRIEF_SECONDS = 0.01
 PORTION_SECONDS = 0.02  # less is not worth beginning
+STATEMENT_SECONDS, MAX_PORTIONS = 0.1, 4  # no statement spends more than that, unless it takes too many of them
 FACTOR = 2  # where nothing is saved, a table is made once this multiple of its time was spent on reading
 NEGLIGIBLE = 0.002  # seconds that nobody reckons with
 # What it takes at least to scan a file, roughly: to open it, and its columns that conditions are about.
@@ -92,7 +95,6 @@ class IndexTables:
     extremes: str | None = None
     repeats: bool | None = None  # whether a value stands in several rows, once that is known
     plain: bool = False  # read by Arrow, which takes a fraction of the time
-    ascending: SortedValues | None = None  # a held index once more, where there is room for it
     coming: Portions | None = None  # what the table that is being made does not have yet
 
     @property
@@ -131,13 +133,14 @@ class IndexTables:
 
     @property
     def allowance(self) -> float:
-        """Seconds that may be spent now on making a table of the index."""
-        if self.held is not None or not self.may_be_held or self.uses < FREE_USES:
+        """Seconds that may be spent now on making a table of the index, or on putting its values in order."""
+        if not self.may_be_held or self.uses < FREE_USES:
             return 0.0
         cost = self.hold_seconds
+        most = min(cost, max(STATEMENT_SECONDS, cost / MAX_PORTIONS))
         if self.seconds > (cost if cost < BRIEF_SECONDS else FACTOR * cost):
-            return cost
-        share = HOLD_SHARE * self.saved
+            return most
+        share = min(most, HOLD_SHARE * self.saved)
         return share if share >= min(cost, PORTION_SECONDS) else 0.0
 
 
@@ -149,6 +152,7 @@ class _Known:
     number: int
     made: set[str] = field(default_factory=set)
     indices: dict[str, IndexTables] = field(default_factory=dict)
+    ordered: dict[str, Ordered] = field(default_factory=dict)
     statistics: dict[str, tuple[str, ColumnBounds]] = field(default_factory=dict)
 
 
@@ -185,8 +189,9 @@ class PlannerTables:
     def _drop_index(self, index: IndexTables) -> None:
         for view in (index.name, index.values, f"{index.values}_all"):
             self._session.run(f"DROP VIEW IF EXISTS {view}")
-        for table in (f"{index.name}_held", f"{index.name}_sample", f"{index.name}_extremes", f"{index.name}_embedded"):
-            self._session.run(f"DROP TABLE IF EXISTS {table}")
+        for end in ("sample", "extremes", "embedded"):
+            self._session.run(f"DROP TABLE IF EXISTS {index.name}_{end}")
+        self._session.run(f"DROP TABLE IF EXISTS {HELD}.{index.name}_held")
 
     def _insert(self, statement: str, data: pa.Table) -> None:
         """Run a statement whose end, a query for rows of ``data``, is not in it."""
@@ -223,8 +228,32 @@ class PlannerTables:
 
     # -- indices ---------------------------------------------------------------------------------
 
-    def index(self, table: FileTable, column: str) -> IndexTables:
-        """Return the relations of an inverted index; raises ``missing-file`` and ``invalid-index``."""
+    def ordered(self, table: FileTable, column: str) -> Ordered:
+        """Return the values of an inverted index in ascending order, as far as they are known."""
+        known, index = self._of(table), table.indices[column]
+        if column not in known.ordered:
+            found = Ordered(self._session.store, table, index, self._session.footers.user_cache)
+            if self._collates(index.type):  # values that are equal then do not stand side by side
+                found.values, found.may_come = None, False
+            known.ordered[column] = found
+        return known.ordered[column]
+
+    def order(self, table: FileTable, index: IndexTables) -> None:
+        """Go on putting the values of an index in order, if that may cost something now."""
+        found, seconds = self.ordered(table, index.column), index.allowance
+        if seconds <= 0 or not found.may_come or found.values is not None:
+            return
+        others = [(i, o) for k in self._known.values() for c, i in k.indices.items() if (o := k.ordered.get(c))]
+        held = sum(i.weight for i, o in others if o.values is not None and not o.is_kept)
+        found.may_come = held + index.weight <= MAX_ORDERED
+        if found.may_come:
+            found.collect(index.pairs / max(1, index.rows), seconds)
+
+    def index(self, table: FileTable, column: str, *, hold: bool = True) -> IndexTables:
+        """Return the relations of an inverted index, which it may be time to ``hold``.
+
+        Raises ``missing-file`` and ``invalid-index``.
+        """
         known = self._of(table)
         index = known.indices.get(column)
         if index is None:
@@ -241,7 +270,7 @@ class PlannerTables:
                 self._drop_index(index)
                 raise
             known.indices[column] = index
-        if (seconds := index.allowance) > 0:
+        if hold and index.held is None and (seconds := index.allowance) > 0:
             self.hold(table, index, seconds)
         return index
 
@@ -323,15 +352,19 @@ class PlannerTables:
             ((groups, rows, pairs),) = self._session.rows(counts)
             index.groups, index.rows, index.pairs = max(1, groups), rows or 0, pairs or 0
 
+    def _collates(self, type_: pa.DataType) -> bool:
+        collation = "SELECT current_setting('default_collation') <> ''"
+        return pa.types.is_string(type_) and bool(self._session.rows(collation)[0][0])
+
     def hold(self, table: FileTable, index: IndexTables, seconds: float = math.inf) -> None:
         """Go on making a table (v, files) of an index for so long; once it is whole, it replaces the file."""
         type_ = index.index.type
         if index.held is not None:
             return
-        if pa.types.is_string(type_) and self._session.rows("SELECT current_setting('default_collation') <> ''")[0][0]:
+        if self._collates(type_):
             index.may_be_held = False  # values that the collation takes for equal would become one
             return
-        held, files = f"{index.name}_held", self.files(table)
+        held, files = f"{HELD}.{index.name}_held", self.files(table)
         try:
             if index.plain and not self._take_over(table, index, held, seconds):
                 return
@@ -350,7 +383,7 @@ class PlannerTables:
             )
         except BaseException as e:
             # Whoever goes on with what was made so far lacks what was on its way into the table.
-            index.coming, index.ascending = None, None
+            index.coming = None
             self._session.run(f"DROP TABLE IF EXISTS {held}")
             if not isinstance(e, duckdb.Error):
                 raise
@@ -361,8 +394,6 @@ class PlannerTables:
 
     def _take_over(self, table: FileTable, index: IndexTables, held: str, seconds: float) -> bool:
         """Fill the table of an index with what Arrow reads; returns whether it is whole, or Arrow cannot read on."""
-        from kartosql.engines.duckdb.sorted_index import Portions  # takes long to import
-
         declared, key = sql_type(index.index.type), index.index.key
         assert key is not None
         if index.coming is None:
@@ -374,13 +405,10 @@ class PlannerTables:
             except ValueError:
                 index.plain = False
                 return True
-            if pa.types.is_string(index.index.type) and self._may_be_twice(index):
-                index.coming.passed = []
             self._session.run(f"CREATE OR REPLACE TABLE {held} (v {declared}, files INTEGER[])")
         for batch in index.coming.some(seconds):
             self._insert(f"INSERT INTO {held} SELECT CAST(v AS {declared}), files", batch)
         index.plain, whole = not index.coming.is_broken, index.coming.is_whole
-        passed = index.coming.passed if whole and index.plain else None
         if not index.plain or whole:
             index.coming = None
         if not index.plain:
@@ -390,21 +418,7 @@ class PlannerTables:
             if self._session.rows(disorder):
                 lists = f"SELECT v, flatten(list(files)) AS files FROM {held} GROUP BY v ORDER BY v"
                 self._session.run(f"CREATE OR REPLACE TABLE {held} AS {lists}")
-            if passed is not None:
-                batches = ((b.column(0), b.column(1)) for table in passed for b in table.to_batches())
-                with contextlib.suppress(ValueError):
-                    index.ascending = sorted_values(batches, index.index.type, len(table.files))
-            elif pa.types.is_integer(index.index.type) and self._may_be_twice(index):
-                with contextlib.suppress(duckdb.Error, ValueError):  # numbers beyond 63 bits
-                    kept = f"SELECT CAST(v AS BIGINT) AS v, files FROM {held} WHERE v IS NOT NULL"
-                    values, files = (column.combine_chunks() for column in self._session.table(kept).columns)
-                    index.ascending = ascending_integers(values, files, len(table.files))
         return whole or not index.plain
-
-    def _may_be_twice(self, index: IndexTables) -> bool:
-        """Return whether there is room for a held index in ascending order as well."""
-        indices = [i for known in self._known.values() for i in known.indices.values()]
-        return sum(i.weight for i in indices if i.ascending is not None) + index.weight <= MAX_TWICE
 
     def _make_room(self, newest: IndexTables) -> None:
         """Drop held indices, those of the tables used longest ago first, until the rest is small enough."""
@@ -506,17 +520,20 @@ def compared(predicate: Predicate, type_: pa.DataType) -> tuple[str, Any]:
     return "", None
 
 
-def in_order(predicate: Predicate, index: SortedValues, type_: pa.DataType) -> list[Span] | None:
-    """Return where the values stand for which a predicate is TRUE, None for all that only the engine evaluates."""
+def in_order(predicate: Predicate, type_: pa.DataType) -> Callable[[SortedValues], list[Span]] | None:
+    """Return what tells where values stand for which a predicate is TRUE; None for all that only the engine evaluates.
+
+    ``type_`` is that of the values, integers or texts.
+    """
     if isinstance(predicate, In) and len(predicate.path) == 1 and not predicate.negated:
         values = [_plainly(v, type_) for v in predicate.values or ()]
-        return None if not values or None in values else index.among(values)
+        return None if not values or None in values else lambda index: index.among(values)
     op, value = compared(predicate, type_)
     if op == "=":
-        return index.equal(value)
+        return lambda index: index.equal(value)
     if op in ("<", "<="):
-        return index.between(None, value, without_high=op == "<")
-    return index.between(value, without_low=op == ">") if op in (">", ">=") else None
+        return lambda index: index.between(None, value, without_high=op == "<")
+    return (lambda index: index.between(value, without_low=op == ">")) if op in (">", ">=") else None
 
 
 @dataclass
@@ -539,27 +556,49 @@ class Lookup:
 
     def __post_init__(self) -> None:
         self._structures = self._planner.structures
-        self._index = self._structures.index(self._table, self._column)
-        self._operator, _ = compared(self._says, self._index.index.type)
+        type_ = self._table.indices[self._column].type
+        self._operator, _ = compared(self._says, type_)
+        self._search = None if self._parts else in_order(self._says, type_)
         self._everything = Candidates(self._table.all_files)
         self._sample_pairs = min(MAX_SAMPLE, PER_FILE * len(self._table.files))
 
+    @memoized
+    def _index(self) -> IndexTables:
+        ordered = self._structures.ordered(self._table, self._column)
+        is_coming = self._search is not None and ordered.values is None and ordered.may_come
+        return self._structures.index(self._table, self._column, hold=not is_coming)
+
     def files(self) -> Candidates:
         """Return the files with a value of the column for which the predicate may be TRUE."""
+        if (found := self._in_order()) is not None:
+            return found
         index = self._index
         if pa.types.is_binary(index.index.type):
             return self._binary()
+        if self._search is not None:
+            self._structures.order(self._table, index)
+            found = self._in_order()
         index.uses += 1
-        found = self._found()
-        index.saved = self._seconds(self._among - found.files) if index.held is None else 0.0
+        if found is None:
+            found = self._found()
+        index.saved = self._seconds(self._among - found.files)
         return found
+
+    def _in_order(self) -> Candidates | None:
+        """Look into the values in ascending order, if they are there, and not too many match."""
+        ordered = self._structures.ordered(self._table, self._column) if self._search is not None else None
+        if ordered is None or ordered.values is None or self._search is None:
+            return None
+        try:
+            spans = self._search(ordered.values)
+            few = ordered.values.pairs_of(spans) <= FIRST_PAIRS
+            return Candidates(ordered.values.files(spans)) if few else None
+        except ValueError:  # somebody damaged what was kept
+            ordered.values = None
+            return None
 
     def _found(self) -> Candidates:
         index = self._index
-        if index.ascending is not None and not self._parts:
-            spans = in_order(self._says, index.ascending, index.index.type)
-            if spans is not None and index.ascending.pairs_of(spans) <= FIRST_PAIRS:
-                return Candidates(index.ascending.files(spans))
         lowest = index.touch_seconds
         if self._parts:
             making = 0.0 if index.held is not None else min(index.hold_seconds, index.read_seconds)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,8 +18,10 @@ from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.partition_table import Variant
+from kartosql.parquet import DAMAGE
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan
+from kartosql.predicate.tree import Condition
 from kartosql.tables.table import FileTable, Table, shown_data
 
 if TYPE_CHECKING:
@@ -68,6 +72,8 @@ class Relations(RelationBuilder[str]):
         self.has_floats = False  # whether DuckDB reads floating-point columns of Parquet files
         self._variables: dict[str, str] = {}  # with what their types depend on
         self._tables: list[str] = []
+        self._asked: tuple[int, Sequence[Condition]] | None = None  # an occurrence, and what holds for its rows
+        self.alone: frozenset[str] = frozenset()  # remote files that one occurrence opens, and no other one
         self._data: dict[int, str] = {}  # of those, what users registered
         self.views: dict[tuple[str, str], _Made] = {}
         # What variables were set to: "files" and their keys, a type and values of a column, or an expression alone.
@@ -113,7 +119,10 @@ class Relations(RelationBuilder[str]):
 
     def create(self, scan: OccurrenceScan) -> None:
         """Create the view of one occurrence over exactly the files of its scan."""
+        if self.alone and len(scan.parts) == 1 and scan.parts[0].rows_are_files_rows:
+            self._asked = scan.occurrence.id, scan.predicates
         self._view(scan.occurrence, self.body(scan, compares=True))
+        self._asked = None
 
     def body(self, scan: OccurrenceScan, *, compares: bool = False) -> str:
         """Return the query over exactly the files of a scan.
@@ -368,7 +377,7 @@ class Relations(RelationBuilder[str]):
         elif collide or any(pa.types.is_duration(file_types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             reader = f"kartosql_rows_{number}"
-            self._register(reader, self._arrow_rows(file_keys, columns, file_types))
+            self._register(reader, self._arrow_rows(file_keys, columns, file_types, table.may_lack))
             inner = [f"{alias}.c{i}" for i in range(len(columns))]
         else:
             declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
@@ -450,6 +459,7 @@ class Relations(RelationBuilder[str]):
         session.instance.remember_footers(table, keys)
         narrower = session.footers.check(session, table, keys, declared)
         options = f"getvariable('{variable}'), hive_partitioning = false"
+        self._narrow(table, variable, keys, [*declared])
         if not declared:
             return f"(SELECT file_index, file_row_number FROM read_parquet({options}))", []
         if narrower is not None:
@@ -469,13 +479,39 @@ class Relations(RelationBuilder[str]):
             options += f", schema = getvariable('{variable}_schema')"
         return f"read_parquet({options}, can_have_nan = true, explicit_cardinality = {self._estimate(keys)})", values
 
+    def _narrow(self, table: FileTable, variable: str, keys: Sequence[str], columns: Sequence[str]) -> None:
+        """Keep the ends of large remote files, and show DuckDB of these only pages that may match, if that pays."""
+        session, filesystem = self._session, self._session.instance.filesystem
+        if filesystem is None:
+            return
+        from kartosql.engines.duckdb import large_files
+        from kartosql.engines.duckdb.remote import keep_ends
+
+        ends = keep_ends(table, session.files.begin_reading(keys))
+        collated = session.instance.settings.get("default_collation")
+        types = {c: table.types[c] for c in columns}
+        plain = {c: t for c, t in types.items() if not (collated and pa.types.is_string(t))}
+        wanted = large_files.wanted(self._asked[1], self._asked[0], plain) if self._asked is not None else None
+        large = [key for key in self.alone.intersection(keys) if key in ends] if wanted is not None else []
+
+        def note(key: str) -> None:
+            with contextlib.suppress(*DAMAGE):
+                part = large_files.part(ends, key, partial(filesystem.ranges, key), types, *(wanted or ("", [])))
+                session.files.parts.update({} if part is None else {key: part})
+
+        session.store.map(note, large)
+        if not session.files.parts.keys().isdisjoint(large):
+            session.set_files(variable, keys)
+
     def _estimate(self, keys: Sequence[str]) -> int:
         """Return about how many rows files have: roughly, so that many small scans have the same view."""
         sizes = self._session.files.sizes
         rows = max(1, sum(sizes.get(k) or 0 for k in keys) // 50)
         return rows if rows > EXACT_ROWS else 16 ** (rows.bit_length() // 4)
 
-    def _arrow_rows(self, keys: Sequence[str], columns: Sequence[str], types: Mapping[str, pa.DataType]) -> pa.Table:
+    def _arrow_rows(
+        self, keys: Sequence[str], columns: Sequence[str], types: Mapping[str, pa.DataType], may_lack: frozenset[str]
+    ) -> pa.Table:
         """Return rows of files as pyarrow reads them, exposed like ``_parquet_files`` does it."""
         import pyarrow.parquet as pq
 
@@ -485,8 +521,13 @@ class Relations(RelationBuilder[str]):
         for at, key in enumerate(keys):
             stopping.check()
             try:
-                table = pq.read_table(pa.BufferReader(store.read(key)), columns=list(columns))
-                arrays = [table.column(c).cast(types[c]) for c in columns]
+                content = pa.BufferReader(store.read(key))
+                lacking = may_lack.difference(pq.read_schema(content).names) if may_lack else frozenset()
+                table = pq.read_table(content, columns=[c for c in columns if c not in lacking])
+                arrays = [
+                    pa.nulls(table.num_rows, types[c]) if c in lacking else table.column(c).cast(types[c])
+                    for c in columns
+                ]
             except (pa.ArrowException, OSError, KeyError) as e:
                 reraise(e, f"Cannot read {store.display_name(key)!r}")
                 raise FormatError(f"{store.display_name(key)}: {e}", code="corrupt-file") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import io
 import itertools
@@ -10,7 +9,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ from fsspec.spec import AbstractFileSystem
 from kartosql.errors import KartosqlError
 from kartosql.parquet import END, MAGIC
 from kartosql.store import Fetched, Files
+from kartosql.tables.table import FileTable
 
 PROTOCOL = "kartosql"
 # Files up to this size are fetched whole; of larger ones the footer, and what is asked for.
@@ -31,7 +31,21 @@ BLOCK = 1 << 20
 EXACT_READS = 8  # of a large file, before blocks are read ahead
 KEPT_BYTES = 64 << 20  # of files that later statements may open too
 _LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
+_parts = itertools.count(1)
+large_ends: WeakKeyDictionary[FileTable, dict[str, Fetched]] = WeakKeyDictionary()  # of files of tables, by key
 _learned: WeakKeyDictionary[Files, dict[str, tuple[bool, int]]] = WeakKeyDictionary()
+
+
+def keep_ends(table: FileTable, ends: Mapping[str, Fetched]) -> dict[str, Fetched]:
+    """Keep the ends of large files, of stores that tell a file from a later one of its name; returns those of a table.
+
+    Nobody writes a file anew before the metadata of its table. What is read besides has to have the ETag of the end.
+    """
+    known = large_ends.setdefault(table, {})
+    known.update((key, end) for key, end in ends.items() if end.start and end.etag and key not in known)
+    if sum(len(end.data) for files in list(large_ends.values()) for end in list(files.values())) > KEPT_BYTES:
+        large_ends.clear()
+    return known
 
 
 def footer_length(end: Fetched) -> int | None:
@@ -52,14 +66,19 @@ class Ends:
         self._readings: dict[str, Future[Fetched]] = {}
         self._versions: dict[str, str] = {}  # of the documents that name what may be kept
 
+    def take(self, key: str, end: Fetched) -> None:
+        """Take the end of a file that was read before."""
+        if key not in self._readings:
+            self._readings[key] = Future()
+            self._readings[key].set_result(end)
+
     def start(self, keys: Sequence[str], whole: int, version: str = "") -> None:
         """Start to read files, all of those up to the size ``whole``; indices that a ``version`` names may be kept."""
         new = [key for key in dict.fromkeys(keys) if key not in self._readings]
         if version and self._store.kept is not None:
             for key in new:
                 if (end := self._store.kept.end(key, version)) is not None:
-                    self._readings[key] = Future()
-                    self._readings[key].set_result(end)
+                    self.take(key, end)
             new = [key for key in new if key not in self._readings]
             self._versions.update(dict.fromkeys(new, version))
         first = FIRST if len(new) <= MANY else FIRST_OF_MANY
@@ -136,10 +155,15 @@ class StoreFiles(_NamedFiles):
         self._ends = kept
         return sum(len(end.data) for end in kept.values())
 
-    def allow(self, key: str, end: Fetched) -> None:
-        """Allow a file to be opened, of which the end was read."""
-        self._ends[key] = end
-        self._stamps[key] = zlib.crc32(end.data, end.size)
+    def allow(self, key: str, end: Fetched, part: Fetched | None = None) -> None:
+        """Allow a file to be opened, of which the end was read, or in its place a ``part`` of it."""
+        self._ends[key] = part or end
+        # No two parts have one stamp: for footers that are kept they are as many files.
+        self._stamps[key] = zlib.crc32(end.data, end.size) % 2**29 if part is None else -next(_parts)
+
+    def ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> Iterable[bytes]:
+        """Return ranges of a file, which are read concurrently."""
+        return self._store.map(lambda span: self._range(key, *span), spans)
 
     def _key(self, path: str) -> str:
         key = str(path).removeprefix(f"{PROTOCOL}://")
@@ -152,13 +176,9 @@ class StoreFiles(_NamedFiles):
         key = self._key(path)
         return {"name": path, "size": self._ends[key].size, "type": "file"}
 
-    def exists(self, path: str, **kwargs: Any) -> bool:
-        """Return whether the statement may open a path."""
-        return str(path).removeprefix(f"{PROTOCOL}://") in self._ends
-
     def modified(self, path: str) -> dt.datetime:
         """Return a time in the past that tells contents apart, as footers are kept by it."""
-        seconds = self._stamps.get(str(path).removeprefix(f"{PROTOCOL}://"), 0) % 2**29
+        seconds = self._stamps.get(str(path).removeprefix(f"{PROTOCOL}://"), 0)
         return _LONG_AGO + dt.timedelta(seconds=seconds)
 
     def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
@@ -175,15 +195,11 @@ class StoreFiles(_NamedFiles):
         return _OpenFile(_Ranges(self._range, key, end).read, end.size)
 
     def _range(self, key: str, start: int, end: int) -> bytes:
-        with self._noting():
-            return self._store.read(key, start=start, end=end, only=self._ends[key].etag)
-
-    @contextlib.contextmanager
-    def _noting(self) -> Iterator[None]:
         try:
-            yield
+            return self._store.read(key, start=start, end=end, only=self._ends[key].etag)
         except KartosqlError as e:
             self.failure = e
+            large_ends.clear()  # as one of them may be that of another file
             if self._store.kept is not None:
                 self._store.kept.forget_ends()
             raise

@@ -137,14 +137,8 @@ def _looked_up(cache: UserCache, plan: Any, text: str) -> list[str]:
 
     selected: frozenset[int] | None = None
     for identity, spans in plan["lookups"]:
-        *ends, values, starts, files = _kept(cache, INDEX, identity)
-        index = SortedValues(
-            values if ends else values.cast("q"),
-            ends[0].cast("I") if ends else None,
-            starts.cast("I"),
-            files.cast("i"),
-            plan["count"],
-        )
+        *ends, _, _, _ = buffers = _kept(cache, INDEX, identity)
+        index = SortedValues.of(buffers, plan["count"])
         constants = [text[start:end] for start, end in spans]
         _expect(all(c.startswith("'") if ends else c.isdecimal() for c in constants))
         of = index.files(index.among(c[1:-1] if ends else int(c) for c in constants))

@@ -99,14 +99,13 @@ class Instance:
                 from kartosql.engines.duckdb.remote import StoreFiles
 
                 self.filesystem = StoreFiles(store)
-                self._root.register_filesystem(self.filesystem)
-                # The bytes are in memory already.
-                self._root.execute("SET GLOBAL enable_external_file_cache = false")
             elif slots:
                 from kartosql.engines.duckdb.remote import SlotFiles
 
                 self.slots = SlotFiles(SLOTS)
-                self._root.register_filesystem(self.slots)
+            if (own := self.filesystem or self.slots) is not None:
+                self._root.register_filesystem(own)
+                # The bytes are in memory already.
                 self._root.execute("SET GLOBAL enable_external_file_cache = false")
             self._root.execute("SET GLOBAL python_enable_replacements = false")
             for schema in self.schemas:

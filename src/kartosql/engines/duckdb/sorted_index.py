@@ -1,20 +1,119 @@
-"""Index files as value and file numbers, read without making a text of each label."""
+"""Index files as value and file numbers, read without making a text of each label, and kept in ascending order."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kartosql import stopping
+from kartosql.engines.duckdb.replay import INDEX, cache_key
+from kartosql.errors import KartosqlError
 from kartosql.formats.arrays import array_of
+from kartosql.formats.kartothek.snapshot import SETTLED_NS
+from kartosql.formats.sorted_values import Collected, SortedValues
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, VALUE_PAIRS
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from kartosql.formats.kartothek.dataset import InvertedIndex
+    from kartosql.store import Files
+    from kartosql.tables.table import FileTable
+    from kartosql.user_cache import UserCache
 
 LABELS = "partition"
 BATCH_PAIRS = 500_000
 _BROKEN = (pa.ArrowException, OSError, ValueError)
 _KINDS = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32)
+LABELS_AT_ONCE = 10_000
+WANTED = "wanted1"  # the kind of entries for values that a process asked for
+
+
+class Ordered:
+    """The values of an index in ascending order: those that are kept beside the user, or collected some at a time.
+
+    What is kept is known by the stamp of the index file and the labels of the table. ``values`` are None until they are
+    there, and ``may_come`` tells whether they may ever be.
+    """
+
+    def __init__(self, store: Files, table: FileTable, index: InvertedIndex, cache: UserCache | None) -> None:
+        self.values: SortedValues | None = None
+        self.is_kept = self.may_come = False
+        self.identity: list[str] = []
+        self._store, self._index, self._cache = store, index, cache
+        self._labels, self._files = table.labels, len(table.files)  # not the table, which is kept as long as it is used
+        self._coming: tuple[Portions, Collected] | None = None
+        is_searched = pa.types.is_integer(index.type) or pa.types.is_string(index.type)
+        if index.key is None or not store.is_local or not is_searched:
+            return
+        with contextlib.suppress(KeyError, KartosqlError):  # which whoever reads the file tells better
+            store.admit([index.key])
+            self._stamp = store.stamp(index.key)
+            self._path, self.may_come = store.local_path(index.key), True
+        if self.may_come and cache is not None and cache.folder is not None:
+            labels = [table.labels[at : at + LABELS_AT_ONCE] for at in range(0, len(table.labels), LABELS_AT_ONCE)]
+            about = [self._path, *map(str, self._stamp or ()), index.column, str(index.type)]
+            self.identity = [*about, *map(cache_key, labels)]
+            self._recall()
+
+    def _recall(self) -> None:
+        assert self._cache is not None
+        buffers = self._cache.get(INDEX, self.identity)
+        self.may_come = buffers != []
+        with contextlib.suppress(ValueError):  # of an entry that is none
+            if buffers:
+                self.values, self.is_kept = SortedValues.of(buffers, self._files), True
+
+    def was_wanted(self) -> bool:
+        """Return whether an earlier process asked for the values; note that this one does."""
+        if self._cache is None or self._cache.get(WANTED, self.identity) is not None:
+            return self._cache is not None
+        self._cache.put(WANTED, self.identity, [])
+        return False
+
+    def collect(self, pairs: float = 1.0, seconds: float = math.inf) -> None:
+        """Go on reading the file for about so many seconds; each value has about so many ``pairs``.
+
+        It is read to its end where an earlier process began as well: a third one finds the values.
+        """
+        coming, self._coming = self._coming, None  # whoever is stopped in the middle begins anew
+        if coming is None and seconds < math.inf and self.was_wanted():
+            seconds = math.inf
+        try:
+            if coming is None:
+                numbers = {label: n for n, label in enumerate(self._labels)}
+                portions = Portions(self._path, self._index.column, self._index.type, numbers, pairs)
+                coming = portions, Collected(self._index.type, self._files)
+            portions, collected = coming
+            for table in portions.some(seconds):
+                for batch in table.to_batches():
+                    collected.add(*batch.columns)
+            if portions.is_broken:
+                raise ValueError(self._path)
+            if portions.is_whole:
+                self.values = collected.whole()
+                self._keep(self.values.buffers)
+            else:
+                self._coming = coming
+        except ValueError:
+            self.may_come = False
+            self._keep([])  # nobody need try again
+
+    def _keep(self, buffers: list[memoryview]) -> None:
+        """Let later processes have the values, unless the file may have changed since it was known; map them."""
+        stamp, key = self._stamp, self._index.key
+        if self._cache is None or not self.identity or stamp is None or key is None:
+            return
+        with contextlib.suppress(KeyError, KartosqlError):
+            is_settled = max(stamp.mtime_ns, stamp.ctime_ns) < time.time_ns() - SETTLED_NS
+            if is_settled and self._store.stamp(key) == stamp:
+                self._cache.put(INDEX, self.identity, buffers)
+                self._recall()
 
 
 class Portions:
@@ -26,6 +125,8 @@ class Portions:
     """
 
     def __init__(self, path: str, column: str, type_: pa.DataType, labels: Mapping[str, int], pairs: float) -> None:
+        import pyarrow.parquet as pq  # takes long to import
+
         try:
             with pq.ParquetFile(path) as file:
                 self._leaf = _leaf_of_labels(file, column, type_)
@@ -37,27 +138,22 @@ class Portions:
         self._rows = max(256, int(BATCH_PAIRS / max(1.0, pairs)))
         self._batches = self._read()
         self.is_whole = self.is_broken = False
-        self.passed: list[pa.Table] | None = None  # those that were handed out, if they are to be kept
 
     def some(self, seconds: float) -> Iterator[pa.Table]:
         """Return the next of them, those that are dealt with in about so many seconds."""
+        end = time.perf_counter() + seconds
         try:
-            for table in self._tables():
-                if self.passed is not None:
-                    self.passed.append(table)
+            # Small batches are joined, as each table costs DuckDB a statement.
+            while batches := list(self._until_enough()):
+                table = pa.Table.from_batches(batches)
                 yield table
                 pairs = sum(len(chunk.values) for chunk in table.column(1).chunks)
                 seconds -= HOLD_VALUE * table.num_rows + HOLD_PAIR * pairs
-                if seconds <= 0:
+                if seconds <= 0 or time.perf_counter() >= end:
                     return
             self.is_whole = True
         except _BROKEN:
             self.is_broken = True
-
-    def _tables(self) -> Iterator[pa.Table]:
-        """Join small batches, as each table costs DuckDB a statement."""
-        while batches := list(self._until_enough()):
-            yield pa.Table.from_batches(batches)
 
     def _until_enough(self) -> Iterator[pa.RecordBatch]:
         room = BATCH_PAIRS
@@ -68,6 +164,8 @@ class Portions:
                 return
 
     def _read(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
         last = codes = unknown = None
         with pq.ParquetFile(self._path, read_dictionary=[self._leaf]) as file:
             # Arrow makes no dictionaries of labels across row groups.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import re
-import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -20,6 +20,7 @@ from kartosql import stopping
 from kartosql.engines.base import corrupt_file
 from kartosql.engines.duckdb.errors import translate
 from kartosql.engines.duckdb.footers import Footers
+from kartosql.engines.duckdb.profile import Measured
 from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.types import exact_type, quote, sql_type
 from kartosql.errors import ExecutionError, FormatError, KartosqlError, SqlError, missing_file, reraise
@@ -27,7 +28,7 @@ from kartosql.formats.arrays import array_of
 from kartosql.parquet import footer_of
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.scan import Scan
-from kartosql.sql.statement_policy import check_parsed
+from kartosql.sql.statement_policy import READS_CLOCK, check_parsed
 from kartosql.sql.tree import Edit
 from kartosql.store import Fetched, Files
 from kartosql.store.store import MARK
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from kartosql.engines.duckdb.remote import Ends, StoreFiles
     from kartosql.engines.duckdb.runtime import Instance
     from kartosql.store.keys import Stamp
+    from kartosql.tables.table import FileTable
 
 
 # DuckDB 2.0 reads the position of a file from rows that have none when it materialises late, so that
@@ -55,6 +57,7 @@ class FileAccess:
         self.sizes: dict[str, int | None] = {}
         self.stamps: dict[str, Stamp] = {}  # of local files, from when their sizes were asked for
         self._ends: Ends | None = None  # of remote files
+        self.parts: dict[str, Fetched] = {}  # of large remote files, which stand for them
         self._prefix = self._beginning("")
         self._mounted: dict[str, str] = {}  # beginnings of other stores' names, by those of their keys
 
@@ -78,18 +81,26 @@ class FileAccess:
 
         keys = [k for k in keys if not self.store.is_on_disk(k)]
         with self._present():
-            if self._ends is None:
-                self._ends = remote.Ends(self.store)
+            self._ends = self._ends or remote.Ends(self.store)
             self._ends.start(keys, remote.WHOLE_FILE if whole is None else whole, version)
             found = {key: self._ends.get(key) for key in keys}
         self.sizes.update((key, end.size) for key, end in found.items())
         return found
 
+    def recall(self, tables: Iterable[FileTable]) -> None:
+        """Take the ends of large remote files of tables that former statements read."""
+        from kartosql.engines.duckdb import remote
+
+        self._ends = self._ends or remote.Ends(self.store)
+        for table in tables:
+            for key, end in list(remote.large_ends.get(table, {}).items()):
+                self._ends.take(key, end)
+
     def footer_lengths(self, keys: Sequence[str]) -> list[int]:
         """Return the lengths of the footers of remote files whose ends were read; none if one has no footer."""
         if self._ends is None or any(map(self.store.is_on_disk, keys)):
             return []
-        footers = [footer_of(self._ends.get(key).data) for key in keys]
+        footers = [footer_of((self.parts.get(key) or self._ends.get(key)).data) for key in keys]
         return [] if None in footers else [len(f or b"") for f in footers]
 
     @contextlib.contextmanager
@@ -124,7 +135,7 @@ class FileAccess:
         self.store.admit(keys)
         if filesystem is not None:
             for key, end in self.begin_reading(keys, whole, version).items():
-                filesystem.allow(key, end)
+                filesystem.allow(key, end, self.parts.get(key))
         self.stat(keys)
         return self.names(keys)
 
@@ -174,6 +185,7 @@ if hasattr(os, "register_at_fork"):
 
 SAMPLED_FILES = 8  # whose middles are looked for in memory
 MAX_BLAMED = 1_000  # files that are read again to find the one that made a statement fail
+_determined: dict[str, frozenset[str]] = {}  # by what they were asked for, once they were
 
 
 class EngineSession:
@@ -235,6 +247,16 @@ class EngineSession:
         ((type_, text),) = self.rows(f"SELECT typeof({function}), CAST({function} AS VARCHAR)")
         return f"CAST('{text}' AS {type_})"
 
+    def determined(self, among: str = "true") -> frozenset[str]:
+        """Return the functions whose value follows from their arguments, of those that satisfy a condition."""
+        if among not in _determined:
+            rows = self.rows(
+                f"SELECT function_name FROM duckdb_functions() WHERE {among} "
+                "GROUP BY 1 HAVING bool_and(stability = 'CONSISTENT' AND internal)"
+            )
+            _determined[among] = frozenset(name for (name,) in rows) - READS_CLOCK
+        return _determined[among]
+
     def register(self, name: str, table: Any) -> None:
         """Make an Arrow table known under ``name``."""
         self._connection.register(name, table)
@@ -270,7 +292,8 @@ class EngineSession:
                 self._connection.execute(f"SET VARIABLE {variable} = ?", [names])
                 self.listed[variable] = names
             return names
-        sizes = [self.files.sizes[k] for k in keys]
+        parts = self.files.parts
+        sizes = [parts[k].size if k in parts else self.files.sizes[k] for k in keys]
         if None in sizes:
             self._connection.execute(f"SET VARIABLE {variable} = ?", [paths])
         elif len(paths) < SMALL_LIST:
@@ -322,53 +345,6 @@ class EngineSession:
         return None
 
 
-class Measured:
-    """What the last run of a connection read; asked for when it is wanted, or before the next run comes.
-
-    To ask takes a tenth of the time of a small query.
-    """
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._lock = threading.Lock()
-        self._found: dict[str, int | None] | None = None
-
-    def settle(self) -> dict[str, int | None]:
-        """Return bytes_read, files_opened and row_groups_read as far as DuckDB tells, and let go of the connection."""
-        with self._lock:
-            if self._found is None:
-                self._found = _measured(self._connection)
-                self._connection = None
-            return self._found
-
-
-def _measured(connection: Any) -> dict[str, int | None]:
-    try:
-        found = json.loads(connection.get_profiling_information())
-    except (duckdb.Error, ValueError):
-        found = {}
-    scans = [s for top in found.get("operator", ()) for s in _parquet_scans(top)]
-    return {
-        "bytes_read": _total([found.get("io", {}).get("total_bytes_read")]),
-        "files_opened": _total([s.get("extra_info", {}).get("Total Files Read") for s in scans]),
-        "row_groups_read": _total([s.get("row_groups_scanned") for s in scans]),
-    }
-
-
-def _parquet_scans(operator: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if "READ_PARQUET" in str(operator.get("extra_info", {}).get("Function", "")):
-        yield operator
-    for child in operator.get("children", ()):
-        yield from _parquet_scans(child)
-
-
-def _total(values: Sequence[Any]) -> int | None:
-    try:
-        return sum(map(int, values))
-    except (TypeError, ValueError):
-        return None
-
-
 BATCH_ROWS = 100_000
 # A scan of many files gives a batch for each with a match. Those that come SOON, in seconds, are passed on as one.
 FEW_ROWS, SOON = 8_192, 0.02
@@ -377,9 +353,18 @@ DIRECT_FILES, DIRECT_BYTES = 64, 8 << 20
 LAZY = "QUERY_RELATION"  # the type of a relation that runs its query each time; others hold rows
 MAX_CHECKED = 256
 MAX_CHECKED_TEXT = 20_000
-# Shapes that passed, as the verdict follows from the text alone, whatever its constants; with the types of the columns
-# that a run of it had, if it can be run without asking for them first.
-_checked: dict[str, list[str]] = {}
+
+
+@dataclass
+class Passed:
+    """What is known of a shape of statements: that it passed the check, as that follows from the text alone."""
+
+    functions: frozenset[str] | None  # that it calls; None where more than these may change from run to run
+    types: list[str] = field(default_factory=list)  # of the columns of a run, if they need not be asked for first
+
+
+checked: dict[str, Passed] = {}
+_CALLED = re.compile(r'"function_name":"([^"]*)"')  # in a parsed statement, in the texts of which quotes are escaped
 # Optimizers that make answers of DuckDB 2.0 wrong, by what is in the text then.
 _WRONG = (
     # Of a comparison with all values of a subquery that has a single row, it takes that for the number of rows of the
@@ -456,7 +441,8 @@ class DuckStatement(EngineSession):
             return
         self._reader = None
         self.instance.resting = self
-        give_back, self._give_back, self._lock = self._give_back, _nothing, _nothing  # they hold on to the connection
+        # They hold on to the connection.
+        give_back, self._give_back, self._lock = self._give_back, lambda *_: None, lambda *_: None
         give_back(self.instance, True)
 
     def resumes(self, scan: Scan, files: FileAccess) -> bool:
@@ -554,6 +540,8 @@ class DuckStatement(EngineSession):
             for occurrence in query.occurrences:
                 if occurrence.source.data is not None:
                     self.relations.create_registered(occurrence)
+            if self.instance.filesystem is not None:
+                self.relations.alone = frozenset(key for key, times in Counter(keys).items() if times == 1)
             for occurrence_scan in scan.occurrences:
                 self.relations.create(occurrence_scan)
             self.relations.drop_former()
@@ -591,7 +579,8 @@ class DuckStatement(EngineSession):
         A relation binds its text to tell its columns, and once more to run it.
         """
         text = query.text
-        types = self._ran[1] if self._ran is not None and self._ran[0] == text else _checked.get(query.shape or text)
+        passed = checked.get(query.shape or text)
+        types = self._ran[1] if self._ran is not None and self._ran[0] == text else passed and passed.types
         submit = getattr(self._connection, "_submit", None)  # by which relations run, too
         if not types or submit is None:
             return None
@@ -613,8 +602,8 @@ class DuckStatement(EngineSession):
         if relation.type == LAZY:
             plain = types if exact is relation else []
             self._ran = query.text, plain
-            if (query.shape or query.text) in _checked:
-                _checked[query.shape or query.text] = plain
+            if (passed := checked.get(query.shape or query.text)) is not None:
+                passed.types = plain
         return reader, types
 
     def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema, query: BoundQuery) -> Iterator[pa.RecordBatch]:
@@ -645,12 +634,12 @@ class DuckStatement(EngineSession):
     def _query(self, query: BoundQuery) -> Any:
         text, parameters = query.text, query.parameters
         shape = query.shape or text
-        if shape not in _checked:
-            self._check(query)
+        if shape not in checked:
+            passed = Passed(self._check(query))
             if len(text) <= MAX_CHECKED_TEXT:
-                _checked[shape] = []
-                while len(_checked) > MAX_CHECKED:
-                    _checked.pop(next(iter(_checked)), None)
+                checked[shape] = passed
+                while len(checked) > MAX_CHECKED:
+                    checked.pop(next(iter(checked)), None)
         try:
             with stopping.running(self.interrupt):
                 return self._connection.sql(text, params=parameters) if parameters else self._connection.sql(text)
@@ -668,21 +657,32 @@ class DuckStatement(EngineSession):
             error = e
         return self._translate(error, query.select.text, edits)
 
-    def _check(self, query: BoundQuery) -> None:
-        """Raise an error unless the text to run is one query over nothing but the views of its occurrences."""
+    def is_determined(self, query: BoundQuery) -> bool:
+        """Return whether a statement that ran before may answer the same as long as its files are the same."""
+        passed = checked.get(query.shape or query.text)
+        return passed is not None and passed.functions is not None and passed.functions <= self.determined()
+
+    def _check(self, query: BoundQuery) -> frozenset[str] | None:
+        """Raise an error unless the text to run is one query over nothing but the views of its occurrences.
+
+        Returns the functions that it calls, None where more than these may change from run to run.
+        """
         text = query.text
         kinds = [s.type for s in self._connection.extract_statements(text)]
         if len(kinds) != 1 or kinds[0] not in _QUERIES:
             raise SqlError("Only queries can be run.", code="not-allowed", sql=query.select.text)
         if kinds[0] == duckdb.StatementType.SELECT:
-            tables = check_parsed(self.rows("SELECT json_serialize_sql(?)", [text])[0][0], query.select.text)
+            document = self.rows("SELECT json_serialize_sql(?)", [text])[0][0]
+            tables = check_parsed(document, query.select.text)
             foreign = sorted(tables - {o.view for o in query.occurrences})
             if query.select.tree is not None and foreign:
                 raise SqlError(
                     f"There is no table {'.'.join(foreign[0])!r}.", code="unknown-table", sql=query.select.text
                 )
-        elif query.select.tree is None:
+            return None if '"sample":{' in document else frozenset(map(str.lower, _CALLED.findall(document)))
+        if query.select.tree is None:
             raise SqlError("This form of statement is not supported.", code="not-supported", sql=text)
+        return None
 
     def fraction(self) -> float | None:
         """Return how much of the running pipeline is done, from 0 to 1, from any thread; None if nobody knows."""
@@ -739,32 +739,26 @@ def stamps_of(store: Files, keys: Iterable[str]) -> dict[str, Stamp]:
     return found
 
 
-def _nothing(*_: object) -> None:
-    pass
-
-
 def table_names(text: str) -> list[tuple[str, ...]]:
     """Return the tables that DuckDB finds in a query; raises ``syntax-error`` and ``not-allowed``."""
-    connection = duckdb.connect(":memory:")
     try:
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET python_enable_replacements = false")
-        kinds = [s.type for s in connection.extract_statements(text)]
-        if len(kinds) != 1:
-            raise SqlError("One statement at a time, please.", code="several-statements", sql=text)
-        if kinds[0] != duckdb.StatementType.SELECT:
-            raise SqlError(
-                "This form of statement is not supported.",
-                code="not-supported",
-                hint="Write SELECT * FROM ..., for instance SELECT * FROM t PIVOT (...).",
-                sql=text,
-            )
-        rows = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
-        return sorted(check_parsed(rows[0][0], text))
+        with duckdb.connect(":memory:") as connection:
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET python_enable_replacements = false")
+            kinds = [s.type for s in connection.extract_statements(text)]
+            if len(kinds) != 1:
+                raise SqlError("One statement at a time, please.", code="several-statements", sql=text)
+            if kinds[0] != duckdb.StatementType.SELECT:
+                raise SqlError(
+                    "This form of statement is not supported.",
+                    code="not-supported",
+                    hint="Write SELECT * FROM ..., for instance SELECT * FROM t PIVOT (...).",
+                    sql=text,
+                )
+            rows = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
+            return sorted(check_parsed(rows[0][0], text))
     except duckdb.Error as e:
         raise translate(e, text, lambda message: None) from None
-    finally:
-        connection.close()
 
 
 # What the texts of errors say that come through Arrow's stream interface.

@@ -1,8 +1,8 @@
 package kartosql;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
+
 import java.nio.ByteBuffer;
-import java.nio.charset.Charset;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -48,7 +48,6 @@ import scala.collection.immutable.Seq;
  * from a path. Compiled in the driver when it is first needed (session.py); executors never see it.
  */
 public final class ListedFiles implements FileIndex {
-  private static final Charset UTF_8 = StandardCharsets.UTF_8;
   private final Path root;
   private final StructType schema;
   private final byte[][] paths;
@@ -180,13 +179,10 @@ public final class ListedFiles implements FileIndex {
     /** A copy of a session with other settings: lines of name, tab, value. */
     public SparkSession isolated(SparkSession parent, String settings) {
       SparkSession child = (SparkSession) parent.cloneSession();
-      String[] lines = settings.split("\n");
-      for (int i = 0; i < lines.length; i++) {
-        int at = lines[i].indexOf('\t');
-        String name = lines[i].substring(0, at);
-        String value = lines[i].substring(at + 1);
+      for (String line : settings.split("\n")) {
+        String[] pair = line.split("\t", 2);
         // To set one that is deprecated is a warning in the user's log, even if nothing changes.
-        if (!value.equals(child.conf().get(name))) child.conf().set(name, value);
+        if (!pair[1].equals(child.conf().get(pair[0]))) child.conf().set(pair[0], pair[1]);
       }
       return child;
     }

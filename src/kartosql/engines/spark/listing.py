@@ -205,9 +205,8 @@ def location(store: Store) -> Location:
         return _azure(store, options)
     if _GOOGLE & {*protocols}:
         return Location(f"gs://{store.root}", _google(options))
-    for protocol in protocols:
-        if protocol in _SAME:
-            return Location(store.address[0].rstrip("/"))
+    if _SAME & {*protocols}:
+        return Location(store.address[0].rstrip("/"))
     raise StoreError(
         f"Spark cannot read the store {store.url!r}: its workers are other processes, perhaps on other machines.",
         code="store-unreachable",
@@ -248,26 +247,21 @@ def _azure(store: Store, options: Mapping[str, Any]) -> Location:
             hint="Give account_name as storage option; Spark's URLs hold it.",
         )
     host = f"{account}.dfs.core.windows.net"
-    found: dict[str, str] = {}
+    found: dict[str, Any] = {}
     if options.get("account_key"):
-        found[f"fs.azure.account.key.{host}"] = str(options["account_key"])
+        found = {"account.key": options["account_key"]}
     elif options.get("sas_token"):
-        found[f"fs.azure.account.auth.type.{host}"] = "SAS"
-        found[f"fs.azure.sas.fixed.token.{host}"] = str(options["sas_token"]).lstrip("?")
+        found = {"account.auth.type": "SAS", "sas.fixed.token": str(options["sas_token"]).lstrip("?")}
     elif options.get("client_id") and options.get("client_secret") and options.get("tenant_id"):
-        found |= {
-            f"fs.azure.account.auth.type.{host}": "OAuth",
-            f"fs.azure.account.oauth.provider.type.{host}": (
-                "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
-            ),
-            f"fs.azure.account.oauth2.client.id.{host}": str(options["client_id"]),
-            f"fs.azure.account.oauth2.client.secret.{host}": str(options["client_secret"]),
-            f"fs.azure.account.oauth2.client.endpoint.{host}": (
-                f"https://login.microsoftonline.com/{options['tenant_id']}/oauth2/token"
-            ),
+        found = {
+            "account.auth.type": "OAuth",
+            "account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider",
+            "account.oauth2.client.id": options["client_id"],
+            "account.oauth2.client.secret": options["client_secret"],
+            "account.oauth2.client.endpoint": f"https://login.microsoftonline.com/{options['tenant_id']}/oauth2/token",
         }
     root = f"abfss://{container}@{host}" + (f"/{folder}" if folder else "")
-    return Location(root, found)
+    return Location(root, {f"fs.azure.{name}.{host}": str(value) for name, value in found.items()})
 
 
 def _google(options: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -210,13 +210,31 @@ class ScanFrames(RelationBuilder[pa.DataType]):
     def rows(self, table: FileTable, files: Sequence[int], wanted: RowRequest) -> Iterator[str]:
         """Yield queries that together give the rows of files; see RelationBuilder."""
         for variant in table.variants(files):
-            yield from self._variant(table, variant, wanted)
+            for lacking, some in self._by_lack(table, variant.files, table.may_lack.intersection(wanted.names)):
+                yield from self._variant(table, replace(variant, files=some), wanted, lacking)
 
-    def _variant(self, table: FileTable, variant: Variant, wanted: RowRequest) -> Iterator[str]:
+    def _by_lack(
+        self, table: FileTable, files: Sequence[int], columns: frozenset[str]
+    ) -> Iterable[tuple[frozenset[str], Sequence[int]]]:
+        """Return files by those of some columns that they do not have."""
+        if not columns:
+            return [(columns, files)]
+        found: dict[frozenset[str], list[int]] = {}
+        for file, number in zip(files, self._shapes_of(table, files), strict=True):
+            found.setdefault(columns.difference(self._shapes.shape(number)), []).append(file)
+        return found.items()
+
+    def _variant(
+        self, table: FileTable, variant: Variant, wanted: RowRequest, lacking: frozenset[str]
+    ) -> Iterator[str]:
         own = table.types if variant.types is None else variant.types
         stored_in = [c for c in wanted.names if c not in table.partition_keys]
         # Columns that files with columns of their own lack are NULL, and so are those without a type.
-        missing = [c for c in stored_in if variant.types is not None and pa.types.is_null(own.get(c, pa.null()))]
+        missing = [
+            c
+            for c in stored_in
+            if c in lacking or (variant.types is not None and pa.types.is_null(own.get(c, pa.null())))
+        ]
         declared = {c: wanted.types.get(c, own[c]) for c in stored_in if c not in missing}
         for group, readings in self._groups(table, variant.files, declared):
             shared = self._file_columns(table, group, wanted)
@@ -228,7 +246,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
                 values = {c: self.null(declared[c]) if r is None else r.of(c) for c, r in readings.items()}
             if variant.types is not None:
                 values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
-                values |= {c: self.null(table.types[c]) for c in missing}
+            values |= {c: self.null(table.types[c]) for c in missing}
             values |= {c.name: quote(c.name) for c in shared}
             items = [f"{values[c]} AS {quote(name)}" for c, name in wanted.names.items()]
             items += [quote(name) for name in wanted.codes]

@@ -101,11 +101,10 @@ class JoinBuilder:
 
     def settled(self, relation: SparkRelation) -> SparkRelation:
         """Return the relation as a source with nothing around it; an order without limit is dropped."""
-        if not relation.where and not relation.limit and relation.source is not None:
-            return replace(relation, order="")
         if not relation.limit:
             relation = replace(relation, order="")
-        return self.project(relation, relation.columns)
+        is_source = not relation.where and not relation.limit and relation.source is not None
+        return relation if is_source else self.project(relation, relation.columns)
 
     def item(self, relation: SparkRelation) -> SparkRelation:
         """Return the relation as a single item of FROM."""
@@ -150,11 +149,6 @@ class Marked:
     right: SparkRelation
     conditions: tuple[JoinCondition, ...]
     columns: tuple[SparkExpression, ...]  # of the left side that are kept
-
-    @property
-    def is_total(self) -> bool:
-        """Whether the mark is never NULL."""
-        return all(c.comparison in (SAME, OTHER) for c in self.conditions)
 
 
 @dataclass(frozen=True)
@@ -332,9 +326,7 @@ class Translator:
         return child.of(node["projection_map"]) if node.get("projection_map") else child
 
     def _logical_limit(self, node: Node) -> SparkRelation:
-        child = self._child(node)
-        if child.limit:
-            child = self.builder.settled(child)
+        child = self.builder.unlimited(self._child(node))
         if child.source is None:
             child = self.builder.project(child, child.columns)
         text = ""
@@ -447,11 +439,7 @@ class Translator:
             columns += _picked(node, "right", right)
         return SparkRelation(source, columns, simple=False)
 
-    _logical_any_join = _logical_comparison_join
-
-    def _logical_cross_product(self, node: Node) -> SparkRelation:
-        left, right = self.builder.settled(self._child(node, 0)), self.builder.item(self._child(node, 1))
-        return SparkRelation(f"{left.source} CROSS JOIN {right.source}", (*left.columns, *right.columns), simple=False)
+    _logical_any_join = _logical_cross_product = _logical_comparison_join
 
     def _logical_union(self, node: Node) -> SparkRelation:
         word = node["type"].removeprefix("LOGICAL_")
@@ -506,8 +494,8 @@ class Translator:
 
     def _only(self, marked: Marked, *, found: bool) -> SparkRelation | None:
         """Return the rows whose mark is true, or false with ``found=False``; None if that is no plain join."""
-        if not found and not marked.is_total:
-            return None
+        if not found and any(c.comparison not in (SAME, OTHER) for c in marked.conditions):
+            return None  # the mark may be NULL
         word = "LEFT SEMI JOIN" if found else "LEFT ANTI JOIN"
         on = " AND ".join(c.sql for c in marked.conditions) or "true"
         mark = SparkExpression("true" if found else "false", BOOLEAN)

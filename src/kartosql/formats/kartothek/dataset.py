@@ -15,12 +15,15 @@ from kartosql.errors import FormatError, shorten
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.metadata import (
     DatasetDocument,
+    added_columns,
     fingerprint,
     fingerprints,
     many_objects,
     pending_schemas,
 )
+from kartosql.formats.kartothek.stored_partitions import as_tuple
 from kartosql.formats.partition_table import PartitionTable, Variant, numbered
+from kartosql.formats.type_promotion import widened
 from kartosql.memo import memoized
 from kartosql.store import Store
 
@@ -56,6 +59,7 @@ class DatasetTable:
     metadata: Mapping[str, Any]
     # Where data-skipping metadata are read from.
     store: Store | None = field(default=None, kw_only=True)
+    may_lack: frozenset[str] = field(default=frozenset(), kw_only=True)
     has_footers = True  # the files are Parquet files
 
     @memoized
@@ -73,6 +77,12 @@ class DatasetTable:
         from kartosql.formats.kartothek.dataset_skipping import DatasetSkipping
 
         return DatasetSkipping(self.store, place, f"{self.uuid}/{self.table}/", self.files)
+
+    def extends(self, older: DatasetTable) -> bool:
+        """Return whether the files of an older state of the table can be read as those of this one."""
+        known = {f.name: f.type for f in self.schema}
+        fits = (f.name in known and widened(f.type, known[f.name]) == known[f.name] for f in older.schema)
+        return not older.files or (older.partition_keys == self.partition_keys and all(fits))
 
     def variants(self, files: Sequence[int]) -> Iterable[Variant]:
         """Return files that are read alike."""
@@ -144,25 +154,31 @@ class Dataset:
     def _files(self, table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if self.listed is not None:
             return self.listed.get(table, ((), ()))
-        column = self.document.files.get(table, ())
-        labels = self.document.labels or ()
+        self.document.release()
+        labels, column = as_tuple(self.document.labels or ()), as_tuple(self.document.files.get(table, ()))
         if None not in column:
             return labels[: len(column)], column  # type: ignore[return-value]
-        pairs = [(label, key) for label, key in zip(labels, column, strict=True) if key is not None]
+        pairs = [(str(label), key) for label, key in zip(labels, column, strict=True) if key is not None]
         return tuple(label for label, _ in pairs), tuple(key for _, key in pairs)
 
-    def _table(self, table: str, schema: pa.Schema) -> DatasetTable:
-        labels, files = self._files(table)
+    def partition_keys(self, table: str) -> tuple[str, ...]:
+        """Return the partition keys of a table; raises ``invalid-schema``."""
         keys = self.document.partition_keys
         if keys is None:
+            files = self._files(table)[1]
             folder = naming.folder_of(files[0], self.uuid, table) if files else ""
             keys = naming.derive_partition_keys(folder)
-        missing = [name for name in keys if name not in schema.names]
+        missing = [name for name in keys if name not in self.schemas[table].names]
         if missing:
             key = naming.schema_key(self.uuid, table)
             raise FormatError(
                 f"{key}: the partition key {shorten(missing[0])!r} is not in the schema", code="invalid-schema"
             )
+        return keys
+
+    def _table(self, table: str, schema: pa.Schema) -> DatasetTable:
+        keys = self.partition_keys(table)
+        labels, files = self._files(table)
         indices = {}
         for column, where in self.document.indices.items():
             if column in schema.names and column not in keys and not pa.types.is_null(schema.field(column).type):
@@ -171,7 +187,10 @@ class Dataset:
                 file, embedded = (where, None) if stored else (None, where)
                 indices[column] = InvertedIndex(column, type_, file, embedded, self.document.version)
         metadata = self.document.metadata
-        return DatasetTable(self.uuid, table, schema, keys, labels, files, indices, metadata, store=self.store)
+        lacking = added_columns(metadata).get(table, frozenset()).intersection(schema.names)
+        return DatasetTable(
+            self.uuid, table, schema, keys, labels, files, indices, metadata, store=self.store, may_lack=lacking
+        )
 
 
 def group_listed(uuid: str, keys: list[str]) -> Listed:

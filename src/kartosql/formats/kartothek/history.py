@@ -9,7 +9,6 @@ fits, nobody else wrote since, and ``_common_metadata`` need not be read.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import lzma
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError
 from kartosql.formats.kartothek.metadata import HISTORY, DatasetDocument, checked_schema
+from kartosql.formats.kartothek.stored_partitions import digest_of
 from kartosql.formats.odf import data_schema, hashes
 from kartosql.formats.odf.blocks import VERSION, Block, read_block, write_block
 from kartosql.memo import memoized
@@ -145,9 +145,7 @@ def is_sealed(history: SchemaHistory, document: DatasetDocument) -> bool:
 
 def _seal_of(document: DatasetDocument) -> str:
     """Return the seal of the partitions of a document: their number, and a digest of their labels."""
-    labels = document.labels or ()
-    digest = hashlib.blake2b("\0".join(labels).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return f"{len(labels)}-{digest}"
+    return f"{len(document.labels or ())}-{digest_of(document.labels or ())}"
 
 
 # -- writing -----------------------------------------------------------------------------------------
@@ -178,9 +176,7 @@ def _extended(old: TableHistory | None, schema: pa.Schema, moment: int) -> Table
     event = {"kind": "SetDataSchema", "rawArrowSchema": data_schema.to_bytes(schema)}
     chunks: tuple[str, ...] = ()
     if old is None:
-        from kartosql.formats.odf.hashes import new_dataset_id  # only the first write of a dataset needs it
-
-        seed = {"kind": "Seed", "datasetId": new_dataset_id(), "datasetKind": "Root"}
+        seed = {"kind": "Seed", "datasetId": hashes.new_dataset_id(), "datasetKind": "Root"}
         blocks = [write_block(Block(VERSION, moment, None, 0, seed))]
         number = 1
     else:

@@ -9,9 +9,9 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, reraise, shorten
 from kartosql.formats.kartothek import naming
+from kartosql.formats.kartothek.stored_partitions import KEPT_BYTES, StoredPartitions, Texts
 from kartosql.memo import memoized
-from kartosql.store.keys import SIDE_FOLDER, check_key, version_of
+from kartosql.store.keys import SIDE_FOLDER, Content, check_key
 from kartosql.store.store import MAX_METADATA_BYTES
 
 
@@ -44,14 +45,13 @@ def many_objects() -> Iterator[None]:
 
 MAX_CONTAINERS = 10_000_000  # 4 million partitions; a map takes about 70 bytes of memory
 
-_BELOW_SPACE = bytes(range(32))
-_PARTITIONS = '"partitions": {'
-_FIRST_ENTRY = re.compile(r'"[^"]*": \{"files": \{"([^"]*)": "')
+_PARTITIONS = b'"partitions": {'
+_FIRST_ENTRY = re.compile(rb'"[^"]*": \{"files": \{"([^"\\\x00-\x1f]*)": "')
 _CHUNK = 1 << 20
 
 
 class PlainPartitions(NamedTuple):
-    """The ``partitions`` of a document in which each has the same single table."""
+    """The ``partitions`` of a document in msgpack in which each has the same single table."""
 
     labels: tuple[str, ...]
     table: str
@@ -59,7 +59,7 @@ class PlainPartitions(NamedTuple):
 
 
 def decode_document(data: bytes, key: str) -> Any:
-    """Return the document in ``data``, with ``partitions`` as PlainPartitions where they have that form.
+    """Return the document in ``data``, with ``partitions`` as StoredPartitions or PlainPartitions where they can be.
 
     Raises ``invalid-metadata`` and ``too-large``.
     """
@@ -70,15 +70,13 @@ def decode_document(data: bytes, key: str) -> Any:
 
 
 def _decode_json(data: bytes, key: str) -> Any:
-    if data.count(b"{") + data.count(b"[") > MAX_CONTAINERS:
-        raise _too_many(key)
     try:
+        document = _plain_json(data)
+        if document is not None:
+            return document
+        if _containers(data) > MAX_CONTAINERS:
+            raise _too_many(key)
         text = data.decode("utf-8")
-        # Text may hold no control characters; where there are none, it need not be looked for them.
-        if len(data.translate(None, _BELOW_SPACE)) == len(data):
-            document = _plain_json(text)
-            if document is not None:
-                return document
         document = json.loads(text)
         # Keys that occur twice are lost now. Counting colons behind quotes shows whether there are any; only where
         # texts look like keys, or blanks hide some, each object has to be looked at.
@@ -93,31 +91,28 @@ def _decode_json(data: bytes, key: str) -> Any:
         raise invalid(key, f"it is torn or no JSON: {e}") from None
 
 
-def _plain_json(text: str) -> dict[str, Any] | None:
+def _containers(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
+
+
+def _plain_json(data: bytes) -> dict[str, Any] | None:
     """Return a document whose partitions stand in it as the originals write them, else None."""
-    start = text.find(_PARTITIONS) + len(_PARTITIONS)
-    end = text.find('"}}}', start) + 3
-    first = _FIRST_ENTRY.match(text, start) if start < end else None
-    if first is None or text.find("\\", start, end) >= 0:
-        return None
-    table = first[1]
-    middle = f'": {{"files": {{"{table}": "'
-    found = re.compile(f'"([^"]*){re.escape(middle)}([^"]*)"}}}}(?:, |\\Z)').findall(text, start, end)
-    labels, keys = zip(*found, strict=True) if found else ((), ())
-    del found
-    # Matches that take up every character leave no room for anything else.
-    fixed = len(f'"{middle}"}}}}') * len(labels) + len(", ") * (len(labels) - 1)
-    if fixed + sum(map(len, labels)) + sum(map(len, keys)) != end - start or len(set(labels)) != len(labels):
+    start = data.find(_PARTITIONS) + len(_PARTITIONS)
+    end = data.find(b'"}}}', start) + 3
+    first = _FIRST_ENTRY.match(data, start) if start < end else None
+    if first is None:
         return None
     # The mark shows whether what was taken out is the value of the document's own key.
     mark = uuid.uuid4().hex
+    outer = b'%b"%b"%b' % (data[: start - 1], mark.encode(), data[end + 1 :])
     try:
-        rest = json.loads(f'{text[: start - 1]}"{mark}"{text[end + 1 :]}', object_pairs_hook=_no_duplicates)
+        partitions = StoredPartitions.read(first[1].decode(), data, start, end)
+        if 2 * partitions.count + 1 + _containers(outer) > MAX_CONTAINERS:
+            return None
+        found = json.loads(outer.decode(), object_pairs_hook=_no_duplicates)
     except ValueError:
         return None
-    if not isinstance(rest, dict) or rest.get("partitions") != mark:
-        return None
-    return rest | {"partitions": PlainPartitions(labels, table, keys)}
+    return found | {"partitions": partitions} if isinstance(found, dict) and found.get("partitions") == mark else None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -295,17 +290,43 @@ class DatasetDocument:
 
     ``labels`` are the partition labels in document order, ``files`` maps each table to one
     file key per label (None where a partition lacks the table). ``labels`` is None when the
-    document has no ``partitions``: the files are then found by listing.
+    document has no ``partitions``: the files are then found by listing. ``content`` are the bytes that it was
+    read from or written as, None where it was made of another one.
     """
 
     uuid: str
     key: str
-    labels: tuple[str, ...] | None
-    files: Mapping[str, tuple[str | None, ...]]
+    labels: Sequence[str] | None
+    files: Mapping[str, Sequence[str | None]]
     partition_keys: tuple[str, ...] | None
     indices: Mapping[str, Any]  # column -> storage key, or {value text: [labels]}
     metadata: Mapping[str, Any]
-    version: str = field(default="", compare=False)  # of its bytes, where it was made of some
+    content: Content | None = field(default=None, init=False, compare=False, repr=False)
+    named: str = field(default="", compare=False, repr=False)  # what stands for the digest of one without bytes
+
+    @property
+    def version(self) -> str:
+        """A digest of its bytes, where it was made of some."""
+        return self.content.token if self.content is not None else self.named
+
+    @property
+    def stored(self) -> StoredPartitions | None:
+        """The partitions as bytes, None where they are none or are not to be copied as they stand."""
+        labels, keys = self.labels, next(iter(self.files.values()), None)
+        if not isinstance(labels, Texts) or not isinstance(keys, Texts) or not self.key.endswith(naming.METADATA_JSON):
+            return None
+        stored = labels.partitions
+        is_whole = (labels.which, keys.which) == (0, 1) and [*self.files] == [stored.table]
+        return stored if is_whole and keys.partitions is stored else None
+
+    def release(self) -> None:
+        """Give up the bytes of very many partitions where their texts are asked for: both take much memory."""
+        stored = self.stored
+        if stored is not None and self.content is not None and self.content.size > KEPT_BYTES:
+            labels, keys = stored.columns
+            object.__setattr__(self, "labels", labels)
+            object.__setattr__(self, "files", {stored.table: keys})
+            self.content.drop()
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -324,27 +345,49 @@ class DatasetDocument:
 
 LARGE_BYTES = 1 << 18
 # A write reads a document for its plan and again for its commit: what somebody still holds is not parsed twice.
-_large: WeakValueDictionary[tuple[str, str, str], DatasetDocument] = WeakValueDictionary()
+_newest: WeakValueDictionary[str, DatasetDocument] = WeakValueDictionary()  # by key, whatever the store
 
 
+def newest_known(key: str) -> DatasetDocument | None:
+    """Return the document that was read or written last under a key of any store."""
+    return _newest.get(key)
+
+
+def written_document(document: DatasetDocument, content: Content, outer: str) -> DatasetDocument:
+    """Return a document with stored partitions as reading its content gives it; ``outer`` is it without these."""
+    try:
+        found = json.loads(outer, object_pairs_hook=_no_duplicates) | {"partitions": document.stored}
+        return _known(checked_document(found, document.key, document.uuid), content)
+    except (ValueError, FormatError):
+        return document
+
+
+def _known(document: DatasetDocument, content: Content) -> DatasetDocument:
+    object.__setattr__(document, "content", content)
+    _newest[document.key] = document
+    return document
+
+
+@many_objects()
 def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
     """Parse and check the metadata document ``data`` stored under ``key``.
 
     Raises ``invalid-metadata``, ``unsupported-version``, ``unsafe-key`` or ``too-large``.
     Source: kartothek 5.3 storage layout, dataset_metadata_version 4.
     """
-    version = version_of(data).token
-    found = _large.get((key, uuid, version))
-    if found is None:
-        found = replace(_parsed(data, key, uuid), version=version)
-        if len(data) >= LARGE_BYTES:
-            _large[key, uuid, version] = found
+    content = Content(data)
+    known = _newest.get(key) if len(data) >= LARGE_BYTES else None
+    if known is not None and known.uuid == uuid and known.version == content.token:
+        return known
+    found = _known(checked_document(decode_document(data, key), key, uuid), content)
+    if found.stored is None:
+        content.drop()
     return found
 
 
 @many_objects()
-def _parsed(data: bytes, key: str, uuid: str) -> DatasetDocument:
-    document = decode_document(data, key)
+def checked_document(document: Any, key: str, uuid: str) -> DatasetDocument:
+    """Return what a decoded document says; raises what ``parse_document`` raises."""
     if not isinstance(document, dict):
         raise invalid(key, f"the document is {_kind(document)}, not a map")
     version = document.get("dataset_metadata_version")
@@ -375,10 +418,16 @@ def _parsed(data: bytes, key: str, uuid: str) -> DatasetDocument:
 
 def _partitions(
     document: dict[str, Any], key: str, uuid: str
-) -> tuple[tuple[str, ...] | None, dict[str, tuple[str | None, ...]]]:
+) -> tuple[Sequence[str] | None, dict[str, Sequence[str | None]]]:
     if "partitions" not in document:
         return None, {}
     partitions = document["partitions"]
+    if isinstance(partitions, StoredPartitions):
+        _check_table(partitions.table, key, uuid)
+        for _, keys in () if partitions.are_keys_checked else partitions.windows():
+            _check_file_keys(keys, key, uuid)
+        partitions.are_keys_checked = True
+        return partitions.texts[0], {partitions.table: partitions.texts[1]}
     if isinstance(partitions, PlainPartitions):
         _check_table(partitions.table, key, uuid)
         _check_labels(partitions.labels, key)
@@ -389,7 +438,7 @@ def _partitions(
     labels = tuple(partitions)
     _check_labels(labels, key)
     found = _found_files(partitions, key)
-    files: dict[str, tuple[str | None, ...]] = {}
+    files: dict[str, Sequence[str | None]] = {}
     for table in dict.fromkeys(chain.from_iterable(found)):
         _check_table(table, key, uuid)
         column = tuple([entry.get(table) for entry in found])
@@ -427,7 +476,7 @@ def _found_files(partitions: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return found
 
 
-def _check_file_keys(keys: tuple[Any, ...], source: str, uuid: str) -> None:
+def _check_file_keys(keys: Sequence[Any], source: str, uuid: str) -> None:
     prefix = uuid + "/"
     if not _are_plain(keys, prefix):
         for key in keys:
@@ -435,7 +484,7 @@ def _check_file_keys(keys: tuple[Any, ...], source: str, uuid: str) -> None:
                 check_key(key, prefix, source=source)
 
 
-def _are_plain(keys: tuple[Any, ...], prefix: str) -> bool:
+def _are_plain(keys: Sequence[Any], prefix: str) -> bool:
     """Return whether a few tests over all keys at once already show that each is safe."""
     try:
         joined = "\n" + "\n".join(keys)
@@ -562,7 +611,8 @@ UNFINISHED = "kartosql_unfinished"  # at the seed: committed changes of several,
 ABSENT = "kartosql_absent"  # there is no such dataset yet, or no more
 STAGED = "kartosql_staged"  # in a document that waits in ``<uuid>/.commit/``: what it was made of
 HISTORY = "kartosql_schema_history"  # the schemas that the tables had, see history.py
-OWN_KEYS = frozenset({IDENTITY, SCHEMA, INTENT, UNFINISHED, ABSENT, STAGED, HISTORY})
+ADDED = "kartosql_added_columns"  # columns by table that files from before they were added lack
+OWN_KEYS = frozenset({IDENTITY, SCHEMA, INTENT, UNFINISHED, ABSENT, STAGED, HISTORY, ADDED})
 
 
 class Intent(NamedTuple):
@@ -618,6 +668,13 @@ def pending_schemas(document: DatasetDocument) -> dict[str, bytes]:
         return {str(table): base64.b64decode(text, validate=True) for table, text in found.items()}
     except (binascii.Error, TypeError, ValueError):
         raise FormatError(f"{document.key}: {SCHEMA} is no map of schema files in base64") from None
+
+
+def added_columns(metadata: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return by table the columns that files may lack, as they were added to a table with files."""
+    found = metadata.get(ADDED)
+    listed = found.items() if isinstance(found, dict) else ()
+    return {table: frozenset(map(str, names)) for table, names in listed if isinstance(names, list)}
 
 
 def fingerprint(schema: pa.Schema) -> str:

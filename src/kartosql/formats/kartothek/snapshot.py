@@ -28,7 +28,7 @@ from kartosql.store.keys import Stamp
 ATTEMPTS = 100
 PATIENT_ROUNDS = 10
 MAX_DATASETS = 64  # of which a cache keeps the metadata
-MAX_PARTITIONS = 2_000_000  # in all datasets together; one partition takes about 400 bytes
+MAX_PARTITIONS = 2_000_000  # in all datasets together; one partition takes 400 to 550 bytes
 # A write within the resolution of a filesystem's clock, 2 s at worst, leaves the time of a file as it is.
 SETTLED_NS = 3_000_000_000
 
@@ -53,6 +53,11 @@ class _Kept:
     value: Any
     stamp: Stamp | ObjectStamp | None
     digest: bytes | None
+
+    def known_digest(self) -> bytes | None:
+        """Return the digest of what was read, which documents know themselves."""
+        content = self.value.content if self.digest is None and isinstance(self.value, DatasetDocument) else None
+        return bytes.fromhex(content.token) if content is not None else self.digest
 
     def is_same(self, stamp: Stamp | ObjectStamp | None) -> bool:
         """Return whether a stamp proves that the content is the same."""
@@ -99,13 +104,16 @@ class MetadataCache:
                 else:
                     known = file.stamp if file is not None and isinstance(file.stamp, ObjectStamp) else None
                     missing.append((at, stamp, known))
-                    held[at] = file
-        rows = store.map(lambda item: _read(store, wanted[item[0]], *item[1:]), missing)
+                    newest = metadata.newest_known(one.key) if file is None else None
+                    held[at] = _Kept(newest, None, None) if newest is not None and newest.uuid == one.uuid else file
+        rows = store.map(lambda item: _read(store, wanted[item[0]], held[item[0]], *item[1:]), missing)
         for (at, *_), row in zip(missing, rows, strict=True):
             if not isinstance(row, tuple):
                 results[at] = row
             elif row[0] is None:
                 results[at] = held[at].value
+                if not isinstance(row[1], ObjectStamp):
+                    self.keep(wanted[at], held[at].value, row[1])
             else:
                 results[at] = self._settle(wanted[at], *row)
         return results
@@ -121,10 +129,10 @@ class MetadataCache:
         with self._parsing:
             with self._lock:
                 before = self._files.get(one.uuid, {}).get(one.key)
-            is_known_by_it = before is not None and before.digest is not None
-            digest = hashlib.blake2b(data, digest_size=20).digest() if stamp is None or is_known_by_it else None
+            known = before.known_digest() if before is not None else None
+            digest = hashlib.blake2b(data, digest_size=20).digest() if stamp is None or known is not None else None
             with self._lock:
-                if before is not None and (before.is_same(stamp) or (digest is not None and digest == before.digest)):
+                if before is not None and (before.is_same(stamp) or (digest is not None and digest == known)):
                     self._files.setdefault(one.uuid, {})[one.key] = _Kept(before.value, stamp, digest)
                     return before.value
                 # The old content goes before the new one comes, as both may be large.
@@ -139,6 +147,16 @@ class MetadataCache:
                 self._files.move_to_end(one.uuid)
                 self._evict()
             return value
+
+    def keep(self, one: Wanted, value: object, stamp: Stamp | None = None) -> None:
+        """Note what a file holds, and the stamp that proves it, in the place of what was known of it."""
+        with self._lock:
+            before = self._files.get(one.uuid, {}).get(one.key)
+            if before is not None and before.value is not value:
+                self._drop(one)
+            self._files.setdefault(one.uuid, {})[one.key] = _Kept(value, stamp, None)
+            self._files.move_to_end(one.uuid)
+            self._evict()
 
     def note_listed(self, names: Sequence[str]) -> None:
         """Note the metadata files that a listing found."""
@@ -192,6 +210,7 @@ class MetadataCache:
         for name in (
             f"dataset {uuid}",
             f"listing {uuid}",
+            f"history {uuid}",
             *((f"cube {split[0]}", f"moment {split[0]}") if split else ()),
         ):
             self._made.pop(name, None)
@@ -210,7 +229,7 @@ class MetadataCache:
 
 
 def _read(
-    store: Store, one: Wanted, stamp: Stamp | None, known: ObjectStamp | None
+    store: Store, one: Wanted, held: _Kept | None, stamp: Stamp | None, known: ObjectStamp | None
 ) -> tuple[bytes | None, Stamp | ObjectStamp | None] | Failure:
     """Return the bytes of a file, and its stamp if that will prove that it is the same; none if it is what is known."""
     settled = stamp is not None and max(stamp.mtime_ns, stamp.ctime_ns) + SETTLED_NS < time.time_ns()
@@ -226,9 +245,11 @@ def _read(
                 proof = Fetched(found, 0, len(found), one.stamp.etag).proof
             return found, proof
         key = one.key
-        data = store.read_metadata(key)
+        content = held.value.content if held is not None and isinstance(held.value, DatasetDocument) else None
+        data, version = store.read_versioned(key, content)
         # A file that was replaced meanwhile may come back as it was.
-        return data, stamp if settled and store.stamp(key) == stamp else None
+        is_held = content is not None and version.content is content
+        return None if is_held else data, stamp if settled and store.stamp(key) == stamp else None
     except (KeyError, FormatError, StoreError) as e:
         return e
 
@@ -359,6 +380,7 @@ class Snapshot:
     def __init__(self, store: Store, cache: MetadataCache | None = None) -> None:
         self.store = store
         self._cache = MetadataCache() if cache is None else cache
+        self.made = self._cache.made  # what is kept as long as the parts that it is made of are the same
         self._stamps: dict[str, ObjectStamp | None] = {}
         self._documents: dict[str, DatasetDocument | Failure] = {}
         self._datasets: dict[str, Dataset | Failure] = {}
@@ -527,7 +549,7 @@ class Snapshot:
                 if document.labels is None:
                     below = list(self.store.list_below(f"{uuid}/"))
                     listed[uuid] = self._cache.listing(uuid, group_listed(uuid, below))
-                    tables = _tables_by_schema(below) or tables
+                    tables = tables_by_schema(below) or tables
                 unsealed.append((document, tables))
         schemas = self._schemas([(d.uuid, t) for d, tables in unsealed for t in tables])
         for document, tables in unsealed:
@@ -536,7 +558,7 @@ class Snapshot:
                 known |= _pending_schemas(document)
             if not document.tables and isinstance(known.get(naming.DEFAULT_TABLE), KeyError):
                 # Emptied, and its table has another name: only a listing can tell which.
-                others = _tables_by_schema(list(self.store.list_below(f"{document.uuid}/")))
+                others = tables_by_schema(self.store.list_below(f"{document.uuid}/"))
                 known = {t: s for (_, t), s in self._schemas([(document.uuid, t) for t in others]).items()} or known
             self._datasets[document.uuid] = self._dataset(document, known, listed.get(document.uuid))
         return {u: self._datasets[u] for u in uuids}
@@ -574,7 +596,7 @@ class Snapshot:
         if isinstance(found, Absent):
             raise unknown_dataset(uuid)
         if isinstance(found, KeyError):
-            raise _missing_metadata(uuid, found)
+            raise missing_metadata(uuid, found.args[0])
         if isinstance(found, KartosqlError):
             raise found
         return found
@@ -627,7 +649,7 @@ class Snapshot:
             elif not isinstance(found, KeyError):
                 raise found
             elif name == cube.seed_dataset:
-                raise _missing_metadata(cube.uuid(name), found)
+                raise missing_metadata(cube.uuid(name), found.args[0])
         return cube_state(cube, good)
 
     def _members(self, prefix: str) -> dict[str, Dataset | Failure]:
@@ -682,9 +704,10 @@ def _stamp(store: Store, key: str) -> Stamp | None:
         return None  # which reading it will say
 
 
-def _missing_metadata(uuid: str, error: KeyError) -> FormatError:
+def missing_metadata(uuid: str, key: str) -> FormatError:
+    """Return the error about a dataset of which a file of its metadata is missing."""
     return FormatError(
-        f"Dataset {uuid!r}: {error.args[0]} is missing",
+        f"Dataset {uuid!r}: {key} is missing",
         code="missing-metadata",
         hint="The dataset is incomplete: it was deleted in part, or its write never finished.",
     )
@@ -702,7 +725,8 @@ def _state(prefix: str, datasets: Mapping[str, Dataset]) -> CubeState:
     return cube_state(cube, datasets)
 
 
-def _tables_by_schema(keys: Sequence[str]) -> list[str]:
+def tables_by_schema(keys: Iterable[str]) -> list[str]:
+    """Return the tables of a dataset that have a schema file among the ``keys`` below it."""
     found = [k.split("/") for k in keys if k.endswith(f"/{naming.COMMON_METADATA}")]
     return sorted(parts[1] for parts in found if len(parts) == 3)
 

@@ -8,7 +8,7 @@ store and over HTTP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import pyarrow as pa
@@ -137,9 +137,7 @@ def read_chain(read: Read, where: str = "the dataset", *, head: str | None = Non
     ``odf-too-old``, ``odf-missing-block``, ``odf-hash-mismatch``, ``odf-invalid-chain``, and those of
     blocks. ``head`` is the hash of the last block, else ``refs/head`` names it.
     """
-    if head is None:
-        head = _read_head(read, where)
-    return build_chain(walk(read, head, where), where)
+    return build_chain(walk(read, _read_head(read, where) if head is None else head, where), where)
 
 
 def _read_head(read: Read, where: str) -> str:
@@ -168,11 +166,10 @@ def walk(read: Read, head: str, where: str = "the dataset") -> list[Link]:
     """Return the blocks from the first to the head; raises as ``read_chain`` does."""
     links: list[Link] = []
     wanted: str | None = head
-    expected: int | None = None
     while wanted is not None:
         link = Link(wanted, _read_block(read, wanted, where, links[-1] if links else None))
         number = link.block.sequence_number
-        if expected is not None and number != expected:
+        if links and number != links[-1].block.sequence_number - 1:
             _refuse(where, links[-1], f"its number has to be one more than {number}, that of the block before it")
         if number >= MAX_BLOCKS:
             raise LimitError(
@@ -185,7 +182,6 @@ def walk(read: Read, head: str, where: str = "the dataset") -> list[Link]:
             _refuse(where, link, problem)
         links.append(link)
         wanted = None if prev is None else hashes.to_text(prev)
-        expected = number - 1
     return links[::-1]
 
 
@@ -239,16 +235,9 @@ def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
         elif kind in ("SetPollingSource", "AddPushSource"):
             primary_key = tuple(event["merge"].get("primaryKey") or ()) or None
     seed, watermark = links[0].block.event, (data or {}).get("newWatermark")
+    head, dataset = links[-1].hash, hashes.did_to_text(seed["datasetId"])
     return Chain(
-        links[-1].hash,
-        hashes.did_to_text(seed["datasetId"]),
-        seed["datasetKind"],
-        links,
-        vocab,
-        primary_key,
-        tuple(schemas),
-        tuple(slices),
-        watermark,
+        head, dataset, seed["datasetKind"], links, vocab, primary_key, tuple(schemas), tuple(slices), watermark
     )
 
 
@@ -288,13 +277,9 @@ def _slice(where: str, link: Link, schema_number: int) -> Slice:
 
 
 def _vocab(event: Event) -> Vocab:
-    names = {
-        "offset_column": event.get("offsetColumn"),
-        "operation_type_column": event.get("operationTypeColumn"),
-        "system_time_column": event.get("systemTimeColumn"),
-        "event_time_column": event.get("eventTimeColumn"),
-    }
-    return Vocab(**{k: v for k, v in names.items() if v is not None})
+    names = ("offsetColumn", "operationTypeColumn", "systemTimeColumn", "eventTimeColumn")
+    given = zip(fields(Vocab), map(event.get, names), strict=True)
+    return Vocab(**{field.name: column for field, column in given if column is not None})
 
 
 def check_data(data: bytes | memoryview, slice_: Slice, where: str = "the dataset") -> None:
@@ -414,7 +399,14 @@ def columns_of(chain: Chain, files: Sequence[pa.Schema], names: Sequence[str], s
     vocab = chain.vocab
     fixed = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
     if chain.primary_key:
-        _check_offsets(files, names, vocab.offset_column, source)
+        # Nothing else tells which record about a key is the last one.
+        for schema, name in zip(files, names, strict=True):
+            if schema.get_field_index(vocab.offset_column) < 0:
+                raise FormatError(
+                    f"{source}: {name} has no column {vocab.offset_column!r}",
+                    code="schema-conflict",
+                    hint="Records about one key count in the order of their offsets.",
+                )
     reduced = {id(s): _without_fixed(s, fixed, source, n) for s, n in zip(files, names, strict=True)}
     declared = [pa.schema([pa.field(f.name, plain(f.type)) for f in v.arrow]) for v in chain.schemas]
     shown = [f"schema {v.number} ({v.link})" for v in chain.schemas]
@@ -424,17 +416,6 @@ def columns_of(chain: Chain, files: Sequence[pa.Schema], names: Sequence[str], s
     order = [*fixed, *default, *(declared[-1].names if declared else ()), *found]
     types = {**dict.fromkeys(default, _MOMENT), **found, **fixed}
     return Columns({name: types[name] for name in dict.fromkeys(order)}, *fixed, *default)
-
-
-def _check_offsets(files: Sequence[pa.Schema], names: Sequence[str], column: str, source: str) -> None:
-    """Refuse files without offsets: nothing else tells which record about a key is the last one."""
-    for schema, name in zip(files, names, strict=True):
-        if schema.get_field_index(column) < 0:
-            raise FormatError(
-                f"{source}: {name} has no column {column!r}",
-                code="schema-conflict",
-                hint="Records about one key count in the order of their offsets.",
-            )
 
 
 def _without_fixed(schema: pa.Schema, fixed: dict[str, pa.DataType], source: str, name: str) -> pa.Schema:

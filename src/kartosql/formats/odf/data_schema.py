@@ -83,9 +83,7 @@ _LAYOUTS = {type_: layout for layouts in (_TEXT, _BINARY) for layout, type_ in l
 def event_schema(event: Event, what: str = "SetDataSchema") -> pa.Schema:
     """Return the Arrow schema of a SetDataSchema event in either form; raises ``odf-invalid-schema``."""
     raw = event.get("rawArrowSchema")
-    if raw is not None:
-        return from_bytes(raw, what)
-    return to_arrow(event["schema"], what)
+    return to_arrow(event["schema"], what) if raw is None else from_bytes(raw, what)
 
 
 # -- to Arrow --------------------------------------------------------------------------------
@@ -98,10 +96,7 @@ def to_arrow(schema: dict[str, Any], what: str = "the schema") -> pa.Schema:
 
 def _to_field(field: dict[str, Any], what: str, depth: int) -> pa.Field:
     where = f"{what}, field {field['name']!r}"
-    if depth > MAX_DEPTH:
-        raise invalid_schema(f"{where}: types are nested more than {MAX_DEPTH} levels deep")
-    type_, nullable = _to_type(field["type"], field.get("extra") or {}, where, depth)
-    return pa.field(field["name"], type_, nullable)
+    return pa.field(field["name"], *_to_type(field["type"], field.get("extra") or {}, where, depth))
 
 
 def _to_type(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: int) -> tuple[pa.DataType, bool]:
@@ -124,9 +119,7 @@ def _to_type(type_: dict[str, Any], extra: dict[str, Any], where: str, depth: in
 
 def _layout(extra: dict[str, Any]) -> tuple[str, int]:
     stored = extra.get(BUFFER)
-    if stored is None:
-        return _PLAIN
-    return stored["kind"], stored.get("offsetBitWidth", 32)
+    return _PLAIN if stored is None else (stored["kind"], stored.get("offsetBitWidth", 32))
 
 
 def _unit(type_: dict[str, Any]) -> str:
@@ -329,11 +322,9 @@ class _Comparison:
 
 def _list_length(type_: pa.DataType) -> int | None:
     """Return the length of lists of a type, -1 if they have any, None for what is no list."""
-    t = pa.types
-    if t.is_fixed_size_list(type_):
+    if pa.types.is_fixed_size_list(type_):
         return int(type_.list_size)
-    is_list = t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)
-    return -1 if is_list else None
+    return -1 if any(is_a(type_) for _, is_a in _LISTS.values()) else None
 
 
 def _logical(type_: pa.DataType) -> pa.DataType:

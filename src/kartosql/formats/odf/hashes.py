@@ -18,7 +18,6 @@ _LOGICAL_PREFIX = bytes((0x96, 0x80, 0xC0, 0x01, 32))
 _DID_PREFIX = bytes((0xED, 0x01))  # multicodec ed25519-pub
 DID = "did:odf:"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_BASE58_VALUES = {c: i for i, c in enumerate(_BASE58)}
 _HEX = re.compile(r"[0-9a-fA-F]*\Z")
 MAX_TEXT = 200
 _P = 2**255 - 19
@@ -89,7 +88,7 @@ def _decode(text: str, what: str) -> bytes:
     base, body = text[0], text[1:]
     if base in "fF" and len(body) % 2 == 0 and _HEX.match(body):
         return bytes.fromhex(body)
-    if base == "z" and all(c in _BASE58_VALUES for c in body):
+    if base == "z" and all(c in _BASE58 for c in body):
         return _from_base58(body)
     raise _invalid(f"The {what} {text!r} is neither base16 (f...) nor base58 (z...)")
 
@@ -97,7 +96,7 @@ def _decode(text: str, what: str) -> bytes:
 def _from_base58(text: str) -> bytes:
     number = 0
     for character in text:
-        number = number * 58 + _BASE58_VALUES[character]
+        number = number * 58 + _BASE58.index(character)
     zeros = len(text) - len(text.lstrip(_BASE58[0]))
     return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from struct import pack
 from typing import Any
 
@@ -159,11 +160,8 @@ def _with_length(lengths: pa.Array, content: pa.Array) -> pa.Array:
 def _joined(array: pa.Array) -> pa.Array:
     """Return for each list the bytes of its items, one after another."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_pylist()
-    items = _encode(array.flatten())
-    offsets = [0]
-    for length in lengths:
-        offsets.append(offsets[-1] + length)
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items.cast(pa.binary()))
+    offsets = pa.array(list(accumulate(lengths, initial=0)), pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, _encode(array.flatten()).cast(pa.binary()))
     joined = pc.binary_join(lists, pa.scalar(b"", pa.binary())).cast(pa.large_binary())
     return pc.if_else(pc.is_null(array), pa.scalar(None, pa.large_binary()), joined)
 

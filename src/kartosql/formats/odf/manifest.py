@@ -336,9 +336,7 @@ def _yaml_lines(value: dict[str, Any] | list[Any], indent: str = "") -> list[str
 def _yaml_scalar(value: Any) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    if _TIME.match(value):
-        return value
     is_plain = _PLAIN.match(value) and not _NOT_TEXT.match(value) and ": " not in value and value[-1] not in ": "
-    if is_plain:
+    if is_plain or _TIME.match(value):
         return value
     return _UNPRINTABLE.sub(lambda c: f"\\u{ord(c[0]):04x}", json.dumps(value, ensure_ascii=False))

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from functools import lru_cache
 
-from kartosql.errors import FormatError
+from kartosql.errors import FormatError, SqlError
 
 SECOND = 1_000_000_000
 DAY = 86_400
@@ -55,9 +55,8 @@ def from_text(text: str) -> int:
             raise ValueError
         date, hour, rest, fraction, zone = found.groups()
         since = dt.datetime.fromisoformat(f"{date}T{hour}{rest}{zone.upper()}") - _START
-        days, seconds = since.days, since.seconds
-        dt.date.fromordinal(days + _EPOCH)
-        return (days * DAY + seconds) * SECOND + int((fraction or "").ljust(9, "0"))
+        dt.date.fromordinal(since.days + _EPOCH)
+        return (since.days * DAY + since.seconds) * SECOND + int((fraction or "").ljust(9, "0"))
     except (ValueError, OverflowError):
         raise FormatError(
             f"{text[:80]!r} is no point in time",
@@ -74,6 +73,15 @@ def of_user(text: str) -> int:
     found = dt.datetime.fromisoformat(text.strip())
     zoned = found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
     return (zoned.astimezone(dt.timezone.utc) - _START) // dt.timedelta(microseconds=1) * 1000 + 999
+
+
+def asked(text: str) -> int:
+    """Return what ``of_user`` does for a time in a statement; raises ``invalid-value``."""
+    try:
+        return of_user(text)
+    except (ValueError, OverflowError):
+        hint = "Expected a date or time such as '2026-01-31 12:00:00Z'."
+        raise SqlError(f"{text[:80]!r} is no time.", code="invalid-value", hint=hint) from None
 
 
 @lru_cache(maxsize=1024)

@@ -492,8 +492,7 @@ class FilterBuilder:
         """Return the words of the filter."""
         if self._numpy is None:
             return self._words
-        packed: bytes = self._packed().byteswap().tobytes()
-        return packed
+        return bytes(self._packed().byteswap().tobytes())
 
     # -- with numpy ----------------------------------------------------------------------------
 

@@ -539,10 +539,8 @@ def values_of(lists: pa.Array, type_: ColumnType, *, is_legacy: bool) -> Values:
         raise OddCells(f"cells of type {lists.type} where lists are expected")
     keys = keys_of(lists.flatten(), type_)
     rows = pc.list_parent_indices(lists)
-    unknown = repeated(False, len(lists))
     old = is_old(keys, type_) if is_legacy else None
-    if old is not None:
-        unknown = flags(rows.filter(old), len(lists))
+    unknown = repeated(False, len(lists)) if old is None else flags(rows.filter(old), len(lists))
     return Values(keys, rows, unknown)
 
 

@@ -8,10 +8,10 @@ and values.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -257,6 +257,7 @@ def _modified_utf8(data: bytes) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16")
 
 
+_T = TypeVar("_T")
 MAX_BYTES = 32 << 20  # of the objects of one column; each byte costs time
 _BOXED = {
     **{f"java.lang.{name}": "integer" for name in ("Byte", "Short", "Integer", "Long")},
@@ -341,19 +342,21 @@ def _sized(items: list[Any], size: int) -> list[Any]:
     return items
 
 
-def _objects(cells: Sequence[bytes | None], names: tuple[str, ...]) -> list[list[Any] | None]:
-    """Return fields of the object in each cell, None for cells that are not read."""
+def _rows(
+    cells: Sequence[bytes | None], names: tuple[str, ...], read: Callable[[list[Any]], list[_T]]
+) -> list[list[_T] | None]:
+    """Return what ``read`` makes of fields of the object in each cell, None for cells that are not read."""
     size = sum(len(c) for c in cells if c is not None)
     if size > MAX_BYTES:
         raise OddCells(f"its objects have more than {MAX_BYTES:,} bytes")
-    found: list[list[Any] | None] = []
+    found: list[list[_T] | None] = []
     for cell in cells:
         try:
             value = parse(cell) if cell is not None else None
-        except JavaStreamError:
-            value = None
-        fields = value.fields if isinstance(value, JavaObject) else {}
-        found.append([fields[n] for n in names] if all(n in fields for n in names) else None)
+            fields = value.fields if isinstance(value, JavaObject) else {}
+            found.append(read([fields[n] for n in names]) if all(n in fields for n in names) else None)
+        except (JavaStreamError, OddCells):
+            found.append(None)
     return found
 
 
@@ -380,12 +383,7 @@ def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
 
 def old_bounds(cells: Sequence[bytes | None]) -> tuple[Bounds, ColumnType]:
     """Return the bounds in serialized objects, and the type of the values; raises OddCells."""
-    rows: list[list[tuple[str, Any] | None] | None] = []
-    for found in _objects(cells, ("min", "max")):
-        try:
-            rows.append(None if found is None else [None if v is None else _plain(v) for v in found])
-        except OddCells:
-            rows.append(None)
+    rows = _rows(cells, ("min", "max"), lambda ends: [None if v is None else _plain(v) for v in ends])
     type_, arrow = _typed(rows)
     ends = [[end and end[1] for end in row or (None, None)] for row in rows]
     low, high = (_array([end[at] for end in ends], arrow) for at in (0, 1))
@@ -396,12 +394,7 @@ def old_bounds(cells: Sequence[bytes | None]) -> tuple[Bounds, ColumnType]:
 
 def old_values(cells: Sequence[bytes | None]) -> tuple[Values, ColumnType]:
     """Return the values in serialized objects, and their type; raises OddCells."""
-    rows: list[list[tuple[str, Any]] | None] = []
-    for found in _objects(cells, ("values",)):
-        try:
-            rows.append(None if found is None else [_plain(v) for v in _elements(found[0])])
-        except OddCells:
-            rows.append(None)
+    rows = _rows(cells, ("values",), lambda found: [_plain(v) for v in _elements(found[0])])
     type_, arrow = _typed(rows)
     numbers = [number for number, row in enumerate(rows) for _ in row or ()]
     keys = keys_of(_array([value for row in rows for _, value in row or ()], arrow), type_)

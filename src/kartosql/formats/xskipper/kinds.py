@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import reduce
+from itertools import accumulate
 from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
@@ -37,7 +38,6 @@ from kartosql.formats.xskipper.domain import (
     Bounds,
     ColumnType,
     OddCells,
-    Test,
     Values,
     Vanished,
     as_tests,
@@ -165,20 +165,16 @@ class Evidence:
 
     def may_pass(self, found: tuple[Bounds | Values, ColumnType] | None, leaf: Leaf) -> Flags | None:
         """Return which rows have bounds or values that may pass, None if that is not known."""
-        tests = None if found is None else self._tests(leaf, found[1])
-        if found is None or tests is None:
+        if found is None:
             return None
-        passes = joined_flags(pc.or_, map(found[0].may_pass, tests))
-        return repeated(False, self.segment.rows) if passes is None else passes
-
-    def _tests(self, leaf: Leaf, type_: ColumnType) -> tuple[Test, ...] | None:
-        """Return the tests of a leaf on a column that an index holds as some type; None, if it is another one."""
+        held, type_ = found
         if self.session.types is not None:
             known = self.session.types.get(leaf.path)
             if known is None or replace(known, clock=None) != replace(type_, clock=None):
                 return None
             type_ = known
-        return as_tests(leaf, type_, self.session.zone)
+        tests = as_tests(leaf, type_, self.session.zone)
+        return None if tests is None else reduce(pc.or_, map(held.may_pass, tests), repeated(False, self.segment.rows))
 
 
 class Kind:
@@ -230,9 +226,7 @@ class Kind:
 
     def encode(self, cells: Sequence[Any], spec: IndexSpec, type_: pa.DataType) -> pa.Array:
         """Return what collectors found as the column of a part file."""
-        offsets = [0]
-        for cell in cells:
-            offsets.append(offsets[-1] + len(cell))
+        offsets = list(accumulate(map(len, cells), initial=0))
         values = pa.concat_arrays([pa.nulls(0, type_), *cells])
         return pa.ListArray.from_arrays(array_of(offsets, pa.int32()), values, type=self.cell_type(type_)[0])
 
@@ -303,11 +297,10 @@ class MinMax(Kind):
         Rows are read for bounds unless footers serve, which is where all indexes are MinMax of native numbers.
         """
         natives = ("integer", "float", "double")
-        kinds = [(i.name, i.value_type) for i in schema.indexes]
-        is_exact = any(
-            name != self.name or (type_ is not None and type_.family not in natives) for name, type_ in kinds
+        return schema.bounds_are_of_rows or any(
+            i.name != self.name or (i.value_type is not None and i.value_type.family not in natives)
+            for i in schema.indexes
         )
-        return is_exact or schema.bounds_are_of_rows
 
     def _bounds(self, segment: Segment, index: Index) -> tuple[Bounds, ColumnType]:
         if index.is_object:
@@ -465,12 +458,10 @@ class BloomFilter(Kind):
     def _hashed(self, evidence: Evidence, index: Index, leaf: Leaf) -> list[int | str] | None:
         """Return the values of which a file must hold one, None if they are not certain."""
         if isinstance(leaf, Comparison) and leaf.op == "=":
-            constants: tuple[Value, ...] | None = (leaf.value,)
-        elif isinstance(leaf, In) and not leaf.negated:
+            constants: tuple[Value, ...] = (leaf.value,)
+        elif isinstance(leaf, In) and not leaf.negated and leaf.values is not None:
             constants = leaf.values
         else:
-            return None
-        if constants is None:
             return None
         type_ = self._type_of(evidence, index)
         if type_ is None:
@@ -486,11 +477,8 @@ class BloomFilter(Kind):
         """Return the type of a column; filters do not tell it, but indexes on the same column may."""
         if evidence.session.types is not None:
             return evidence.session.types.get(index.path, ColumnType("unknown"))
-        for other in evidence.segment.schema.indexes:
-            told = other.value_type if other.name in (MinMax.name, DistinctValues.name) else None
-            if other.path == index.path and told is not None:
-                return told
-        return None
+        others = [i for i in evidence.segment.schema.indexes if i.name in (MinMax.name, DistinctValues.name)]
+        return next((o.value_type for o in others if o.path == index.path and o.value_type is not None), None)
 
 
 # The kinds by their names, in the order in which they are asked: a kind is asked only about files that the ones before
@@ -566,8 +554,7 @@ class _Extracts(_ValueSet):
         self._patterns = patterns
 
     def cell(self) -> Any:
-        found = [extracted(self._found, pattern) for pattern in self._patterns]
-        return pc.unique(pa.concat_arrays(found))
+        return pc.unique(pa.concat_arrays([extracted(self._found, pattern) for pattern in self._patterns]))
 
 
 class _Hashed:

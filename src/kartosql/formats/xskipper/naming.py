@@ -21,8 +21,7 @@ def table_identifier(location: str) -> str:
     if scheme := _SCHEME.match(location):
         _, slash, path = location[scheme.end() :].partition("/")  # ? and # are characters of paths
         location = slash + path
-    path = location
-    return path.removesuffix("/") if len(path) > 1 else path
+    return location.removesuffix("/") if len(location) > 1 else location
 
 
 def folder_name(identifier: str) -> str:

@@ -21,7 +21,7 @@ from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import JavaStreamError
 from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, spark_name
 from kartosql.formats.xskipper.layout import IndexLayout
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN
 from kartosql.formats.xskipper.scans import DataFile, Scan, collect, partition_values
 from kartosql.formats.xskipper.segment import (
     NEWEST,
@@ -349,8 +349,8 @@ def _converted(
     schema = layout.arrow_schema
     ids = [segment.ids()[p] for p in places]
     arrays: list[pa.Array] = [array_of(ids, pa.string())]
-    for name in layout.partitions:
-        arrays.append(partition_values([current[i] for i in ids], name, schema.field(VIRTUAL + name).type))
+    for name, type_ in layout.partitions.items():
+        arrays.append(partition_values([current[i] for i in ids], name, type_))
     try:
         for spec, _ in layout.indexes:
             index = _matching(segment, spec, layout)

@@ -22,7 +22,7 @@ from kartosql.formats.arrays import array_of
 from kartosql.formats.parquet_pages import distinct_values
 from kartosql.formats.xskipper.kinds import stored
 from kartosql.formats.xskipper.layout import IndexLayout
-from kartosql.formats.xskipper.naming import OBJECT_COLUMN, VIRTUAL, object_id, parts_of
+from kartosql.formats.xskipper.naming import OBJECT_COLUMN, object_id, parts_of
 from kartosql.parquet import DAMAGE, MAX_FOOTER, TAIL, FooterCache, footer_of, read_footer
 from kartosql.store import Store
 
@@ -32,6 +32,7 @@ Values: TypeAlias = Mapping[str, pa.Array] | pa.RecordBatch
 # file and the values of some of its rows. All of a file come one after the other; files without rows may be left out.
 # Of a column that has a type, the least and the greatest value of it are enough.
 Scan = Callable[[Sequence[str], Mapping[str, pa.DataType | None]], Iterable[tuple[int, Values]]]
+_Found: TypeAlias = tuple[int, list[Any]]  # the number of a file, and its cells in the order of the indexes
 
 _BATCH_BYTES = 16 << 20
 
@@ -66,30 +67,27 @@ def collect(files: Sequence[DataFile], layout: IndexLayout, scan: Scan) -> Itera
     for spec, type_ in layout.indexes:
         columns[spec.column] = type_ if spec.kind.is_of_bounds and spec.column not in columns else None
     if not columns:
-        yield from _rows(((n, {}) for n in range(len(files))), files, layout)
+        yield from _rows(((n, []) for n in range(len(files))), files, layout)
     elif files:
         yield from _rows(_scanned(len(files), layout, scan([f.key for f in files], columns)), files, layout)
 
 
-def _scanned(
-    count: int, layout: IndexLayout, batches: Iterable[tuple[int, Values]]
-) -> Iterator[tuple[int, dict[int, Any]]]:
-    """Yield the cells of each file, by the number of their index; files that cannot be read are left out."""
+def _scanned(count: int, layout: IndexLayout, batches: Iterable[tuple[int, Values]]) -> Iterator[_Found]:
+    """Yield the cells of each file; files that cannot be read are left out."""
     seen: set[int] = set()
     for number, of_file in groupby(batches, itemgetter(0)):
         if number in seen or not 0 <= number < count:
             continue
         seen.add(number)
-        collectors = {at: spec.kind.collector(spec, type_) for at, (spec, type_) in enumerate(layout.indexes)}
+        collectors = [spec.kind.collector(spec, type_) for spec, type_ in layout.indexes]
         if all(_add(batch, collectors, layout) for _, batch in of_file):
-            yield number, {at: c.cell() for at, c in collectors.items()}
+            yield number, [c.cell() for c in collectors]
 
 
-def _add(batch: Values, collectors: Mapping[int, Any], layout: IndexLayout) -> bool:
+def _add(batch: Values, collectors: Sequence[Any], layout: IndexLayout) -> bool:
     """Add rows to what is collected, False if a column is not of the type of its index."""
     arrays: dict[tuple[str, pa.DataType], pa.Array | None] = {}
-    for at, collector in collectors.items():
-        spec, type_ = layout.indexes[at]
+    for (spec, type_), collector in zip(layout.indexes, collectors, strict=True):
         where = spec.column, type_
         if where not in arrays:
             arrays[where] = _cast(batch[spec.column], type_)
@@ -129,15 +127,12 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
         return None
 
 
-def _rows(
-    cells: Iterable[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: IndexLayout
-) -> Iterator[pa.RecordBatch]:
-    held: list[tuple[int, dict[int, Any]]] = []
+def _rows(cells: Iterable[_Found], files: Sequence[DataFile], layout: IndexLayout) -> Iterator[pa.RecordBatch]:
+    held: list[_Found] = []
     size = 0
     for found in cells:
         held.append(found)
-        specs = ((layout.indexes[at][0], cell) for at, cell in found[1].items())
-        size += sum(spec.kind.size(cell, spec) for spec, cell in specs)
+        size += sum(spec.kind.size(cell, spec) for (spec, _), cell in zip(layout.indexes, found[1], strict=True))
         if size > _BATCH_BYTES or len(held) >= 25_000:
             yield _batch(held, files, layout)
             held, size = [], 0
@@ -151,13 +146,11 @@ def partition_values(files: Sequence[DataFile], name: str, type_: pa.DataType) -
     return pa.array(values, type_) if pa.types.is_timestamp(type_) else array_of(values, type_)
 
 
-def _batch(
-    held: Sequence[tuple[int, dict[int, Any]]], files: Sequence[DataFile], layout: IndexLayout
-) -> pa.RecordBatch:
+def _batch(held: Sequence[_Found], files: Sequence[DataFile], layout: IndexLayout) -> pa.RecordBatch:
     schema = layout.arrow_schema
     arrays = [array_of([files[n].id for n, _ in held], pa.string())]
-    for name in layout.partitions:
-        arrays.append(partition_values([files[n] for n, _ in held], name, schema.field(VIRTUAL + name).type))
+    for name, type_ in layout.partitions.items():
+        arrays.append(partition_values([files[n] for n, _ in held], name, type_))
     for at, (spec, type_) in enumerate(layout.indexes):
         arrays.append(spec.kind.encode([c[at] for _, c in held], spec, type_))
     assert schema.names[0] == OBJECT_COLUMN
@@ -233,10 +226,13 @@ class _ColumnReader:
     def _by_arrow(self, content: bytes | mmap, columns: Sequence[str]) -> list[Values] | None:
         with _opened(pa.BufferReader(content), columns) as file:
             schema = file.schema_arrow
-            known = [path for c in columns if (path := _path(schema, c)) is not None]
+            lower = {name.lower() for name in schema.names}
+            # Readers take a column that a file lacks for one of NULLs.
+            paths = [_path(schema, c) if parts_of(c)[0].lower() in lower else [] for c in columns]
+            known = [path for path in paths if path is not None]
             if len(known) < len(columns):
                 return None
-            names = sorted({".".join(p) for p in known})
+            names = sorted({".".join(p) for p in known if p})
             batches = file.iter_batches(_BATCH, columns=names, use_threads=False)
             found: list[Values] = [_flat(b, known, columns) for b in batches]
         # Nothing of a file without rows can match, and that is known.
@@ -281,6 +277,6 @@ def _flat(batch: pa.RecordBatch, paths: Sequence[Sequence[str]], columns: Sequen
         return batch
     arrays = []
     for path in paths:
-        array = batch.column(path[0])
+        array = batch.column(path[0]) if path else pa.nulls(batch.num_rows)
         arrays.append(pc.struct_field(array, list(path[1:])) if len(path) > 1 else array)
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -119,7 +119,7 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
     fields = described.get("fields") if isinstance(described, dict) else None
     if not isinstance(fields, list) or len(fields) > MAX_FIELDS:
         raise _odd(source, "its footer holds no schema of Spark")
-    objects, indexes, virtual, raw = None, [], {}, {}
+    objects, indexes, virtual = None, [], {}
     tables: list[str] = []
     for entry in fields:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
@@ -134,11 +134,11 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
                 indexes.append(index)
             tables += [t for t in (meta["index"].get("tableIdentifier"),) if isinstance(t, str)]
         elif name.startswith(VIRTUAL):
-            virtual[name[len(VIRTUAL) :]] = spark_type(entry.get("type"))
-            raw[name[len(VIRTUAL) :]] = entry.get("type")
+            virtual[name[len(VIRTUAL) :]] = entry.get("type")
     if objects is None:
         raise _odd(source, f"it has no column {OBJECT_COLUMN}")
     version = _version(objects.get("version", 0), source)
+    virtual = virtual if version >= NEWEST else {}
     if isinstance(objects.get("tableIdentifier"), str):
         tables = [objects["tableIdentifier"]]
     encryption = objects.get("encryption")
@@ -146,11 +146,11 @@ def read_schema(footer: Mapping[bytes, bytes] | None, source: str) -> FileSchema
         version,
         tuple(dict.fromkeys(tables)),
         tuple(indexes),
-        virtual if version >= NEWEST else {},
+        {name: spark_type(type_) for name, type_ in virtual.items()},
         {k: v for k, v in encryption.items() if isinstance(v, str)} if isinstance(encryption, dict) else {},
         _is_legacy(found),
         found.get(ROW_BOUNDS.encode()) == b"rows",
-        raw if version >= NEWEST else {},
+        virtual,
         found[READING.encode()].decode("utf-8", "replace") if READING.encode() in found else None,
         _sizes(found.get(SIZES.encode()), source),
     )
@@ -198,15 +198,9 @@ def _index(column: str, type_: Any, meta: dict[str, Any], parts: Any) -> Index |
     told = isinstance(parts, list) and all(isinstance(p, str) and p for p in parts)
     if parts is not None and not (told and [".".join(parts)] == cols):
         return None  # which column it is about is not known
-    return Index(
-        name,
-        tuple(c.lower() for c in cols),
-        column,
-        _params(meta.get("params")),
-        key if isinstance(key, str) else None,
-        type_,
-        tuple(p.lower() for p in parts or ()),
-    )
+    columns, parts = tuple(c.lower() for c in cols), tuple(p.lower() for p in parts or ())
+    label = key if isinstance(key, str) else None
+    return Index(name, columns, column, _params(meta.get("params")), label, type_, parts)
 
 
 def _params(raw: Any) -> dict[str, str]:
@@ -415,8 +409,7 @@ class Segment:
             array = array.flatten()[0]
         if not pa.types.is_binary(array.type):
             raise OddCells(f"cells of type {array.type} where objects are expected")
-        found: list[bytes | None] = array.to_pylist()
-        return found
+        return list(array.to_pylist())
 
     def once(self, kind: str, column: str, make: Callable[[], _T]) -> _T | None:
         """Return what ``make`` returns, remembered; None for columns that cannot be used, which is reported."""
@@ -440,8 +433,7 @@ class Segment:
             array = self.column(OBJECT_COLUMN)
             if not pa.types.is_string(array.type) or array.null_count:
                 raise OddCells("it does not hold the names of objects")
-            found: list[str] = array.to_pylist()
-            return found
+            return list(array.to_pylist())
 
         return (self.once("ids", OBJECT_COLUMN, read) if self.rows else None) or []
 

@@ -49,13 +49,8 @@ _ANY_ROW = frozenset({"first", "last", "any_value", "arbitrary", "list", "array_
 _JOINED = ("string_agg", "group_concat", "listagg")
 
 
-_RANKS = {
-    **{
-        f"WINDOW_{name.upper()}": f"{name}()"
-        for name in ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist")
-    },
-    "WINDOW_RANK_DENSE": "dense_rank()",
-}
+_RANKS = {f"WINDOW_{n.upper()}": f"{n}()" for n in ("row_number", "rank", "dense_rank", "percent_rank", "cume_dist")}
+_RANKS["WINDOW_RANK_DENSE"] = "dense_rank()"
 _VALUES = {f"WINDOW_{name.upper()}": name for name in ("first_value", "last_value", "nth_value", "lead", "lag")}
 _BOUNDS = {
     **{f"UNBOUNDED_{word}": f"UNBOUNDED {word}" for word in ("PRECEDING", "FOLLOWING")},

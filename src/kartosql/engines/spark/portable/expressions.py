@@ -145,9 +145,7 @@ class Expressions:
         args = [self.render(c, columns) for c in node["children"]]
         if node["type"] == "OPERATOR_CAST":
             tries = bool((node.get("function_data") or {}).get("try_cast"))
-            return SparkExpression(
-                "(" + cast(args[0].sql, args[0].type, type_, tries=tries, zone=self._zone) + ")", type_
-            )
+            return SparkExpression(f"({cast(args[0].sql, args[0].type, type_, tries=tries, zone=self._zone)})", type_)
         if name in _BY_NAME and len(args) == 2:
             return SparkExpression(self.compare(name, *args), BOOLEAN)
         for given, declared in zip(args, node.get("arguments", ()), strict=False):

@@ -211,12 +211,9 @@ rule("trunc", "m", "CASE WHEN {0} < 0 THEN ceil({0}) ELSE floor({0}) END")
 rule("round", "[iu]i", _round_exact)
 rule("round", "d|f|di|fi", _round)
 rule("round", "m|mi", _round_exact)
-rule("sqrt", "d", "sqrt({0})")
 rule("ln", "d", _logarithm("ln"))
 rule("log log10", "d", _logarithm("log10"))
 rule("log2", "d", _logarithm("log2"))
-rule("exp", "d", "exp({0})")
-rule("cbrt", "d", "cbrt({0})")
 # Of what C says is 1, Java says that it is no number.
 rule(
     "pow power ** ^",
@@ -224,7 +221,7 @@ rule(
     "CASE WHEN {0} = 1 AND {1} IS NOT NULL THEN 1 "
     f"WHEN {{0}} = -1 AND abs({{1}}) = {_INF} THEN 1 ELSE power({{0}}, {{1}}) END",
 )
-rule("sin cos tan asin acos atan sinh cosh tanh radians degrees", "d", "{name}({0})")
+rule("sqrt exp cbrt sin cos tan asin acos atan sinh cosh tanh radians degrees", "d", "{name}({0})")
 # Spark's own takes the zero with a sign for the other one.
 rule(
     "atan2",
@@ -282,17 +279,10 @@ rule(
 _OF_MINUTE = "CAST(extract(SECOND FROM {0}) * 1000000 AS BIGINT)"
 _OF_DAY = f"(hour({{0}}) * 3600000000L + minute({{0}}) * 60000000L + {_OF_MINUTE})"
 _FIELDS = {
-    "year": "year({0})",
-    "month": "month({0})",
-    "day": "day({0})",
-    "quarter": "quarter({0})",
+    **{part: f"{part}({{0}})" for part in ["year", "month", "day", "quarter", "dayofyear", "hour", "minute", "second"]},
     "week": "weekofyear({0})",
     "dayofweek": "(dayofweek({0}) - 1)",
     "isodow": "(weekday({0}) + 1)",
-    "dayofyear": "dayofyear({0})",
-    "hour": "hour({0})",
-    "minute": "minute({0})",
-    "second": "second({0})",
     "isoyear": "extract(YEAROFWEEK FROM {0})",
     "millennium": "(CASE WHEN year({0}) > 0 THEN (year({0}) + 999) div 1000 ELSE year({0}) div 1000 - 1 END)",
     "century": "(CASE WHEN year({0}) > 0 THEN (year({0}) + 99) div 100 ELSE year({0}) div 100 - 1 END)",
@@ -462,14 +452,13 @@ _DAY, _MONTH = "dayofweek({0})", "month({0})"
 _PIECES = {
     "Y": "lpad(CAST(year({0}) AS STRING), 4, '0')",
     "y": "lpad(CAST(year({0}) % 100 AS STRING), 2, '0')",
-    "m": "lpad(CAST(month({0}) AS STRING), 2, '0')",
-    "d": "lpad(CAST(day({0}) AS STRING), 2, '0')",
+    **{
+        code: f"lpad(CAST({part}({{0}}) AS STRING), 2, '0')"
+        for code, part in {"m": "month", "d": "day", "H": "hour", "M": "minute", "S": "second"}.items()
+    },
     "j": "lpad(CAST(dayofyear({0}) AS STRING), 3, '0')",
     "u": "CAST(weekday({0}) + 1 AS STRING)",
     "w": "CAST(dayofweek({0}) - 1 AS STRING)",
-    "H": "lpad(CAST(hour({0}) AS STRING), 2, '0')",
-    "M": "lpad(CAST(minute({0}) AS STRING), 2, '0')",
-    "S": "lpad(CAST(second({0}) AS STRING), 2, '0')",
     "f": f"lpad(CAST({_OF_MINUTE} % 1000000 AS STRING), 6, '0')",
     "I": "lpad(CAST((hour({0}) + 11) % 12 + 1 AS STRING), 2, '0')",
     "p": "CASE WHEN hour({0}) < 12 THEN 'AM' ELSE 'PM' END",
@@ -656,7 +645,7 @@ rule(
 )
 rule("length len char_length character_length", "s", "length({0})")
 rule("strlen octet_length", "[sx]", "octet_length({0})")
-rule("bit_length", "s", "bit_length({0})")
+rule("bit_length ascii md5", "s", "{name}({0})")
 _PLACE = " at such a place"
 rule("substring substr", "si|sii", "substring({all})", numbers={1: (1, _PLACE), 2: (0, _PLACE)})
 rule("left right", "si", "{name}({all})", numbers={1: (0, " with such a number")})
@@ -671,9 +660,7 @@ rule("contains", "ss", "contains({0}, {1})", exact=True)
 rule("prefix starts_with ^@", "ss", "startswith({0}, {1})", exact=True)
 rule("suffix ends_with", "ss", "endswith({0}, {1})", exact=True)
 rule("instr strpos position", "ss", "instr({0}, {1})")
-rule("ascii", "s", "ascii({0})")
 rule("unicode ord", "s", "CASE WHEN {0} = '' THEN -1 ELSE ascii({0}) END")
-rule("md5", "s", "md5({0})")
 rule("sha256", "s", "sha2({0}, 256)")
 rule("regexp_matches regexp_full_match", "ss", _regexp, exact=True)
 rule("regexp_replace", "ssss", _regexp_replace)

@@ -1,0 +1,192 @@
+"""Partitions of a document as bytes, for documents as the originals write them: most commits copy what stands there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.memo import memoized
+
+KEPT_BYTES = 32 << 20  # of partitions, up to which labels and keys are kept beside them
+_WINDOW = 1 << 19  # bytes that are read at once: what is made of them stays in the caches of the processor
+_SEPARATOR = b'"}}, "'
+_NO_CONTROLS = bytes(range(32, 256))
+_FOUND_ONE_BY_ONE = 16
+
+
+class StoredPartitions:
+    """The partitions of a document in which each has one file, of the same table.
+
+    They are ``data[start:end]``, what stands in the braces of ``partitions``, and ``more`` behind it. Labels and keys
+    hold neither quotes nor escapes, and no label occurs twice.
+    """
+
+    def __init__(self, table: str, data: bytes, start: int, end: int, more: bytes, count: int) -> None:
+        self.table = table
+        self.count = count
+        self._place = (data, start, end, more)
+        self.are_keys_checked = False
+        self._hashed: list[Any] = [None, None]  # labels and keys, once their digests were asked for
+
+    @classmethod
+    def read(cls, table: str, data: bytes, start: int, end: int) -> StoredPartitions:
+        """Return the partitions that stand in a document; raises ValueError for those of any other form."""
+        found = cls(table, data, start, end, b"", 0)
+        if end - start <= KEPT_BYTES:
+            found.count = len(found.columns[0])
+            different = len(set(found.columns[0]))
+        else:
+            hashes = array("q")
+            for texts in found.windows():
+                found._hashed = [_hashed(some, before) for some, before in zip(texts, found._hashed, strict=True)]
+                hashes.extend(map(hash, texts[0]))
+            found.count = len(hashes)
+            different = len(pa.Array.from_buffers(pa.int64(), found.count, [None, pa.py_buffer(hashes)]).unique())
+        if different != found.count:
+            raise ValueError("a label occurs twice")
+        return found
+
+    @property
+    def pieces(self) -> tuple[bytes | memoryview, ...]:
+        """The bytes between the braces."""
+        data, start, end, more = self._place
+        return (memoryview(data)[start:end], *([more] if more else ()))
+
+    @memoized
+    def columns(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Labels and keys of files."""
+        labels: list[str] = []
+        keys: list[str] = []
+        for some, files in self.windows():
+            labels += some
+            keys += files
+        return tuple(labels), tuple(keys)
+
+    @property
+    def texts(self) -> tuple[Texts, Texts]:
+        """Labels and keys of files, which are read when they are asked for."""
+        return Texts(self, 0), Texts(self, 1)
+
+    def windows(self) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+        """Yield some labels and keys after the others; raises ValueError where the bytes have another form."""
+        if "columns" in vars(self):
+            yield self.columns
+            return
+        data, start, end, more = self._place
+        middle = f'": {{"files": {{"{self.table}": "'.encode()
+        yield from _windows(data, start, end, middle)
+        if more:
+            yield from _windows(more, 2, len(more), middle)
+
+    def digest(self, which: int) -> str:
+        """Return the digest of the labels (0) or keys (1), as of ``digest_of``."""
+        if self._hashed[which] is None:
+            self._hashed[which] = _hashed(self.columns[which])
+        return str(self._hashed[which].hexdigest())
+
+    def with_more(self, added: Mapping[str, Mapping[str, str]]) -> StoredPartitions | None:
+        """Return these partitions and behind them others, each with its files; None if they are not of this form."""
+        if not added:
+            return self
+        labels, keys = tuple(added), tuple(files.get(self.table, '"') for files in added.values())
+        new = [json.dumps({label: {"files": dict(files)}})[1:-1] for label, files in added.items()]
+        plain = "".join(map('"{}": {{"files": {{"{}": "{}"}}}}'.format, labels, (self.table,) * len(new), keys))
+        if "".join(new) != plain or plain.count('"') != 8 * len(new) or "\\" in plain or self._holds_any(labels):
+            return None
+        data, start, end, more = self._place
+        more += "".join(map(", ".__add__, new)).encode()
+        if len(more) > max(_WINDOW, (end - start) // 8):
+            data, start, end, more = (both := data[start:end] + more), 0, len(both), b""
+        made = StoredPartitions(self.table, data, start, end, more, self.count + len(new))
+        made.are_keys_checked = self.are_keys_checked
+        if "columns" in vars(self):
+            vars(made)["columns"] = (self.columns[0] + labels, self.columns[1] + keys)
+        for which, texts in enumerate((labels, keys)):
+            if self._hashed[which] is not None:
+                made._hashed[which] = _hashed(texts, self._hashed[which])
+        return made
+
+    def _holds_any(self, labels: Sequence[str]) -> bool:
+        data, start, end, more = self._place
+        # The end of a label is that of a write, and found sooner than all of it.
+        ends = [f'{label[-32:]}": {{"files"'.encode() for label in labels]
+        if len(ends) <= _FOUND_ONE_BY_ONE and not any(
+            data.find(text, start, end) >= 0 or text in more for text in ends
+        ):
+            return False
+        return not set(labels).isdisjoint(self.columns[0])
+
+
+class Texts(Sequence[str]):
+    """The labels or keys of stored partitions, equal to a tuple of them."""
+
+    def __init__(self, partitions: StoredPartitions, which: int) -> None:
+        self.partitions = partitions
+        self.which = which
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.partitions.columns[self.which]
+
+    def __len__(self) -> int:
+        return self.partitions.count
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.all[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (tuple, Texts)) and self.all == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self.all)
+
+
+def digest_of(texts: Sequence[str | None]) -> str:
+    """Return the digest of texts in their order, with a NUL between them; None stands for an empty one."""
+    if isinstance(texts, Texts):
+        return texts.partitions.digest(texts.which)
+    return str(_hashed([text or "" for text in texts]).hexdigest())
+
+
+def as_tuple(texts: Sequence[str | None]) -> tuple[str | None, ...]:
+    """Return texts as a tuple, always the same one."""
+    return texts.all if isinstance(texts, Texts) else tuple(texts)
+
+
+def _hashed(texts: Sequence[str], before: Any = None) -> Any:
+    """Return a hash of texts, of which those that one was made of ``before`` are the first."""
+    hashed = hashlib.blake2b(digest_size=16) if before is None else before.copy()
+    hashed.update(("\0" * (before is not None) + "\0".join(texts)).encode("utf-8", "surrogatepass"))
+    return hashed
+
+
+def _windows(data: bytes, start: int, end: int, middle: bytes) -> Iterator[tuple[list[str], list[str]]]:
+    while start < end:
+        stop = data.find(_SEPARATOR, min(start + _WINDOW, end), end)
+        stop = end - 3 if stop < 0 else stop
+        some = data[start + 1 : stop]
+        # Without what stands between them, labels and keys are left, with marks that no text may hold.
+        short = some.replace(middle, b"\1").replace(_SEPARATOR, b"\2")
+        marks = short.translate(None, _NO_CONTROLS)
+        if (
+            data[start : start + 1] != b'"'
+            or data[stop : stop + 3] != b'"}}'
+            or marks != b"\1\2" * (len(marks) // 2) + b"\1"
+            or any(byte in short for byte in (b'"', b"\\"))
+            or any(byte in some for byte in (b"\1", b"\2"))
+        ):
+            raise ValueError("it has another form")
+        texts = short.decode().replace("\2", "\1").split("\1")
+        yield texts[0::2], texts[1::2]
+        start = stop + 5

@@ -1,0 +1,175 @@
+"""Turns: writers of one dataset on this machine come one after the other, first come, first served.
+
+Nothing relies on it. Each writer holds the lock of one byte, its ticket, in a file of the user, and waits for the locks
+of all bytes before it. The kernel releases those of a process that died. Whoever is first also takes the lock of the
+folder of the dataset, which other users see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+
+from kartosql.store import syscalls
+
+TURN_SECONDS = 5.0  # for which nobody in front of a writer comes to an end, and it goes on without a turn
+QUEUES = 512  # datasets may share one
+FARTHEST = 1 << 40  # ticket of a queue
+_LOCKS = [threading.Lock() for _ in range(64)]
+_held = threading.local()
+_open: set[int] = set()
+
+
+def _release_all() -> None:
+    """Release in a fork of this process what threads of the parent hold, which then the parent alone has."""
+    _LOCKS[:] = [threading.Lock() for _ in _LOCKS]
+    for fd in _open:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_all)
+
+
+@contextlib.contextmanager
+def turn(name: str, *, is_folder: bool) -> Iterator[None]:
+    """Wait until all who came before have had their turn at ``name``; for who hangs, some seconds.
+
+    A thread that has a turn does not wait for itself.
+    """
+    if getattr(_held, "any", False):
+        yield
+        return
+    with _in_queue(name), _of_folder(name) if is_folder else contextlib.nullcontext():
+        _held.any = True
+        try:
+            yield
+        finally:
+            _held.any = False
+
+
+@contextlib.contextmanager
+def _in_queue(name: str) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = _opened(stack, _path(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            found = os.fstat(fd)
+            if found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
+                raise OSError("not ours")
+            start, ticket = _draw(fd, zlib.crc32(name.encode(errors="surrogateescape")) % QUEUES)
+            stack.callback(_release, syscalls.unlock_byte, fd, ticket)
+            _wait_behind(fd, start, ticket)
+        except (OSError, AttributeError):  # no such locks here
+            lock = _LOCKS[hash(name) % len(_LOCKS)]
+            if lock.acquire(timeout=TURN_SECONDS):
+                stack.callback(lock.release)
+        yield
+
+
+def _path() -> str:
+    return f"{tempfile.gettempdir()}/kartosql-{os.getuid()}.turns"
+
+
+def _draw(fd: int, queue: int) -> tuple[int, int]:
+    """Return where a queue begins, and a byte behind those of all who wait in it, locked.
+
+    The file has the last ticket of each queue. Two who read the same one get different bytes.
+    """
+    start = queue * FARTHEST
+    last = int.from_bytes(os.pread(fd, 8, 8 * queue), "little")
+    ticket = start + last % (FARTHEST - 1) + 1
+    while not syscalls.try_lock_byte(fd, ticket):
+        ticket += 1
+    os.pwrite(fd, (ticket - start).to_bytes(8, "little"), 8 * queue)
+    return start, ticket
+
+
+def _wait_behind(fd: int, start: int, ticket: int) -> None:
+    """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or nothing happens with them."""
+    seen = [syscalls.front_of_range(fd, start, ticket - start)]
+
+    def wait(fd: int) -> None:
+        # The one in front is the last of them as a rule, so that each who comes to an end wakes one other.
+        syscalls.await_range(fd, ticket - 1, 1)
+        syscalls.await_range(fd, start, ticket - start)
+
+    def is_moving() -> bool:
+        seen.append(syscalls.front_of_range(fd, start, ticket - start))
+        return seen[-1] != seen[-2]
+
+    if seen[0] is not None:
+        blocking(fd, wait, TURN_SECONDS, is_moving)
+
+
+@contextlib.contextmanager
+def _of_folder(path: str) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        # There may be no such folder yet, folders that cannot be opened, and network filesystems that lock none.
+        with contextlib.suppress(OSError, AttributeError):
+            fd = _opened(stack, path, os.O_RDONLY | os.O_DIRECTORY)
+            if lock_within(fd, TURN_SECONDS):
+                stack.callback(_release, syscalls.unlock, fd)
+        yield
+
+
+def lock_within(fd: int, seconds: float) -> bool:
+    """Lock an open file; False if others hold its lock for so long."""
+    return syscalls.try_lock(fd) or blocking(fd, syscalls.lock, seconds, lambda: False)
+
+
+def blocking(fd: int, lock: Callable[[int], None], seconds: float, goes_on: Callable[[], bool]) -> bool:
+    """Take a lock with a call that blocks; False if it was not to be had for so long, and nothing ``goes_on``.
+
+    The call has a thread of its own, as it knows no end and no Ctrl-C; a lock that comes too late ends with the file.
+    """
+    copy = os.dup(fd)
+    _open.add(copy)
+    done = threading.Event()
+    errors: list[OSError] = []
+
+    def wait() -> None:
+        try:
+            lock(copy)
+        except OSError as e:
+            errors.append(e)
+        finally:
+            done.set()
+            _close(copy)
+
+    try:
+        threading.Thread(target=wait, name="kartosql-turn", daemon=True).start()
+    except RuntimeError:  # no thread can be started
+        _close(copy)
+        return False
+    while not done.wait(seconds):
+        if not goes_on():
+            return False
+    if errors:
+        raise errors[0]
+    return True
+
+
+def _opened(stack: contextlib.ExitStack, path: str, flags: int) -> int:
+    fd = os.open(path, flags, 0o600)
+    _open.add(fd)
+    stack.callback(_close, fd)
+    return fd
+
+
+def _release(unlock: Callable[..., None], fd: int, *given: int) -> None:
+    if fd in _open:
+        with contextlib.suppress(OSError):
+            unlock(fd, *given)
+
+
+def _close(fd: int) -> None:
+    if fd in _open:  # not in a fork, where the number may be that of another file
+        _open.discard(fd)
+        os.close(fd)

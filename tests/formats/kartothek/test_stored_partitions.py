@@ -1,0 +1,165 @@
+"""Partitions that are copied as bytes give what encoding all of them would, whatever the document holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from builders import document
+from kartosql.errors import FormatError
+from kartosql.formats.kartothek import metadata, stored_partitions
+from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document
+from kartosql.formats.kartothek.stored_partitions import StoredPartitions, digest_of
+from kartosql.store import Store
+from kartosql.write.change import Change, apply
+from kartosql.write.document import encode, read_raw, swap
+
+KEY = "u.by-dataset-metadata.json"
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+texts = st.text(st.sampled_from('ab/=."\\{}:, é\x01\x02'), max_size=6)
+tables = st.sampled_from(["table", "table", "table", "t", "é", 'q"', "}}, "])
+partitions = st.dictionaries(
+    texts, st.dictionaries(tables, texts.map("u/table/".__add__), min_size=1, max_size=2), max_size=4
+)
+
+
+def parsed(found, **more):
+    made = document("u", partitions={label: {"files": files} for label, files in found.items()}, **more)
+    return parse_document(json.dumps(made, ensure_ascii=False).encode(), KEY, "u")
+
+
+def plain(made: DatasetDocument) -> DatasetDocument:
+    """Return a document that knows no bytes."""
+    labels = None if made.labels is None else tuple(made.labels)
+    return replace(made, labels=labels, files={table: tuple(keys) for table, keys in made.files.items()})
+
+
+@pytest.fixture(params=[(1 << 19, 32 << 20), (1, 0)], ids=["kept", "read again"])
+def sizes(request, monkeypatch):
+    monkeypatch.setattr(stored_partitions, "_WINDOW", request.param[0])
+    monkeypatch.setattr(stored_partitions, "KEPT_BYTES", request.param[1])
+
+
+@MANY
+@given(partitions, st.lists(partitions, min_size=1, max_size=3))
+def test_added_partitions_stand_where_encoding_puts_them(sizes, found, changes):
+    try:
+        made = parsed(found)
+    except FormatError:
+        return
+    for added in changes:
+        expected = encode(apply(plain(made), Change("u", "test", added=added), frozenset(), "now"))
+        made = apply(made, Change("u", "test", added=added), frozenset(), "now")
+        store = Store("memory://stored-partitions")
+        store.delete([KEY])
+        now = swap(store, made, None)
+        written = store.read(KEY)
+        # Encoding escapes what is not ASCII; what is copied stays as another program wrote it.
+        assert json.loads(written) == json.loads(expected)
+        assert written == expected or not written.isascii()
+        if now.document.stored is not None:
+            assert now.document == parse_document(store.read(KEY), KEY, "u")
+        assert digest_of(now.document.labels) == digest_of(tuple(now.document.labels))
+        for keys in now.document.files.values():
+            assert digest_of(keys) == digest_of(tuple(keys))
+        made = now.document
+
+
+GOOD = json.dumps(document("u", ["p=1", "p=2", "p=3"], partition_keys=["p"]))
+fragments = st.sampled_from(
+    ['"', "\\", '"}}, "', '"}}}', ", ", "}", '"table": "', "\x01", "\x02", '": {"files": {"table": "', "\n", ""]
+)
+
+
+@MANY
+@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 12), fragments), min_size=1, max_size=3))
+def test_damaged_documents_are_read_as_a_whole(sizes, changes):
+    text = GOOD
+    for where, cut, fragment in changes:
+        at = int(where * len(text))
+        text = text[:at] + fragment + text[at + cut :]
+
+    def outcome():
+        try:
+            return parse_document(text.encode(), KEY, "u")
+        except FormatError as e:
+            return e.code, e.message
+
+    found = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "_plain_json", lambda data: None)
+        assert outcome() == found
+    if isinstance(found, DatasetDocument) and found.stored is not None:
+        assert b"".join(found.stored.pieces) in text.encode()
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"p=1/x": {"table": "u/table/p=1/x.parquet"}},
+        {"p=9/y": {"other": "u/other/p=9/y.parquet"}},
+        {"p=9/y": {}},
+        {'p="/y': {"table": "u/table/y.parquet"}},
+        {"p=é/y": {"table": "u/table/y.parquet"}},
+        {"p=9/y": {"table": "u/table/\\y.parquet"}},
+    ],
+    ids=["known", "other table", "no file", "quote", "no ASCII", "backslash"],
+)
+def test_what_cannot_stand_there_as_it_is_is_not_added(sizes, added):
+    found = parsed({"p=1/x": {"table": "u/table/p=1/x.parquet"}}).stored
+    assert found.with_more(added) is None
+    assert found.with_more({}) is found
+
+
+def test_many_labels_are_looked_up_together():
+    found = parsed({"p=1/x": {"table": "u/table/p=1/x.parquet"}}).stored
+    added = {f"p={n}/x": {"table": f"u/table/p={n}/x.parquet"} for n in range(40)}
+    assert found.with_more(added) is None
+    del added["p=1/x"]
+    more = found.with_more(added)
+    assert (more.count, more.with_more(added)) == (40, None)
+
+
+def test_a_long_series_of_additions_stays_in_two_pieces():
+    found = parsed({"p=0/x": {"table": "u/table/p=0/x.parquet"}}).stored
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_partitions, "_WINDOW", 200)
+        for n in range(1, 50):
+            found = found.with_more({f"p={n}/x": {"table": f"u/table/p={n}/x.parquet"}})
+            assert len(found.pieces) <= 2
+        vars(found).pop("columns", None)
+        assert found.columns[0] == tuple(f"p={n}/x" for n in range(50))
+
+
+def test_labels_that_occur_twice_are_refused_either_way(sizes):
+    entry = '"p=1/x": {"files": {"table": "u/table/x.parquet"}}'
+    data = f"{entry}, {entry}".encode()
+    with pytest.raises(ValueError, match="twice"):
+        StoredPartitions.read("table", data, 0, len(data))
+
+
+def test_bytes_of_very_many_partitions_are_given_up_for_their_texts(monkeypatch):
+    monkeypatch.setattr(metadata, "KEPT_BYTES", 10)
+    made = parsed({"p=1/x": {"table": "u/table/p=1/x.parquet"}})
+    before = made.version
+    assert made.stored is not None
+    made.release()
+    assert (made.stored, made.content.pieces, made.version) == (None, None, before)
+    assert (made.labels, made.files) == (("p=1/x",), {"table": ("u/table/p=1/x.parquet",)})
+
+
+def test_a_file_that_still_holds_what_is_known_is_not_read_again(tmp_path):
+    store = Store(str(tmp_path))
+    head = swap(store, parsed({"p=1/x": {"table": "u/table/p=1/x.parquet"}}), None)
+    assert read_raw(store, "u").document is head.document
+    data = (tmp_path / KEY).read_bytes()
+    (tmp_path / KEY).write_bytes(data.replace(b"p=1", b"p=2"))
+    found = read_raw(store, "u")
+    assert found.version != head.version
+    assert tuple(found.document.labels) == ("p=2/x",)
+    (tmp_path / KEY).write_bytes(data + b" ")
+    assert read_raw(store, "u").version not in (head.version, found.version)

@@ -1,0 +1,317 @@
+"""DELETE, UPDATE and MERGE by row: rows are those of the same changes in a database, files without a match stay."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import kartosql
+
+SCHEMA = pa.schema([("p", pa.int64()), ("i", pa.int64()), ("v", pa.float64()), ("s", pa.string()), ("d", pa.date32())])
+TYPES = "p BIGINT, i BIGINT, v DOUBLE, s VARCHAR, d DATE"
+SEEDS = int(os.environ.get("KARTOSQL_ROW_CHANGES", "4"))
+COLUMNS = ", ".join(SCHEMA.names)
+CONDITIONS = (
+    "i = {a}",
+    "i IN ({a}, {b})",
+    "v > {a}",
+    "v IS NULL",
+    "NOT v < {a}",
+    "isnan(v)",
+    "s = 's{a}'",
+    "s LIKE 's%' AND i < {a}",
+    "d >= DATE '2020-01-01' + {a}",
+    "p = {p} AND i % 2 = 0",
+    "i = {a} OR v = {b}",
+    "coalesce(s, 'x') <> 's{a}' AND p <> {p}",
+    "i BETWEEN {a} AND {b} AND p = {p}",
+    "i > (SELECT avg(i) FROM {t})",
+    "s IN (SELECT s FROM other WHERE i < {a})",
+    "EXISTS (SELECT * FROM other AS o WHERE o.i = {q}.i AND o.v > {q}.v)",
+)
+VALUES = {
+    "v": ("v + 1", "NULL", "i / 2.0", "CASE WHEN s IS NULL THEN 0 ELSE v END"),
+    "s": ("upper(s)", "'s{a}'", "s || i", "NULL"),
+    "d": ("d + 1", "NULL", "'2021-02-03'"),
+    "i": ("i + {a}", "i"),
+    "p": ("{p}", "p + 1"),
+}
+
+
+def _random_rows(rng: random.Random, count: int, cells: bool) -> pa.Table:
+    """Return random rows; of ``cells`` each (p, i) occurs once."""
+    keys = [(rng.randrange(3), rng.randrange(12)) for _ in range(count)]
+    keys = sorted(set(keys)) if cells else keys
+
+    def some(values: list[Any]) -> list[Any]:
+        return [rng.choice([None, *values]) for _ in keys]
+
+    columns = [
+        [p for p, _ in keys],
+        [i for _, i in keys],
+        some([float("nan"), *map(float, range(12))]),
+        some([f"s{n}" for n in range(12)]),
+        some(list(range(18262, 18274))),
+    ]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def _statement(rng: random.Random, columns: list[str], key: str, name: str) -> tuple[str, str]:
+    """Return a random statement for a dataset, and the same one for the table ``t`` of a database."""
+    numbers = {"a": (a := rng.randrange(12)), "b": a + rng.randrange(4), "p": rng.randrange(3)}
+    kind, condition = rng.choice(["DELETE", "UPDATE", "UPDATE", "MERGE"]), rng.choice(CONDITIONS)
+    chosen = rng.sample(columns, rng.randint(1, 2))
+    change = ", ".join(f"{column} = {rng.choice(VALUES[column])}" for column in chosen)
+    also, then = (
+        rng.choice(["", " AND s.v > 3", " AND {q}.v IS NULL", " AND s.i < {q}.p + 9"]),
+        rng.choice(["DELETE", "U"]),
+    )
+    taken = ", ".join(f"{c} = s.{c}" for c in ("v", "s"))
+    last = rng.choice(["", also and " WHEN MATCHED THEN UPDATE SET s = {q}.s || s.i"])
+    insert = rng.choice(["", " WHEN NOT MATCHED THEN INSERT (p, i, v, s) VALUES (s.p, s.i, s.v, 'new')"])
+    listed = ", ".join(c if c in key.split(", ") else f"max({c}) AS {c}" for c in SCHEMA.names)
+    texts = []
+    for table, qualifier in ((name, name.rpartition(".")[2]), ("t", "t")):
+        texts.append(
+            {
+                "DELETE": f"DELETE FROM {table} WHERE {condition}",
+                "UPDATE": f"UPDATE {table} SET {change} WHERE {condition}",
+                "MERGE": f"MERGE INTO {table} USING (SELECT {listed} FROM other GROUP BY {key}) AS s "
+                f"ON ({key}) WHEN MATCHED{also} THEN {'DELETE' if then == 'DELETE' else f'UPDATE SET {taken}'}"
+                f"{last}{insert}",
+            }[kind].format(t=table, q=qualifier, **numbers)
+        )
+    on = " AND ".join(f"t.{k} = s.{k}" for k in key.split(", "))
+    return texts[0], texts[1].replace(f"ON ({key}) WHEN", f"ON {on} WHEN")
+
+
+def _sorted(rows: Any) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+def _files(con: kartosql.Connection, name: str) -> set[str]:
+    return set(con.sql(f"SHOW FILES FROM {name}").arrow()["key"].to_pylist())
+
+
+def _check(con: kartosql.Connection, model: Any, ours: str, theirs: str, name: str) -> None:
+    """Run a statement here and there, and compare the rows; what was touched is what was told."""
+    before = _files(con, name)
+    did = con.sql(ours)
+    model.execute(theirs)
+    assert _sorted(con.sql(f"SELECT {COLUMNS} FROM {name}").rows()) == _sorted(model.execute("FROM t").fetchall()), ours
+    (row,) = did.arrow().to_pylist() or [{"removed": 0, "files": 0}]
+    after = _files(con, name)
+    assert (len(before - after), len(after - before)) == (row["removed"], row["files"]), ours
+    if "changed" in row:
+        assert bool(row["changed"] or row["inserted"]) == (before != after), ours
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_rows_of_a_dataset_are_those_of_the_same_changes_in_a_database(tmp_path, seed):
+    rng, model = random.Random(seed), duckdb.connect()
+    keys, indices = [(["p"], ["i", "s"]), (["p", "i"], ["s"]), ([], ["i"]), (["p"], [])][seed % 4]
+    with kartosql.connect(tmp_path) as con:
+        for name, count in (("x", 4), ("other", 1)):
+            model.execute(f"CREATE TABLE {name.replace('x', 't')} ({TYPES})")
+            con.create_dataset(name, SCHEMA.empty_table(), partition_on=keys, index_columns=indices)
+            for _ in range(count):
+                given = _random_rows(rng, rng.randint(1, 30), cells=False)
+                con.append_to_dataset(name, given)
+                model.register("given", given)
+                model.execute(f"INSERT INTO {name.replace('x', 't')} FROM given")
+        for _ in range(8):
+            ours, theirs = _statement(rng, sorted(VALUES), rng.choice(["i", "p, i", "s"]), "x")
+            _check(con, model, ours, theirs, "x")
+        assert not [r for r in con.sql("CHECK x FULL").arrow().to_pylist() if r["severity"] != "info"]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_rows_of_a_cube_are_those_of_the_same_changes_in_a_database_and_none_comes_to_light(tmp_path, seed):
+    rng, model = random.Random(seed), duckdb.connect()
+    cube = kartosql.Cube("c", ["i"], ["p"], suppress_index_on=["i"] if seed % 2 else ())
+    with kartosql.connect(tmp_path) as con:
+        con.build_cube(cube, _random_rows(rng, 20, cells=True))
+        for _ in range(4):
+            con.append_to_cube(cube, _random_rows(rng, rng.randint(1, 12), cells=True))
+        other = _random_rows(rng, 15, cells=True)
+        con.create_dataset("other", other)
+        model.register("given", con.sql(f"SELECT {COLUMNS} FROM c").arrow())
+        model.register("others", other)
+        model.execute("CREATE TABLE t AS FROM given; CREATE TABLE other AS FROM others")
+        for at in range(8):
+            ours, theirs = _statement(rng, ["v", "s", "d"], "p, i", "c.seed")
+            _check(con, model, ours, theirs, "c.seed")
+            if at == 4:
+                new = _random_rows(rng, 6, cells=True)
+                con.append_to_cube(cube, new)
+                model.register("new", new)
+                model.execute("DELETE FROM t WHERE (p, i) IN (SELECT (p, i) FROM new); INSERT INTO t FROM new")
+        assert not [r for r in con.sql("CHECK c FULL").arrow().to_pylist() if r["severity"] != "info"]
+
+
+# -- what is refused, and what is told ---------------------------------------------------------
+
+
+@pytest.fixture
+def con(tmp_path):
+    """A store with the dataset ``d`` by p, and the cube ``c`` with a seed and the dataset ``w``."""
+    with kartosql.connect(tmp_path) as con:
+        rows = pa.table({"p": [0, 0, 1], "i": [1, 2, 3], "s": ["a", None, "c"]})
+        con.create_dataset("d", rows, partition_on=["p"], index_columns=["i"])
+        seed = pa.table({"x": [0, 1], "p": [0, 1], "v": [10, 11]})
+        con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": seed, "w": pa.table({"x": [0], "p": [0], "w": [5]})})
+        yield con
+
+
+MERGE = "MERGE INTO d USING (SELECT 1 AS i, 'x' AS s) AS n ON (i)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "code", "place"),
+    [
+        ("UPDATE d SET s = nope WHERE i = 1", "unknown-column", None),
+        ("UPDATE d SET nope = 1 WHERE i = 1", "unknown-column", "nope"),
+        ("UPDATE d SET s=nope, i=1 WHERE(i = 1)", "unknown-column", None),
+        ("UPDATE d SET s = 'x' WHERE nope = 1", "unknown-column", None),
+        ("UPDATE d SET s = 'x', S = 'y' WHERE i = 1", "syntax-error", "S"),
+        ("UPDATE d SET s = 'x'", "syntax-error", None),
+        ("UPDATE d SET i = s WHERE i = 1", "invalid-value", None),
+        ("UPDATE d SET s = $q WHERE i = 1", "invalid-parameters", None),
+        ("UPDATE d SET s = 'x' WHERE random() < i", "invalid-condition", "d"),
+        ("DELETE FROM d WHERE i IN (SELECT i FROM d LIMIT 1)", "invalid-condition", "d"),
+        ("DELETE FROM d WHERE COLUMNS(*) = 1", "not-supported", "d"),
+        ("DELETE FROM d WHERE d::VARCHAR LIKE '%1%'", "not-supported", "d"),
+        ("DELETE FROM d WHERE hash(d.*) > 0", "not-supported", "d"),
+        ("UPDATE c SET v = 1 WHERE x = 1", "unknown-table", "c"),
+        ("UPDATE c.seed SET x = 1 WHERE v = 11", "not-supported", "c.seed"),
+        ("UPDATE c.seed SET v = 1 WHERE w = 11", "unknown-column", None),
+        (f"{MERGE} WHEN MATCHED THEN UPDATE SET s = n.nope", "unknown-column", None),
+        (f"{MERGE} WHEN NOT MATCHED THEN INSERT (i) VALUES (d.i)", "unknown-column", None),
+        (f"{MERGE} WHEN NOT MATCHED THEN INSERT (i, s) VALUES (1)", "syntax-error", None),
+        (MERGE.replace("1 AS i", "9 AS i") + " WHEN NOT MATCHED THEN INSERT (i) VALUES (n.i)", "null-in-key", None),
+        ("DELETE FROM d WHERE i > extract(year FROM now())", "invalid-condition", "d"),
+        (f"{MERGE}", "syntax-error", None),
+        (MERGE.replace("ON (i)", "ON (p)") + " WHEN MATCHED THEN DELETE", "unknown-column", "p"),
+        (MERGE.replace("ON (i)", "ON d.i = n.i") + " WHEN MATCHED THEN DELETE", "syntax-error", "d"),
+        (MERGE.replace("1 AS i", "unnest([1, 1]) AS i") + " WHEN MATCHED THEN DELETE", "merge-conflict", "d"),
+        ("MERGE INTO d USING nope ON (i) WHEN MATCHED THEN DELETE", "unknown-table", None),
+        ("MERGE INTO c.seed USING c.w ON (x) WHEN NOT MATCHED THEN INSERT (x) VALUES (w.x)", "not-supported", "c.seed"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_and_everything_stays(con, sql, code, place):
+    before = {name: (con.sql(f'FROM "{name}"').rows(), _files(con, f'"{name}"')) for name in con.datasets()}
+    with pytest.raises(kartosql.KartosqlError) as e:
+        con.sql(sql)
+    assert e.value.code == code
+    if place is not None:
+        assert e.value.sql == sql
+        assert sql[slice(*e.value.span)] == place
+    assert {name: (con.sql(f'FROM "{name}"').rows(), _files(con, f'"{name}"')) for name in con.datasets()} == before
+
+
+def test_rows_of_a_dataset_with_several_tables_do_not_change_one_by_one(con):
+    con.create_dataset("m", {"a": pa.table({"x": [1]}), "b": pa.table({"y": [2]})})
+    with pytest.raises(kartosql.KartosqlError) as e:
+        con.sql("DELETE FROM m.a WHERE x = 1")
+    assert e.value.code == "not-supported"
+
+
+def test_a_change_of_no_row_commits_nothing(con):
+    did = con.sql("UPDATE d SET s = 'x' WHERE i > 100")
+    assert did.written == 0
+    assert did.arrow().to_pylist() == [
+        {"dataset": "d", "files": 0, "rows": 0, "bytes": 0, "removed": 0, "sequence": None, "id": None}
+        | {"changed": 0, "inserted": 0}
+    ]
+
+
+def test_parameters_stand_for_the_same_values_wherever_they_are(con):
+    con.sql("UPDATE d SET s = ? WHERE i = ? AND s = ?", ["new", 1, "a"])
+    assert con.sql("SELECT i FROM d WHERE s = 'new'").rows() == [(1,)]
+    sql = "MERGE INTO d USING (SELECT ? AS i, ? AS s) AS n ON (i) WHEN MATCHED AND n.s = ? THEN UPDATE SET s = ? || n.s"
+    assert con.sql(sql, [3, "y", "y", "x"]).written == 1
+    con.sql("DELETE FROM d WHERE i = $a OR s = $b OR i = $a", {"a": 2, "b": "new"})
+    assert con.sql("SELECT i, s FROM d").rows() == [(3, "xy")]
+
+
+def test_columns_whose_names_differ_in_case_keep_apart(con):
+    con.create_dataset("k", pa.table({"v": [1, 2], "V": [3, 4]}))
+    con.sql('UPDATE k SET "V" = "V" + v WHERE v = 2')
+    assert con.sql('SELECT v, "V" FROM k').rows() == [(1, 3), (2, 6)]
+
+
+def test_a_certificate_names_the_files_that_still_hold_a_row(con, tmp_path):
+    (live,) = con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist()
+    assert (live["state"], live["rows"]) == ("live", 1)
+    con.sql("DELETE FROM d WHERE i = 2")
+    assert con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist() == [{**live, "state": "kept version"}]
+    left = "d/table/p=0/left.parquet"
+    (tmp_path / left).write_bytes((tmp_path / live["file"]).read_bytes())
+    found = con.sql("VERIFY ERASED d WHERE d.i = 2 OR i = 3").arrow().to_pylist()
+    assert {"file": left, "state": "unreferenced", "rows": 1} in found
+    assert {row["state"] for row in found} == {"live", "kept version", "unreferenced"}
+    assert con.sql("VERIFY ERASED d WHERE i = 100").rows() == []
+
+
+def test_a_certificate_counts_rows_of_a_cube_that_others_hide(con):
+    con.append_to_cube("c", {"seed": pa.table({"x": [0], "p": [0], "v": [12]})})
+    assert con.sql("SELECT v FROM c.seed WHERE x = 0").rows() == [(12,)]
+    assert con.sql("VERIFY ERASED c.seed WHERE v = 10").arrow()["state"].to_pylist() == ["live"]
+    con.sql("DELETE FROM c.seed WHERE v = 12")
+    assert con.sql("SELECT v FROM c.seed").rows() == [(11,)]
+    assert con.sql("VERIFY ERASED c.seed WHERE v = 10").arrow()["state"].to_pylist() == ["kept version"]
+
+
+@pytest.mark.parametrize(
+    "sql", ["VERIFY ERASED d WHERE nope = 1", "VERIFY ERASED nope WHERE i = 1", "VERIFY ERASED c WHERE x = 1"]
+)
+def test_a_certificate_is_about_columns_of_one_dataset(con, sql):
+    with pytest.raises(kartosql.KartosqlError) as e:
+        con.sql(sql)
+    assert e.value.code in ("unknown-column", "unknown-table")
+
+
+# -- beside others -----------------------------------------------------------------------------
+
+
+def test_rows_that_others_append_meanwhile_stay_and_a_merge_looks_again(con, monkeypatch):
+    from kartosql.statements import row_changes
+
+    write, appended = row_changes.append_to_dataset, []
+
+    def late(*args, **keywords):
+        if not appended:
+            appended.append(con.append_to_dataset("d", pa.table({"p": [0], "i": [7], "s": ["late"]})))
+        return write(*args, **keywords)
+
+    monkeypatch.setattr(row_changes, "append_to_dataset", late)
+    con.sql("UPDATE d SET s = 'x' WHERE i IN (1, 7)")
+    assert sorted(con.sql("SELECT i, s FROM d WHERE i IN (1, 7)").rows()) == [(1, "x"), (7, "late")]
+    appended.clear()
+    con.sql(
+        "MERGE INTO d USING (SELECT 7 AS i, 'm' AS s) AS n ON (i) WHEN MATCHED THEN UPDATE SET s = n.s "
+        "WHEN NOT MATCHED THEN INSERT (p, i, s) VALUES (0, n.i, n.s)"
+    )
+    assert con.sql("SELECT s FROM d WHERE i = 7").rows() == [("m",), ("m",)]
+
+
+def test_a_change_that_others_are_always_faster_than_ends_with_their_commit(con, monkeypatch):
+    from kartosql.statements import row_changes
+
+    write = row_changes.append_to_dataset
+
+    def late(*args, **keywords):
+        con.append_to_dataset("d", pa.table({"p": [0], "i": [1], "s": pa.array([None], pa.string())}))
+        con.compact("d")
+        return write(*args, **keywords)
+
+    monkeypatch.setattr(row_changes, "append_to_dataset", late)
+    with pytest.raises(kartosql.KartosqlError) as e:
+        con.sql("DELETE FROM d WHERE i = 1")
+    assert e.value.code == "concurrent-commit"
+    assert con.sql("SELECT count(*) FROM d WHERE i = 1").rows() == [(6,)]

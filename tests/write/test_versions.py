@@ -1,0 +1,325 @@
+"""Versions of datasets against a model, with other programs, damage and clocks between."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import random
+import uuid as uuids
+
+import pyarrow as pa
+import pytest
+
+import builders
+import kartosql
+from kartosql.errors import KartosqlError
+from kartosql.formats.kartothek import versions
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.store import Store
+from kartosql.write.change import Change
+from kartosql.write.commit import commit
+from kartosql.write.history import Retention, repack
+from kartosql.write.recovery import read_head
+from kartosql.write.removal import collect
+from write.rivals import adding, in_partition
+
+
+def history(store, uuid="d"):
+    return versions.read(Snapshot(store), uuid)
+
+
+def stands(store, uuid="d"):
+    """Return what counts of a dataset as it stands: labels and files in order, schemas and indices."""
+    return content(Snapshot(store).dataset(uuid))
+
+
+def content(dataset):
+    document = dataset.document
+    return document.labels, dict(document.files), document.partition_keys, dict(document.indices), dict(dataset.schemas)
+
+
+def code_of(call, *args):
+    with pytest.raises(KartosqlError) as caught:
+        call(*args)
+    return caught.value.code
+
+
+@pytest.mark.filterwarnings("ignore::kartosql.errors.KartosqlWarning")
+def test_any_version_of_any_history_is_what_it_was():
+    store = Store(f"memory://{uuids.uuid4().hex}")
+    for seed in range(int(os.environ.get("KARTOSQL_HISTORIES", "20"))):
+        rng, uuid = random.Random(seed), f"d{seed}"
+        commit(store, adding(store, uuid, {1: "a", 2: "b"}, "create", create=True))
+        model = {history(store, uuid).last: stands(store, uuid)}
+        for n in range(25):
+            step(rng, store, uuid, n)
+            found = history(store, uuid)
+            # What other programs write one after the other is one version, until a commit of kartosql meets it.
+            assert found.last == max(model) or found.last not in model
+            model[found.last] = stands(store, uuid)
+            if rng.random() < 0.1:
+                repack(store, uuid)
+        found = history(store, uuid)
+        assert [v.version for v in found.entries] == sorted(model)
+        for version in rng.sample(sorted(model), len(model)):
+            assert content(found.at(version)) == model[version]
+
+
+def step(rng, store, uuid, n):
+    """Commit something of any kind, by kartosql or as another program does it."""
+    kind = rng.choice(["append", "append", "replace", "delete", "in_place", "anew", "foreign", "foreign_removal"])
+    head = read_head(store, uuid)
+    labels = list(head.document.labels)
+    if kind == "foreign":
+        builders.append(store, uuid, pa.table({"p": [rng.randrange(3)], "i": [f"f{n}"], "x": [n]}))
+    elif kind == "foreign_removal" and labels and not head.is_foreign:
+        document = builders.read_document(store, uuid)
+        del document["partitions"][rng.choice(labels)]
+        document["indices"] = {}
+        builders.write_document(store, document)
+    elif kind == "delete":
+        commit(store, adding(store, uuid, {}, "delete", removed=in_partition(rng.randrange(3))))
+    elif kind == "replace":
+        part = rng.randrange(3)
+        commit(store, adding(store, uuid, {part: f"v{n}"}, "update", removed=in_partition(part)))
+    elif kind == "in_place" and labels:
+        change = adding(
+            store, uuid, {rng.randrange(3): f"c{n}"}, "compact", removed=frozenset([old := rng.choice(labels)])
+        )
+        commit(store, type(change)(**{**vars(change), "positions": dict.fromkeys(change.added, old)}))
+    elif kind == "anew":
+        commit(store, adding(store, uuid, {1: f"n{n}"}, "overwrite", replace_all=True), base=head)
+    else:
+        commit(store, adding(store, uuid, {rng.randrange(3): f"a{n}"}))
+
+
+def test_what_is_not_there_yet_or_never_was_is_told(local):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    commit(local, adding(local, "d", {2: "b"}))
+    found = history(local)
+    assert code_of(found.at, 0) == code_of(found.at, 3) == "no-such-version"
+    snapshot = Snapshot(local)
+    assert code_of(versions.read(snapshot, "d").at, "2000-01-01") == "no-such-version"
+    assert code_of(versions.read(snapshot, "d").at, "yesterday") == "invalid-value"
+    assert versions.read(snapshot, "d").at("2100-01-01") is snapshot.dataset("d")
+
+
+def test_a_version_whose_file_is_gone_is_told_and_others_are_read(local):
+    commit(local, adding(local, "d", {1: "a", 2: "b"}, "create", create=True))
+    before = stands(local)
+    commit(local, adding(local, "d", {}, "delete", removed=in_partition(1)))
+    commit(local, adding(local, "d", {}, "delete", removed=in_partition(2)))
+    assert content(history(local).at(1)) == before
+    local.delete([key for key in before[1]["table"] if "p=1/" in key])
+    assert code_of(history(local).at, 1) == "version-gone"
+    assert len(history(local).document(2).labels) == 1
+
+
+def test_an_index_whose_file_is_gone_is_not_used(local):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    (index,) = stands(local)[3].values()
+    commit(local, adding(local, "d", {2: "b"}))
+    local.delete([index])
+    assert history(local).document(1).indices == {}
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_commit_without_an_entry_is_a_version_and_hides_no_other(local, number):
+    commit(local, adding(local, "d", {1: "v1"}, "create", create=True))
+    model = {1: stands(local)}
+    for n in range(2, 6):
+        commit(local, adding(local, "d", {n % 2: f"v{n}"}, "update", removed=in_partition(n % 2)))
+        model[n] = stands(local)
+    (key,) = [key for first, _, key in versions.listed(local, "d") if first == number]
+    local.delete([key])
+    found = history(local)
+    assert [v.version for v in found.entries] == [1, 2, 3, 4, 5]
+    assert [v.operation for v in found.entries] == ["create"] + ["update"] * 4
+    assert {v: content(found.at(v)) for v in model if v >= number} == {v: model[v] for v in model if v >= number}
+    assert number == 1 or content(found.at(1)) == model[1]
+
+
+def test_a_head_whose_writer_died_before_its_entry_is_a_version(local):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    before = stands(local)
+    commit(local, adding(local, "d", {2: "b"}, "update", removed=in_partition(1)))
+    local.delete([versions.listed(local, "d")[-1][2]])
+    found = history(local)
+    assert [(v.version, v.operation, v.entry) for v in found.entries][1] == (2, "update", None)
+    assert content(found.at(1)) == before
+    assert content(found.at(2)) == stands(local)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", None])
+def test_a_torn_file_of_the_history_never_blocks_the_present(local, data):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    commit(local, adding(local, "d", {2: "b"}))
+    key = versions.listed(local, "d")[0][2]
+    local.put(key, local.read(key)[:-9] if data is None else data)
+    found = history(local)
+    assert content(found.at(2)) == stands(local)
+    assert found.document(1).labels is not None  # undone from the present
+    commit(local, adding(local, "d", {3: "c"}))
+    assert history(local).last == 3
+
+
+def test_time_follows_the_order_of_commits_where_clocks_run_backwards(local, monkeypatch):
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    for n, minute in enumerate([10, 5, 20, 15, 30]):
+        monkeypatch.setattr("kartosql.write.commit.utc_now", lambda at=minute: start + dt.timedelta(minutes=at))
+        commit(local, adding(local, "d", {1: f"v{n}"}, "w", create=n == 0))
+    found = history(local)
+    assert [(v.time - start).seconds // 60 for v in found.entries] == [10, 10, 20, 20, 30]
+    for minute, version in [(10, 2), (19, 2), (20, 4), (29, 4), (30, 5)]:
+        assert found.at(f"2026-01-01 00:{minute}") is found.at(version)
+    assert code_of(found.at, "2026-01-01 00:09") == "no-such-version"
+
+
+def test_versions_that_are_not_kept_go_and_others_stay(local, monkeypatch):
+    commit(local, adding(local, "d", {1: "v0", 2: "x"}, "create", create=True))
+    model = {1: stands(local)}
+    for n in range(2, 10):
+        commit(local, adding(local, "d", {1: f"v{n}"}, "update", removed=in_partition(1)))
+        model[n] = stands(local)
+    grace, real = dt.timedelta(hours=1), Store.now
+    kept = Retention(3)
+    collect(local, ["d"], grace, kept=kept)
+    monkeypatch.setattr(Store, "now", lambda self: real(self) + 2 * grace)
+    removed = [g.key for g in collect(local, ["d"], grace, kept=kept) if g.removed]
+    assert len([key for key in removed if "/table/" in key]) == 5  # those of versions 1 to 5
+    found = history(local)
+    assert [v.version for v in found.entries] == [6, 7, 8, 9]
+    assert {v: content(found.at(v)) for v in (6, 7, 8, 9)} == {v: model[v] for v in (6, 7, 8, 9)}
+    assert code_of(found.at, 5) == "version-gone"
+    assert code_of(history(local).at, "2001-01-01") == "version-gone"
+    assert stands(local) == model[9]
+    # What another program does next does not cut off what is kept.
+    builders.append(local, "d", pa.table({"p": [3], "i": ["f"], "x": [1]}))
+    assert content(history(local).at(8)) == model[8]
+
+
+def test_the_history_goes_with_the_dataset(local, monkeypatch):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    commit(local, adding(local, "e", {1: "a"}, "create", create=True))
+    commit(local, Change("d", "drop", drop=True))
+    collect(local, ["d"], dt.timedelta(hours=1))
+    assert (versions.listed(local, "d"), len(versions.listed(local, "e"))) == ([], 1)
+
+
+# -- statements ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def con(tmp_path):
+    with kartosql.connect(tmp_path) as made:
+        made.sql("CREATE DATASET d PARTITION BY (p) INDEX (x) AS SELECT i % 3 AS p, i AS x FROM range(9) r(i)")
+        made.sql("INSERT INTO d SELECT 1 AS p, 100 AS x")
+        made.sql("DELETE FROM d WHERE p = 0")
+        made.sql("ALTER DATASET d ADD COLUMN s VARCHAR")
+        made.sql("INSERT INTO d SELECT 0 AS p, 0 AS x, 'a' AS s")
+        yield made
+
+
+def numbers(con, table="d"):
+    return [row[0] for row in con.history(table).rows()]
+
+
+def test_conditions_on_a_version_read_less_and_give_the_same_rows(con):
+    for version in numbers(con):
+        everything = con.sql(f"SELECT * FROM d AT (VERSION => {version})").rows()
+        names = con.sql(f"SELECT * FROM d AT (VERSION => {version})").columns
+        for condition, test in [
+            ("x = 4", lambda row: row["x"] == 4),
+            ("p = 0", lambda row: row["p"] == 0),
+            ("x IN (0, 100)", lambda row: row["x"] in (0, 100)),
+            ("p > 0 AND x < 5", lambda row: row["p"] > 0 and row["x"] < 5),
+        ]:
+            query = con.sql(f"SELECT * FROM d AT (VERSION => {version}) WHERE {condition}")
+            wanted = [row for row in everything if test(dict(zip(names, row, strict=True)))]
+            assert sorted(query.rows(), key=repr) == sorted(wanted, key=repr)
+            assert query.report is not None
+            assert query.report.files_selected < query.report.files_total
+        assert con.sql(f"SELECT count(*), max(x) FROM d AT (VERSION => {version})").rows() == [
+            (len(everything), max(row[names.index("x")] for row in everything))
+        ]
+
+
+def test_a_version_beside_the_present_in_one_statement(con):
+    gone = con.sql("SELECT x FROM d AT (VERSION => 2) EXCEPT SELECT x FROM d ORDER BY x").rows()
+    assert gone == [(3,), (6,)]
+    joined = con.sql("SELECT count(*) FROM d AT (VERSION => 1) a JOIN d b USING (p, x)").rows()
+    assert joined == [(7,)]
+    con.sql("ATTACH '" + con.store.url + "' AS other (TYPE kartothek)")
+    assert con.sql("SELECT count(*) FROM other.d AT (VERSION => 1)").rows() == [(9,)]
+
+
+def test_show_history_tells_what_each_commit_did(con):
+    found = con.sql("SHOW HISTORY FROM d").arrow().to_pylist()
+    assert [(f["operation"], f["rows"], f["files_added"], f["files_removed"]) for f in found] == [
+        ("create_dataset", 9, 3, 0),
+        ("append_to_dataset", 1, 1, 0),
+        ("delete_from_dataset", None, 0, 1),
+        ("add_column", None, 0, 0),
+        ("append_to_dataset", 1, 1, 0),
+    ]
+    assert found == con.history("d").arrow().to_pylist()
+    con.register("r", pa.table({"a": [1]}))
+    for text in ("SHOW HISTORY FROM r", "SELECT * FROM r AT (VERSION => 1)"):
+        assert code_of(con.sql, text) == "no-versions"
+
+
+def test_restore_makes_a_dataset_what_it_was_and_the_past_stays(con):
+    then = {v: sorted(con.sql(f"SELECT p, x FROM d AT (VERSION => {v})").rows()) for v in numbers(con)}
+    for version in [1, 3, 2, *reversed(then)]:
+        con.sql(f"RESTORE d TO VERSION {version}")
+        assert sorted(con.sql("SELECT p, x FROM d").rows()) == then[version]
+        for x in (0, 4, 100):
+            assert con.sql(f"SELECT x FROM d WHERE x = {x}").rows() == [(x,)] * (x in [r[1] for r in then[version]])
+        assert con.check("d", full=True) == []
+    for version, rows in then.items():
+        assert sorted(con.sql(f"SELECT p, x FROM d AT (VERSION => {version})").rows()) == rows
+    time = con.history("d").rows()[1][1].isoformat()
+    con.sql(f"RESTORE d TO TIMESTAMP '{time}'")
+    assert sorted(con.sql("SELECT p, x FROM d").rows()) == then[2]
+    assert con.restore("d", time)["sequence"] is None  # it is that already
+    con.create_dataset("d", pa.table({"other": [1]}), overwrite=True)
+    assert code_of(con.restore, "d", 1) == "incompatible-schema"
+
+
+def test_restore_takes_up_files_that_a_cleanup_has_marked(con, monkeypatch):
+    con.sql("SET history_versions = 0")
+    con.sql("CLEANUP d")
+    con.sql("RESTORE d TO VERSION 1")
+    real = Store.now
+    monkeypatch.setattr(Store, "now", lambda self: real(self) + dt.timedelta(days=8))
+    con.sql("CLEANUP d")
+    assert con.sql("SELECT count(*), sum(x) FROM d").rows() == [(9, 36)]
+
+
+def test_a_cube_is_read_as_it_was_at_a_time(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        made = {"seed": pa.table({"x": [1], "p": [0]}), "e": pa.table({"x": [1], "p": [0], "w": [1]})}
+        con.build_cube(kartosql.Cube("c", "x", "p"), made)
+        for n in (2, 3):
+            made = {"seed": pa.table({"x": [n], "p": [0]}), "e": pa.table({"x": [n], "p": [0], "w": [n]})}
+            con.append_to_cube("c", made)
+        con.append_to_cube("c", {"e": pa.table({"x": [1], "p": [0], "w": [9]})})
+        rows = con.history("c").arrow().to_pylist()
+        times = sorted({row["time"] for row in rows})
+        seen = [con.sql(f"SELECT x, w FROM c AT (TIMESTAMP => '{t.isoformat()}')").rows() for t in times[1:]]
+        # Each change of several datasets is in both or in none, whatever lies between their times.
+        whole = [[(1, 1)], [(1, 1), (2, 2)], [(1, 1), (2, 2), (3, 3)], [(1, 9), (2, 2), (3, 3)]]
+        assert all(sorted(one) in whole for one in seen)
+        assert sorted(seen[-1]) == whole[-1]
+        assert code_of(con.sql, "SELECT * FROM c AT (VERSION => 1)") == "no-versions"
+        last = [row["version"] for row in rows if row["dataset"] == "e"]
+        assert sorted(con.sql(f"SELECT x, w FROM c.e AT (VERSION => {last[-2]})").rows()) == whole[2]
+        con.restore("c.e", last[-2])
+        assert sorted(con.sql("SELECT x, w FROM c").rows()) == whole[2]
+
+
+@pytest.mark.parametrize(
+    "text", ["RESTORE d", "RESTORE d TO", "RESTORE d TO VERSION 'x'", "RESTORE d TO TIMESTAMP 7", "RESTORE d TO 7"]
+)
+def test_a_statement_that_is_wrong_says_what_was_expected(con, text):
+    assert code_of(con.sql, text) == "syntax-error"
