@@ -11,7 +11,7 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.odf import blocks, hashes, times
 from kartosql.formats.odf.blocks import MANIFEST_KIND, Block, read_block, read_root, write_block, write_root
 from kartosql.formats.odf.data_schema import event_schema
-from kartosql.formats.odf.manifest import block_to_plain
+from kartosql.formats.odf.manifest import to_manifest
 from odf_data import DID, SCHEMA, SEED, TIME, slice_of
 
 STRING = {"kind": "String"}
@@ -197,7 +197,7 @@ def test_damaged_blocks_give_a_block_or_an_error_of_ours() -> None:
                     changed[at] = pick.choice([0, 1, 4, 0x7F, 0x80, 0xFF, pick.randrange(256)])
                 else:
                     changed[at : at + 4] = pack("<I", pick.choice([0, 1, 4, len(data), 1 << 31, 0xFFFFFFFF, at]))
-            assert outcome(lambda data=bytes(changed): block_to_plain(read_block(data))) in kinds
+            assert outcome(lambda data=bytes(changed): to_manifest(read_block(data))) in kinds
 
 
 def test_damaged_arrow_schemas_give_a_schema_or_an_error_of_ours() -> None:

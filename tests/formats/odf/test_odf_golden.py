@@ -16,8 +16,13 @@ from kartosql.formats.odf.blocks import Block, read_block, write_block
 from kartosql.formats.odf.chain import check_data, read_chain
 from kartosql.formats.odf.data_schema import compare_events
 from kartosql.formats.odf.logical import logical_hash_of
-from kartosql.formats.odf.manifest import _union_from_plain, block_to_plain, parse_text, to_json, to_yaml
+from kartosql.formats.odf.manifest import _union_from_plain, parse_text, to_json, to_manifest, to_yaml
 from odf_data import reader_of
+
+
+def decoded(block: Block) -> dict[str, Any]:
+    found = to_manifest(block)
+    return {"version": found["version"], **found["content"]}
 
 
 def cases(name: str, key: str) -> list[Any]:
@@ -43,7 +48,7 @@ def fields(schema: Any) -> list[dict[str, Any]]:
 def test_blocks_are_decoded_and_written_again_to_the_same_bytes(case: dict[str, Any]) -> None:
     data = read_file(case["file"])
     block = read_block(data)
-    assert block_to_plain(block) == plain(case["decoded"])
+    assert decoded(block) == plain(case["decoded"])
     assert hashes.to_text(hashes.hash_of(data)) == case["hash"]
     assert write_block(block) == data
     assert parse_text(to_yaml(block)) == parse_text(to_json(block)) == block
@@ -54,7 +59,7 @@ def test_texts_of_all_generations_are_read(case: dict[str, Any]) -> None:
     text = read_file(case["file"]).decode()
     block = parse_text(text)
     assert isinstance(block, Block)
-    assert block_to_plain(block) == plain(case["decoded"])
+    assert decoded(block) == plain(case["decoded"])
     assert hashes.to_text(hashes.hash_of(write_block(block))) == case["block_hash"]
     assert (to_yaml(block) == text) == case["written_back_identically"]
 

@@ -182,8 +182,13 @@ class Block(NamedTuple):
     @property
     def kind(self) -> str:
         """The kind of the event, such as ``AddData``."""
-        kind: str = self.event["kind"]
-        return kind
+        return str(self.event["kind"])
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What stands in the table of the block."""
+        found = {"systemTime": self.system_time, "prevBlockHash": self.prev_block_hash}
+        return {**found, "sequenceNumber": self.sequence_number, "event": self.event}
 
 
 def read_block(data: bytes, what: str = "the block") -> Block:
@@ -219,13 +224,8 @@ def read_block(data: bytes, what: str = "the block") -> Block:
 
 def write_block(block: Block) -> bytes:
     """Return the bytes of a block, the same wherever it is written."""
-    content: dict[str, Any] = {
-        "systemTime": block.system_time,
-        "prevBlockHash": block.prev_block_hash,
-        "sequenceNumber": block.sequence_number,
-        "event": check_event(block.event, "the block"),
-    }
-    inner = write_root("MetadataBlock", content, time_alignment=4 if block.version >= 3 else 1)
+    check_event(block.event, "the block")
+    inner = write_root("MetadataBlock", block.content, time_alignment=4 if block.version >= 3 else 1)
     return write_root("Manifest", {"kind": MANIFEST_KIND, "version": block.version, "content": inner})
 
 

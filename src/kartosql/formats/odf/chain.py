@@ -8,14 +8,14 @@ store and over HTTP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
 import pyarrow as pa
 
 from kartosql.errors import FormatError, LimitError, reraise
 from kartosql.formats.odf import hashes, times
-from kartosql.formats.odf.blocks import Block, Event, read_block
+from kartosql.formats.odf.blocks import TABLES, Block, Event, read_block
 from kartosql.formats.odf.data_schema import event_schema
 from kartosql.formats.odf.logical import NotCheckable, logical_hash_of
 from kartosql.formats.type_promotion import plain, united
@@ -39,9 +39,8 @@ class Link:
         return f"block {self.block.sequence_number} ({self.hash})"
 
 
-@dataclass(frozen=True, slots=True)
-class Vocab:
-    """The names of the columns that the format adds to the data."""
+class Vocab(NamedTuple):
+    """The names of the columns that the format adds to the data, in the order of the fields of SetVocab."""
 
     offset_column: str = "offset"
     operation_type_column: str = "op"
@@ -112,11 +111,11 @@ class Chain:
     id: str
     kind: str
     links: tuple[Link, ...]
-    vocab: Vocab = Vocab()
-    primary_key: tuple[str, ...] | None = None
-    schemas: tuple[SchemaVersion, ...] = ()
-    slices: tuple[Slice, ...] = ()
-    watermark: int | None = None
+    vocab: Vocab
+    primary_key: tuple[str, ...] | None
+    schemas: tuple[SchemaVersion, ...]
+    slices: tuple[Slice, ...]
+    watermark: int | None
 
     @property
     def schema(self) -> SchemaVersion | None:
@@ -231,7 +230,8 @@ def build_chain(links: Iterable[Link], where: str = "the dataset") -> Chain:
         elif kind == "SetDataSchema":
             schemas.append(SchemaVersion(len(schemas) + 1, link))
         elif kind == "SetVocab":
-            vocab = _vocab(event)
+            given = [event.get(field.name) for field in TABLES["SetVocab"].fields]
+            vocab = Vocab(*(own if name is None else name for name, own in zip(given, Vocab(), strict=True)))
         elif kind in ("SetPollingSource", "AddPushSource"):
             primary_key = tuple(event["merge"].get("primaryKey") or ()) or None
     seed, watermark = links[0].block.event, (data or {}).get("newWatermark")
@@ -274,12 +274,6 @@ def _slice(where: str, link: Link, schema_number: int) -> Slice:
         _refuse(where, link, e.message)
     logical_hash, offsets = hashes.to_text(new["logicalHash"]), new["offsetInterval"]
     return Slice(link, file_hash, logical_hash, offsets["start"], offsets["end"], new["size"], schema_number)
-
-
-def _vocab(event: Event) -> Vocab:
-    names = ("offsetColumn", "operationTypeColumn", "systemTimeColumn", "eventTimeColumn")
-    given = zip(fields(Vocab), map(event.get, names), strict=True)
-    return Vocab(**{field.name: column for field, column in given if column is not None})
 
 
 def check_data(data: bytes | memoryview, slice_: Slice, where: str = "the dataset") -> None:

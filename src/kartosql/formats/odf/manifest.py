@@ -12,8 +12,7 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from kartosql.errors import FormatError, UsageError
 from kartosql.formats.odf import blocks, hashes, times
@@ -23,23 +22,6 @@ from kartosql.text.escape import is_unicode
 MAX_TEXT = 4 << 20
 BLOCK = "MetadataBlock"
 SNAPSHOT = "DatasetSnapshot"
-
-
-def block_to_plain(block: Block) -> dict[str, Any]:
-    """Return a block as plain values: version, system time, hash of the block before, number and event."""
-    found: dict[str, Any] = {"version": block.version, "systemTime": times.to_text(block.system_time)}
-    if block.prev_block_hash is not None:
-        found["prevBlockHash"] = hashes.to_text(block.prev_block_hash)
-    return {**found, "sequenceNumber": block.sequence_number, "event": event_to_plain(block.event)}
-
-
-def event_to_plain(event: Event) -> dict[str, Any]:
-    """Return an event as plain values, its kind first."""
-    return _union_to_plain("MetadataEvent", event)
-
-
-def _union_to_plain(union: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": value["kind"], **_table_to_plain(blocks.member_table(union, value["kind"]), value)}
 
 
 def _table_to_plain(layout: TableLayout, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +34,7 @@ def _to_plain(field: Field, value: Any) -> Any:
     if field.kind == "table":
         return _table_to_plain(blocks.TABLES[field.of], value)
     if field.kind == "union":
-        return _union_to_plain(field.of, value)
+        return {"kind": value["kind"], **_table_to_plain(blocks.member_table(field.of, value["kind"]), value)}
     return _TEXTS[field.kind][0](value) if field.kind in _TEXTS else value
 
 
@@ -192,8 +174,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetSnapshot:
+class DatasetSnapshot(NamedTuple):
     """A dataset as somebody writes it down: its name, its kind, and the events it begins with."""
 
     name: str
@@ -227,27 +208,23 @@ def from_manifest(manifest: Any) -> Block | DatasetSnapshot:
     kind, version = manifest["kind"], manifest.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise invalid("the manifest", "its version is no number")
-    if kind == BLOCK:
-        found = _table_from_plain(blocks.TABLES[BLOCK], manifest["content"], "content", 0)
-        if not blocks.OLDEST <= version <= blocks.VERSION:
-            raise invalid("content", f"metadata block version {version} is not supported")
-        return Block(version, found["systemTime"], found.get("prevBlockHash"), found["sequenceNumber"], found["event"])
+    if kind not in (BLOCK, SNAPSHOT):
+        raise invalid("the manifest", f"its kind is neither {BLOCK} nor {SNAPSHOT}")
+    if version not in (range(blocks.OLDEST, blocks.VERSION + 1) if kind == BLOCK else (1,)):
+        raise invalid("the manifest", f"version {version} of {kind} is not supported")
+    found = _table_from_plain(blocks.TABLES[kind], manifest["content"], "content", 0)
     if kind == SNAPSHOT:
-        if version != 1:
-            raise invalid("the manifest", f"version {version} of {SNAPSHOT} is not supported")
-        found = _table_from_plain(blocks.TABLES[SNAPSHOT], manifest["content"], "content", 0)
         return DatasetSnapshot(found["name"], found["kind"], tuple(found["metadata"]))
-    raise invalid("the manifest", f"its kind is neither {BLOCK} nor {SNAPSHOT}")
+    return Block(version, found["systemTime"], found.get("prevBlockHash"), found["sequenceNumber"], found["event"])
 
 
 def to_manifest(value: Block | DatasetSnapshot) -> dict[str, Any]:
     """Return the manifest of a block or snapshot as plain values."""
     if isinstance(value, Block):
-        content = block_to_plain(value)
-        return {"kind": BLOCK, "version": content.pop("version"), "content": content}
-    events = [event_to_plain(event) for event in value.metadata]
-    assert value.kind in blocks.ENUMS["DatasetKind"][1]
-    return {"kind": SNAPSHOT, "version": 1, "content": {"name": value.name, "kind": value.kind, "metadata": events}}
+        kind, version, content = BLOCK, value.version, value.content
+    else:
+        kind, version, content = SNAPSHOT, 1, value._asdict()
+    return {"kind": kind, "version": version, "content": _table_to_plain(blocks.TABLES[kind], content)}
 
 
 def to_json(value: Block | DatasetSnapshot) -> str:

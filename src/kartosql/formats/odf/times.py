@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from calendar import isleap
 from functools import lru_cache
 
 from kartosql.errors import FormatError, SqlError
@@ -32,7 +33,7 @@ def to_parts(moment: int) -> tuple[int, int, int, int]:
     seconds, nanoseconds = divmod(moment, SECOND)
     days, seconds = divmod(seconds, DAY)
     date = dt.date.fromordinal(days + _EPOCH)
-    return date.year, date.toordinal() - dt.date(date.year, 1, 1).toordinal() + 1, seconds, nanoseconds
+    return date.year, date.timetuple().tm_yday, seconds, nanoseconds
 
 
 def to_text(moment: int) -> str:
@@ -86,10 +87,6 @@ def asked(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def _day(year: int, ordinal: int) -> int:
-    if not 1 <= year <= 9999 or not 1 <= ordinal <= 366:
+    if not 1 <= year <= 9999 or not 1 <= ordinal <= 365 + isleap(year):
         raise ValueError(f"day {ordinal} of the year {year} is no date")
-    first = dt.date(year, 1, 1).toordinal()
-    day = dt.date.fromordinal(first + ordinal - 1)
-    if day.year != year:
-        raise ValueError(f"the year {year} has no day {ordinal}")
-    return first + ordinal - 1 - _EPOCH
+    return dt.date(year, 1, 1).toordinal() + ordinal - 1 - _EPOCH

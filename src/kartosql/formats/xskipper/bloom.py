@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from kartosql.formats.arrays import array_of, constant
 from kartosql.formats.xskipper.domain import OddCells
-from kartosql.formats.xskipper.java import MAGIC, JavaObject, JavaStreamError, parse_prefix
+from kartosql.formats.xskipper.java import MAGIC, JavaObject, JavaStreamError, parse
 from kartosql.formats.xskipper.segment import Index, Segment
 from kartosql.settings import machine_memory
 
@@ -148,9 +148,7 @@ def _parsed(cell: bytes) -> tuple[Shape, int, bytes]:
     """Return the shape of a filter, the length of its header, and its bytes: those that its object wrote by itself."""
     if len(cell) > 8 * MAX_WORDS + 64 * 1024:
         raise JavaStreamError(f"a filter of {len(cell):,} bytes is too large")
-    value, end = parse_prefix(cell)
-    if end != len(cell):
-        raise JavaStreamError("bytes follow the filter")
+    value = parse(cell, whole=True)
     if isinstance(value, JavaObject) and value.class_name not in _FILTERS:
         value = value.fields.get("bloomFilter")
     if not isinstance(value, JavaObject) or value.class_name not in _FILTERS:

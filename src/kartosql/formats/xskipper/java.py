@@ -65,30 +65,23 @@ class JavaArray:
     values: Any
 
 
-@dataclass
-class _Block:
-    data: bytes
-
-
 _ENDED = object()
 
 
-def parse(data: bytes) -> Any:
+def parse(data: bytes, *, whole: bool = False) -> Any:
     """Return the first value of a stream: None, text, JavaObject, JavaArray or bytes of block data.
 
-    Raises JavaStreamError for anything odd, and never more than MAX_DEPTH levels or MAX_ITEMS values.
+    Raises JavaStreamError for anything odd, and for more than MAX_DEPTH levels or MAX_ITEMS values; if the value has
+    to be the ``whole`` stream, also for bytes behind it.
     """
-    return parse_prefix(data)[0]
-
-
-def parse_prefix(data: bytes) -> tuple[Any, int]:
-    """Return the first value of a stream and how many bytes it takes; raises as ``parse``."""
     reader = _Reader(data)
     try:
         value = reader.value(0)
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError, RecursionError) as e:
         raise JavaStreamError(f"the stream is damaged: {e}") from None
-    return (value.data if isinstance(value, _Block) else value), reader.at
+    if whole and reader.at != len(data):
+        raise JavaStreamError("bytes follow the value")
+    return value
 
 
 class _Reader:
@@ -124,12 +117,16 @@ class _Reader:
 
     # -- values ----------------------------------------------------------------------------
 
-    def value(self, depth: int, *, ends: bool = False) -> Any:
-        """Return the value that begins here; with ``ends`` that may be the mark of an end."""
+    def tag(self, depth: int) -> int:
+        """Return what kind of value begins here."""
         if depth > MAX_DEPTH:
             raise JavaStreamError(f"values are nested deeper than {MAX_DEPTH} levels")
         self.count()
-        tag = self.number("B")
+        return int(self.number("B"))
+
+    def value(self, depth: int, *, ends: bool = False) -> Any:
+        """Return the value that begins here; with ``ends`` that may be the mark of an end."""
+        tag = self.tag(depth)
         if tag == _NULL:
             return None
         if tag == _REFERENCE:
@@ -145,7 +142,7 @@ class _Reader:
         if tag == _ENUM:
             return self.enum(depth)
         if tag in (_BLOCK, _LONG_BLOCK):
-            return _Block(self.take(self.number("B" if tag == _BLOCK else "i")))
+            return self.take(self.number("B" if tag == _BLOCK else "i"))
         if tag == _END and ends:
             return _ENDED
         if tag == _CLASS:
@@ -161,10 +158,7 @@ class _Reader:
         return self.handles[index]
 
     def class_desc(self, depth: int) -> JavaClass | None:
-        if depth > MAX_DEPTH:
-            raise JavaStreamError(f"values are nested deeper than {MAX_DEPTH} levels")
-        self.count()
-        tag = self.number("B")
+        tag = self.tag(depth)
         if tag == _NULL:
             return None
         if tag == _REFERENCE:
@@ -192,10 +186,7 @@ class _Reader:
 
     def content(self, depth: int) -> list[Any]:
         """Return the bytes up to the mark of an end."""
-        found: list[Any] = []
-        while (value := self.value(depth + 1, ends=True)) is not _ENDED:
-            found.append(value.data if isinstance(value, _Block) else value)
-        return found
+        return list(iter(lambda: self.value(depth + 1, ends=True), _ENDED))
 
     def object(self, depth: int) -> JavaObject:
         described = self.class_desc(depth + 1)
@@ -203,14 +194,12 @@ class _Reader:
             raise JavaStreamError("an object has no class")
         made = JavaObject(described.name)
         self.handles.append(made)
-        lineage: list[JavaClass] = []
-        level: JavaClass | None = described
-        while level is not None:
-            lineage.append(level)
-            level = level.parent
+        lineage = [described]
+        while lineage[0].parent is not None:
+            lineage.insert(0, lineage[0].parent)
             if len(lineage) > MAX_DEPTH:
                 raise JavaStreamError("a class has too many parents")
-        for level in reversed(lineage):
+        for level in lineage:
             if level.flags & _EXTERNALIZABLE or not level.flags & _SERIALIZABLE:
                 raise JavaStreamError(f"{level.name} does not write itself as fields")
             if level.name not in _WITHOUT_FIELDS:
