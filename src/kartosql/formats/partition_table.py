@@ -21,12 +21,24 @@ class Variant:
     """Files of a table that are read alike, by position.
 
     ``types`` are those of the columns that they have, None where these are the columns of the
-    table; ``reading`` says how text files are written.
+    table; ``reading`` says how text files are written. ``names`` are those that the files give to columns, where they
+    differ, ``constants`` the values of columns that they lack, where that is not NULL, given as for ``array_of``.
     """
 
     files: Sequence[int]
     types: Mapping[str, pa.DataType] | None = None
     reading: Mapping[str, Any] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+
+TAG = b"kartosql.tag"  # in the metadata of a field inside of another one
+
+
+def tag_of(member: pa.Field) -> bytes:
+    """Return what tells which member of a struct is which in files and tables: its name, unless it is tagged."""
+    found: bytes = (member.metadata or {}).get(TAG, member.name.encode())
+    return found
 
 
 def numbered(folders: Sequence[str]) -> tuple[list[str], Sequence[int]]:

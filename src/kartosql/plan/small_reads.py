@@ -71,6 +71,8 @@ def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -
     keys = parts[0].opened if is_plain else []
     if not 0 < len(keys) <= MAX_FILES or sum(sizes.get(key) or MAX_BYTES for key in keys) >= MAX_BYTES:
         return None
+    if parts[0].part.table.renames:
+        return None
     atoms = operands(where.this) if isinstance(where.this, exp.And) else [where.this]
     nodes = [*tree.expressions, *(atom.this if isinstance(atom, exp.EQ) else atom for atom in atoms)]
     found = [_type(node, bound, scan) for node in nodes]

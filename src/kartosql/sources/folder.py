@@ -67,6 +67,7 @@ class FolderTable:
         return range(len(self.files))
 
     may_lack: ClassVar[frozenset[str]] = frozenset()  # ``variants`` tell which columns files have
+    renames: bool = False
 
     @memoized
     def types(self) -> dict[str, pa.DataType]:

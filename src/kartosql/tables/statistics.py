@@ -247,8 +247,7 @@ class TableStatistics:
         """Note what footers tell; a number alone is a file whose footer could not be read."""
         rows = self._rows[:]
         found: dict[str, dict[int, list[GroupBounds] | None]] = {name: {} for name in columns}
-        absent: dict[str, set[int]] | None = None
-        readers: dict[tuple[FooterLayout, str], Any] = {}
+        readers: dict[tuple[FooterLayout, str], tuple[Any, bool]] = {}
         for one in read:
             if isinstance(one, int):
                 for told in found.values():
@@ -260,12 +259,11 @@ class TableStatistics:
             for name, told in found.items():
                 key = layout, name
                 if key not in readers:
-                    readers[key] = _reader(layout, name, table.types[name])
-                told[file] = readers[key](footer) if readers[key] is not None else None
-                if told[file] is None and rows[file] >= 0 and name.lower() not in layout.names:
-                    absent = lacking(table, columns) if absent is None else absent
-                    if file in absent[name]:
-                        told[file] = [GroupBounds(None, None, True, rows[file], rows[file])]
+                    readers[key] = _reader(table, file, layout, name)
+                read_bounds, is_null = readers[key]
+                told[file] = read_bounds(footer) if read_bounds is not None else None
+                if is_null and rows[file] >= 0:
+                    told[file] = [GroupBounds(None, None, True, rows[file], rows[file])]
         self._rows = rows
         for name, told in found.items():
             known = self._columns.get(name) or ColumnBounds(table.types[name])
@@ -283,13 +281,20 @@ def lacking(table: FileTable, columns: Sequence[str]) -> dict[str, set[int]]:
     return found
 
 
-def _reader(layout: FooterLayout, name: str, type_: pa.DataType) -> Any:
-    """Return what reads the bounds of a column in a footer, None where it tells none."""
-    found = layout.column(name)
-    decode = decoder(found[1], type_) if found is not None else None
+def _reader(table: FileTable, file: int, layout: FooterLayout, name: str) -> tuple[Any, bool]:
+    """Return what reads the bounds of a column in footers like that of a file, None where they tell none.
+
+    Also whether such files are read as if they held NULL there.
+    """
+    (variant,) = table.variants((file,))
+    in_file = variant.names.get(name, name)
+    if variant.types is not None and name not in variant.types:  # whatever else the file calls so
+        return None, not table.renames
+    found = layout.column(in_file)
+    decode = decoder(found[1], table.types[name]) if found is not None else None
     if found is None or decode is None:
-        return None
-    return partial(layout.groups, name=found[0], leaf=found[1], decode=decode)
+        return None, name in table.may_lack and in_file.lower() not in layout.names
+    return partial(layout.groups, name=found[0], leaf=found[1], decode=decode), False
 
 
 _known: weakref.WeakKeyDictionary[FileTable, TableStatistics] = weakref.WeakKeyDictionary()

@@ -85,6 +85,10 @@ class FileTable(Protocol):
     def has_footers(self) -> bool:
         """Whether the files are Parquet files."""
 
+    @property
+    def renames(self) -> bool:
+        """Whether files may call columns otherwise, or lack some that are not NULL; ``variants`` tell which."""
+
     def variants(self, files: Sequence[int]) -> Iterable[Variant]:
         """Return groups of files that are read alike."""
 

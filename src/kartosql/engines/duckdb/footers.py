@@ -148,6 +148,8 @@ class Footers:
         cache, keys = self.user_cache, [table.files[f] for f in files]
         if cache is None or cache.folder is None or not session.store.is_local or len(files) < MIN_KEPT:
             return None
+        if table.renames:
+            return None  # what is kept goes by the names of columns
         session.files.stat(keys)
         stamps = {file: session.files.stamps[key] for file, key in zip(files, keys, strict=True)}
         (place,) = session.files.names([f"{keys[0].partition('/')[0]}/"])

@@ -17,7 +17,7 @@ from kartosql.engines.duckdb.texts import csv_reader
 from kartosql.engines.duckdb.types import binding_type, literal, quote, sql_type
 from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
-from kartosql.formats.partition_table import Variant
+from kartosql.formats.partition_table import Variant, tag_of
 from kartosql.parquet import DAMAGE
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import FileSummary, OccurrenceScan
@@ -31,17 +31,15 @@ if TYPE_CHECKING:
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
     """Return the SQL for a value of type ``given`` as one of a type to which it widens."""
-    if given.equals(wanted):
+    if given.equals(wanted, check_metadata=True):
         return value
     t = pa.types
     if t.is_struct(given) and t.is_struct(wanted):
         members = []
-        known = {f.name: f.type for f in given}
+        known = {tag_of(f): f for f in given}
         for field in wanted:
-            if field.name in known:
-                member = converted(
-                    f"struct_extract({value}, {literal(field.name)})", known[field.name], field.type, depth
-                )
+            if (found := known.get(tag_of(field))) is not None:
+                member = converted(f"struct_extract({value}, {literal(found.name)})", found.type, field.type, depth)
             else:
                 member = f"CAST(NULL AS {sql_type(field.type)})"
             members.append(f"{quote(field.name)} := {member}")
@@ -50,6 +48,12 @@ def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 
         name = f"kartosql_item_{depth}"
         item = converted(name, given.value_type, wanted.value_type, depth + 1)
         return f"list_transform({value}, lambda {name}: {item})"
+    if t.is_map(given) and t.is_map(wanted):
+        name = f"kartosql_entry_{depth}"
+        key = converted(f"{name}.key", given.key_type, wanted.key_type, depth + 1)
+        item = converted(f"{name}.value", given.item_type, wanted.item_type, depth + 1)
+        entry = f"lambda {name}: struct_pack(key := {key}, value := {item})"
+        return f"map_from_entries(list_transform(map_entries({value}), {entry}))"
     return f"CAST({value} AS {sql_type(wanted)})"
 
 
@@ -365,8 +369,9 @@ class Relations(RelationBuilder[str]):
         stored = [c for c in names if c not in table.partition_keys]
         file_types = table.types if variant is None or variant.types is None else variant.types
         columns = [c for c in stored if c in own or not pa.types.is_null(file_types.get(c, pa.null()))]
-        twins = Counter(c.lower() for c in table.schema.names)
-        collide = any(twins[c.lower()] > 1 for c in columns)
+        named = {c: c for c in table.schema.names} | dict(variant.names if variant is not None else ())
+        twins = Counter(name.lower() for name in named.values())
+        collide = any(twins[named[c].lower()] > 1 for c in columns)
         variable = f"kartosql_files_{number}"
         if variant is not None and variant.reading is not None:
             self._variables[variable] = str(variant.reading)
@@ -377,19 +382,22 @@ class Relations(RelationBuilder[str]):
         elif collide or any(pa.types.is_duration(file_types[c]) for c in columns):
             # DuckDB cannot tell columns of a file apart whose names differ only in case, nor the unit of durations.
             reader = f"kartosql_rows_{number}"
-            self._register(reader, self._arrow_rows(file_keys, columns, file_types, table.may_lack))
+            in_files = {named[c]: file_types[c] for c in columns}
+            self._register(reader, self._arrow_rows(file_keys, [*in_files], in_files, table.may_lack))
             inner = [f"{alias}.c{i}" for i in range(len(columns))]
         else:
-            declared = {c: own.get(c) or sql_type(file_types[c]) for c in columns}
+            declared = {named[c]: own.get(c) or sql_type(file_types[c]) for c in columns}
             self._variables[variable] = str(declared)
             self.has_floats |= any("DOUBLE" in type_ or "FLOAT" in type_ for type_ in declared.values())
-            reader, inner = self._parquet_files(table, variable, file_keys, declared, alias)
+            known = [] if variant is not None and variant.names else columns  # by the names of the table
+            reader, inner = self._parquet_files(table, variable, file_keys, declared, alias, known)
         values = dict(zip(columns, inner, strict=True))
         if file_types is not table.types:
             values = {c: converted(v, file_types[c], table.types[c]) for c, v in values.items()} | {
                 c: self.null(table.types[c]) for c in stored if c not in values and not pa.types.is_null(table.types[c])
             }
-        found, joined = self._partition_values(table, files, wanted, number, alias)
+        shared = {} if variant is None else {c: v for c, v in variant.constants.items() if c in names}
+        found, joined = self._partition_values(table, files, wanted, number, alias, shared)
         values |= found
         items = [f"{values[c]} AS {quote(name)}" for c, name in names.items() if c in values]
         items += [f"{found[name]} AS {quote(name)}" for name in wanted.codes]
@@ -401,9 +409,17 @@ class Relations(RelationBuilder[str]):
         return f"{reader} {alias}", items, joined
 
     def _partition_values(
-        self, table: FileTable, files: Sequence[int], wanted: RowRequest, number: int, alias: str
+        self,
+        table: FileTable,
+        files: Sequence[int],
+        wanted: RowRequest,
+        number: int,
+        alias: str,
+        shared: Mapping[str, Any],
     ) -> tuple[dict[str, str], str]:
         """Return expressions for partition keys and codes of the rows of ``files``, and what is joined for them.
+
+        They come with the columns of which all files have the ``shared`` values.
 
         A value that all files share is a constant. Else values are found by the position of the
         file: in a list, of which DuckDB touches all values for each vector of rows, or by a join.
@@ -416,6 +432,7 @@ class Relations(RelationBuilder[str]):
             if key in wanted.names
         ]
         asked += [(key, [code[f] for f in files], pa.int64()) for key, code in wanted.codes.items()]
+        asked += [(column, [value], table.types[column]) for column, value in shared.items()]
         values: dict[str, str] = {}
         columns: dict[str, pa.Array] = {}
         for at, (key, listed, type_) in enumerate(asked):
@@ -446,11 +463,18 @@ class Relations(RelationBuilder[str]):
             self._session.run(f"SET VARIABLE {variable} = {expression}")
 
     def _parquet_files(
-        self, table: FileTable, variable: str, keys: Sequence[str], declared: dict[str, str], alias: str
+        self,
+        table: FileTable,
+        variable: str,
+        keys: Sequence[str],
+        declared: dict[str, str],
+        alias: str,
+        known: Sequence[str],
     ) -> tuple[str, list[str]]:
         """Return a reader over Parquet files and the values of the declared columns in its rows, called ``alias``.
 
-        Raises ``missing-file``, ``corrupt-file`` and ``schema-mismatch``.
+        Conditions on ``known`` columns may narrow what is read. Raises ``missing-file``, ``corrupt-file`` and
+        ``schema-mismatch``.
         """
         session = self._session
         self.assigned[variable] = ("files", keys, "")
@@ -459,7 +483,7 @@ class Relations(RelationBuilder[str]):
         session.instance.remember_footers(table, keys)
         narrower = session.footers.check(session, table, keys, declared)
         options = f"getvariable('{variable}'), hive_partitioning = false"
-        self._narrow(table, variable, keys, [*declared])
+        self._narrow(table, variable, keys, known)
         if not declared:
             return f"(SELECT file_index, file_row_number FROM read_parquet({options}))", []
         if narrower is not None:

@@ -17,7 +17,7 @@ from kartosql.engines.spark.listing import FileColumn, Places, moved, relation
 from kartosql.engines.spark.session import isolated
 from kartosql.engines.spark.types import quote, spark_type, stored_type, text_literal
 from kartosql.errors import FormatError, NotPortable, reraise
-from kartosql.formats.partition_table import Variant
+from kartosql.formats.partition_table import Variant, tag_of
 from kartosql.parquet import END, TAIL, FooterCache, arrow_metadata, file_metadata, read_footer
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.store import Files
@@ -235,15 +235,19 @@ class ScanFrames(RelationBuilder[pa.DataType]):
             for c in stored_in
             if c in lacking or (variant.types is not None and pa.types.is_null(own.get(c, pa.null())))
         ]
-        declared = {c: wanted.types.get(c, own[c]) for c in stored_in if c not in missing}
+        named = {c: variant.names.get(c, c) for c in stored_in if c not in missing}
+        declared = {name: wanted.types.get(c, own[c]) for c, name in named.items()}
         for group, readings in self._groups(table, variant.files, declared):
             shared = self._file_columns(table, group, wanted)
+            of_all = {c: v for c, v in variant.constants.items() if c in missing}
+            shared += [FileColumn(c, table.types[c], [value] * len(group)) for c, value in of_all.items()]
             placed = wanted.ordered or wanted.numbered
             view = self._view(table, group, declared, readings, shared, placed=placed)
             if readings is None:
-                values = {c: f"c{i}" for i, c in enumerate(declared)}
+                values = {c: f"c{i}" for i, c in enumerate(named)}
             else:
-                values = {c: self.null(declared[c]) if r is None else r.of(c) for c, r in readings.items()}
+                found = {n: self.null(declared[n]) if r is None else r.of(n) for n, r in readings.items()}
+                values = {c: found[name] for c, name in named.items()}
             if variant.types is not None:
                 values = {c: converted(v, own[c], table.types[c]) for c, v in values.items()}
             values |= {c: self.null(table.types[c]) for c in missing}
@@ -322,7 +326,7 @@ class ScanFrames(RelationBuilder[pa.DataType]):
         whole where only Arrow reads them right.
         """
         shapes = self._shapes_of(table, files)
-        lower = [c.lower() for c in table.schema.names]
+        lower = [c.lower() for c in (*table.schema.names, *declared.keys() - {*table.schema.names})]
         if any(lower.count(c.lower()) > 1 for c in declared):
             return [(list(files), None)]  # Spark finds columns by name again when it runs, whatever their case
         by_shape: dict[int, list[int]] = {}
@@ -380,16 +384,18 @@ class ScanFrames(RelationBuilder[pa.DataType]):
 
 def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 0) -> str:
     """Return the expression for a value of type ``given`` as one of a type to which it widens."""
-    if stored_type(given).equals(stored_type(wanted)):
+    if given.equals(wanted, check_metadata=True) or (
+        stored_type(given).equals(stored_type(wanted)) and not pa.types.is_nested(wanted)
+    ):
         return value
     t = pa.types
     if t.is_struct(given) and t.is_struct(wanted):
-        known = {f.name: f.type for f in given}
+        known = {tag_of(f): f for f in given}
         members = []
         for field in wanted:
             member = f"CAST(NULL AS {spark_type(field.type)})"
-            if field.name in known:
-                member = converted(f"{value}.{quote(field.name)}", known[field.name], field.type, depth)
+            if (found := known.get(tag_of(field))) is not None:
+                member = converted(f"{value}.{quote(found.name)}", found.type, field.type, depth)
             members += [text_literal(field.name), member]
         return f"IF({value} IS NULL, NULL, named_struct({', '.join(members)}))"
     if t.is_list(given) and t.is_list(wanted):

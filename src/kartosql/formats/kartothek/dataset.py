@@ -60,7 +60,8 @@ class DatasetTable:
     # Where data-skipping metadata are read from.
     store: Store | None = field(default=None, kw_only=True)
     may_lack: frozenset[str] = field(default=frozenset(), kw_only=True)
-    has_footers = True  # the files are Parquet files
+    has_footers = True  # the files are Parquet files ...
+    renames = False  # ... with the columns of the table
 
     @memoized
     def partitions(self) -> PartitionTable:
