@@ -20,6 +20,7 @@ from kartosql.plan.small_reads import SmallRead
 from kartosql.store import Store
 from written import write_dataset
 
+WATCHED = pa.proxy_memory_pool(pa.default_memory_pool())  # as long as anything that it holds
 COLUMNS = ["i", "s", "n", "f", "b", "d", "m", "a", "q"]
 
 
@@ -238,7 +239,26 @@ def test_odd_files_are_what_the_engine_makes_of_them(connection, taken, kind):
         _make_odd(path, kind)
     with kartosql.connect(connection.store.url) as fresh:
         assert _answer(lambda: connection.sql(text)) == _answer(lambda: _by_engine(fresh, text))
-    assert len(taken) == (kind in ("narrow", "swapped", "empty"))
+    assert len(taken) == (kind in ("narrow", "dictionary", "swapped", "empty"))
+
+
+def test_a_long_text_of_all_rows_is_held_once(tmp_path, monkeypatch):
+    count, long = 2_000, "x" * 100_000
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), [long])
+    rows = pa.table({"i": pa.array(range(count), pa.int64()), "q": pa.array([1] * count, pa.int64()), "s": texts})
+    pq.write_table(rows, tmp_path / "x.parquet", store_schema=False)
+    schema = pa.schema([("s", pa.string()), ("i", pa.int64()), ("q", pa.int64())])
+    pa.set_memory_pool(WATCHED)
+    try:
+        wanted = ({"i": 7, "s": long}, {"q": 1})
+        reads = [SmallRead(["x.parquet"], ["s"], [pa.string()], schema, values) for values in wanted]
+        one, every = [read.run(Store(str(tmp_path))) for read in reads]
+    finally:
+        pa.set_memory_pool(pa.default_memory_pool())
+    assert one is not None
+    assert one[0].to_pydict() == {"s": [long]}
+    assert every is None
+    assert WATCHED.max_memory() < 50 * len(long)
 
 
 def test_larger_and_more_files_are_left_to_the_engine(connection, taken, monkeypatch):

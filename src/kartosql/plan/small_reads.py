@@ -15,6 +15,8 @@ from kartosql.sql.tree import constant_of, operands
 from kartosql.store import Files
 
 MAX_FILES, MAX_BYTES, MAX_CELLS = 8, 1 << 20, 100_000  # of all files together; beyond these DuckDB is quicker
+MAX_ROWS_BYTES = 1 << 27  # bytes that rows may take if each text is as long as all texts of the files
+_CODES = pa.dictionary(pa.int32(), pa.string())
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _WIDENED = {wide: _INTEGERS[: at + 1] for at, wide in enumerate(_INTEGERS)}
 # Types that Arrow and DuckDB read alike, and that results have in both alike; decimals are others.
@@ -33,29 +35,42 @@ class SmallRead(NamedTuple):
 
     def run(self, store: Files) -> tuple[pa.Table, dict[str, int | None]] | None:
         """Return the rows and what was read; None where an engine has to read it, or to tell what is wrong."""
-        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         names, found, size, groups = self.schema.names, list[pa.Table](), 0, 0
+        # As dictionaries, since few bytes may tell of many rows that have the same long text.
+        texts = [f.name for f in self.schema if f.type == pa.string()]
         try:
             for key in self.keys:
                 with open(store.local_path(key), "rb", buffering=0) as opened:
                     data = opened.read(MAX_BYTES)
-                file = pq.ParquetFile(pa.BufferReader(data))
+                file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
                 if file.metadata.num_rows * len(names) * len(self.keys) > MAX_CELLS:
                     return None
                 found.append(file.read(names, use_threads=False))
                 size, groups = size + len(data), groups + file.num_row_groups
             rows = pa.concat_tables(found)
-            if any(rows.schema.field(f.name).type not in _WIDENED.get(f.type, (f.type,)) for f in self.schema):
+            kinds = {**_WIDENED, pa.string(): (_CODES,)}
+            if any(rows.schema.field(f.name).type not in kinds.get(f.type, (f.type,)) for f in self.schema):
                 return None
             rows.validate(full=True)  # texts may be no UTF-8, which DuckDB refuses
             for name, value in self.values.items():
-                rows = rows.filter(pc.equal(rows.column(name), pa.scalar(value)))
+                rows = rows.filter(_equal(rows.column(name), value))
+            if rows.num_rows * rows.nbytes > MAX_ROWS_BYTES:
+                return None
             rows = rows.cast(self.schema).select(self.shown).combine_chunks()
         except (OSError, ValueError, KeyError, pa.ArrowException, KartosqlError):  # files may differ, or lack columns
             return None
         return rows, {"bytes_read": size, "files_opened": len(found), "row_groups_read": groups}
+
+
+def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
+    if column.type != _CODES:
+        return pc.equal(column, pa.scalar(value))
+    chunks = [pc.equal(chunk.dictionary, pa.scalar(value)).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(chunks, pa.bool_())
 
 
 def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -> SmallRead | None:
