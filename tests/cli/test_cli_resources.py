@@ -31,13 +31,15 @@ def test_an_installed_package_has_them_too(tmp_path):
     code = (
         "from kartosql.cli import resources; import kartosql\n"
         "print(kartosql.__file__); print(resources.path('docs/errors.md'))\n"
-        "print(len(resources.text('docs/errors.md')), len(resources.names('sql_examples')))"
+        "print(len(resources.text('docs/errors.md')), len(resources.names('sql_examples')))\n"
+        "print([resources.completion(shell)[:8] for shell in ('bash', 'zsh', 'fish')])"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, env=env, check=True
     )
-    package, page, counts = found.stdout.splitlines()
+    package, page, counts, scripts = found.stdout.splitlines()
     assert package.startswith(str(tmp_path))
     assert page.startswith(str(tmp_path))
+    assert scripts == "['_kartosq', '#compdef', 'function']"
     assert counts.split()[1] == str(len(os.listdir(CHECKOUT / "sql_examples")))

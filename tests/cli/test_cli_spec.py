@@ -14,7 +14,8 @@ import pytest
 
 from kartosql.cli.options import FORMATS, SHELLS, command_parser
 from kartosql.cli.repl import registry
-from kartosql.cli.spec import SCRIPTS, lines
+from kartosql.cli.resources import completion
+from kartosql.cli.spec import lines
 from kartosql.settings import SETTINGS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -114,7 +115,7 @@ def test_bash_completes(tmp_path):
 @pytest.mark.parametrize(("shell", "check"), [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")])
 def test_the_script_of_a_shell_is_one(shell, check, tmp_path):
     path = tmp_path / "script"
-    path.write_text(SCRIPTS[shell])
+    path.write_text(completion(shell))
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
     subprocess.run([shell, check, str(path)], check=True, timeout=200)
@@ -127,7 +128,7 @@ def test_fish_completes(tmp_path):
     command = folder / "kartosql"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kartosql "$@"\n')
     command.chmod(0o700)
-    (tmp_path / "script.fish").write_text(SCRIPTS["fish"])
+    (tmp_path / "script.fish").write_text(completion("fish"))
     code = f"set -x PATH {folder} $PATH; source {tmp_path}/script.fish; complete -C 'kartosql store --format js'"
     env = {**os.environ, "HOME": str(tmp_path)}
     found = subprocess.run(["fish", "-c", code], capture_output=True, text=True, timeout=200, check=True, env=env)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from kartosql.cli import resources
 from kartosql.cli.config import open_store, resolve
 from kartosql.cli.options import Options, StatementSource
 from kartosql.cli.output import interruptible, opened, say
@@ -66,8 +67,10 @@ def run_batch(options: Options) -> None:
 
 
 def _steps(source: StatementSource) -> Iterator[_Step]:
-    script = _text(source)
-    name = {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
+    script, name = source.value, {"-c": "-c", "-": "stdin"}.get(source.kind, source.value)
+    if source.kind != "-c":
+        place = None if source.kind == "-" else source.value
+        script = resources.script(place, f"the statements of {source.value!r}")
     try:
         texts = split_statements(script)
     except SqlError as e:
@@ -78,21 +81,6 @@ def _steps(source: StatementSource) -> Iterator[_Step]:
         at = script.index(text, at)
         yield _Step(text, script, at, f"{name}, statement {number}")
         at += len(text)
-
-
-def _text(source: StatementSource) -> str:
-    if source.kind == "-c":
-        return source.value
-    try:
-        if source.kind == "-":
-            data = sys.stdin.buffer.read()
-        else:
-            with open(source.value, "rb") as file:
-                data = file.read()
-        return data.decode("utf-8-sig")
-    except (OSError, ValueError) as e:
-        reason = "it is not UTF-8" if isinstance(e, UnicodeDecodeError) else getattr(e, "strerror", None) or e
-        raise UsageError(f"Cannot read the statements of {source.value!r}: {reason}.") from None
 
 
 @contextmanager

@@ -155,9 +155,9 @@ class _Print(argparse.Action):
     """Prints the completion of a shell, or the description of the command, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        from kartosql.cli import spec
+        from kartosql.cli import resources, spec
 
-        sys.stdout.write(spec.SCRIPTS[values] if values else spec.spec(parser) + "\n")
+        sys.stdout.write(resources.completion(values) if values else spec.spec(parser) + "\n")
         parser.exit()
 
 

@@ -14,56 +14,6 @@ from kartosql.settings import SETTINGS
 
 FILES, FOLDERS = ":files", ":folders"  # what the shell completes by itself
 
-# What a shell sources. The scripts ask ``kartosql --complete WORD ...``, so they stay right when options change.
-SCRIPTS = {
-    "bash": """\
-_kartosql() {
-    local line word="${COMP_WORDS[COMP_CWORD]}"
-    COMPREPLY=()
-    while IFS=$'\\t' read -r line _; do
-        case "$line" in
-            :files) compopt -o filenames 2>/dev/null; COMPREPLY+=($(compgen -f -- "$word")) ;;
-            :folders) compopt -o filenames 2>/dev/null; COMPREPLY+=($(compgen -d -- "$word")) ;;
-            *) COMPREPLY+=("$line") ;;
-        esac
-    done < <("${COMP_WORDS[0]}" --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-}
-complete -F _kartosql kartosql
-""",
-    "zsh": """\
-#compdef kartosql
-_kartosql() {
-    local line about
-    local -a found
-    while IFS=$'\\t' read -r line about; do
-        case "$line" in
-            :files) _files ;;
-            :folders) _files -/ ;;
-            *) found+=("${line//:/\\\\:}:${about}") ;;
-        esac
-    done < <("${words[1]}" --complete "${(@)words[2,CURRENT]}" 2>/dev/null)
-    (( ${#found} )) && _describe kartosql found
-}
-compdef _kartosql kartosql
-""",
-    "fish": """\
-function __kartosql
-    set -l words (commandline -opc) (commandline -ct)
-    for line in ($words[1] --complete $words[2..-1] 2>/dev/null)
-        switch $line
-            case ':files'
-                __fish_complete_path (commandline -ct)
-            case ':folders'
-                __fish_complete_directories (commandline -ct)
-            case '*'
-                echo $line
-        end
-    end
-end
-complete -c kartosql -f -a '(__kartosql)'
-""",
-}
-
 
 def lines(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
     """Yield the completions of the last of the words: a word, a tab and what it is; or FILES or FOLDERS."""

@@ -218,7 +218,7 @@ def _chart_columns(result: Result, given: list[str]) -> tuple[int, int]:
 @_statements("read", r"\i", usage="FILE", about="run the statements and commands of a file", takes=("file",))
 def _read(shell: Shell, text: str) -> None:
     path = _file_name(text, hint=".read report.sql")[0]
-    script = _text_of(os.path.expanduser(path))
+    script = _script(os.path.expanduser(path))
     depth = shell.read_depth
     if depth >= 10:
         raise UsageError(f"{path}: files that read files, ten deep.", hint="A file reads itself.")
@@ -231,16 +231,8 @@ def _read(shell: Shell, text: str) -> None:
         shell.read_depth = depth
 
 
-def _text_of(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise UsageError(f"{path!r} has more than {MAX_BYTES:,} bytes.")
-        return data.decode("utf-8-sig")
-    except (OSError, ValueError) as e:
-        reason = "it is not UTF-8" if isinstance(e, UnicodeDecodeError) else getattr(e, "strerror", None) or e
-        raise UsageError(f"Cannot read {path!r}: {reason}.") from None
+def _script(path: str) -> str:
+    return resources.script(path, repr(path), MAX_BYTES)
 
 
 def saved() -> list[str]:
@@ -299,7 +291,7 @@ def _run(shell: Shell, text: str) -> None:
     found = arguments(text)
     if not found:
         for name in saved():
-            shell.screen.say(f"{name}: {' '.join(_text_of(_place(name)).split())}")
+            shell.screen.say(f"{name}: {' '.join(_script(_place(name)).split())}")
         if not saved():
             shell.screen.say("No statement is saved; .save NAME keeps the last one.", "note")
         return
@@ -308,7 +300,7 @@ def _run(shell: Shell, text: str) -> None:
             f"No statement {found[0]!r} is saved.", hint=f"Saved: {', '.join(saved())}." if saved() else ".save NAME"
         )
     given = {k: value(v) for k, v in pairs(".run", found[1:]).items()}
-    statement = _text_of(_place(found[0]))
+    statement = _script(_place(found[0]))
     shell.statement = statement.strip()
     shell.run_sql(statement, parameters={**shell.parameters, **given})
 
@@ -346,7 +338,7 @@ def _edit(shell: Shell, text: str) -> None:
     try:
         if subprocess.run([*shlex.split(editor), file.name], check=False).returncode:
             raise UsageError(f"The editor {editor!r} failed; nothing is changed.")
-        shell.draft = _text_of(file.name).rstrip("\n")
+        shell.draft = _script(file.name).rstrip("\n")
     except (OSError, ValueError) as e:
         raise UsageError(f"Cannot run the editor {editor!r}: {getattr(e, 'strerror', None) or e}.") from None
     finally:

@@ -76,13 +76,7 @@ def _decode_json(data: bytes, key: str) -> Any:
             return document
         if _containers(data) > MAX_CONTAINERS:
             raise _too_many(key)
-        text = data.decode("utf-8")
-        document = json.loads(text)
-        # Keys that occur twice are lost now. Counting colons behind quotes shows whether there are any; only where
-        # texts look like keys, or blanks hide some, each object has to be looked at.
-        if text.count('":') != _count_keys(document) or any(f'"{blank}:' in text for blank in " \t\r\n"):
-            return json.loads(text, object_pairs_hook=_no_duplicates)
-        return document
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
     except UnicodeDecodeError as e:
         raise invalid(key, f"it is not UTF-8 ({e.reason} at byte {e.start})") from None
     except RecursionError:
@@ -122,17 +116,6 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {shorten(twice)!r} occurs twice in one object")
     return result
-
-
-def _count_keys(document: Any) -> int:
-    count, level = 0, [document]
-    while level:
-        maps = [v for v in level if type(v) is dict]
-        lists = [v for v in level if type(v) is list]
-        count += sum(map(len, maps))
-        below = chain(chain.from_iterable(m.values() for m in maps), chain.from_iterable(lists))
-        level = [v for v in below if type(v) is dict or type(v) is list]
-    return count
 
 
 # -- msgpack ---------------------------------------------------------------------------------------

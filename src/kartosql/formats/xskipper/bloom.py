@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kartosql.formats.arrays import array_of, constant
+from kartosql.formats.arrays import constant
 from kartosql.formats.xskipper.domain import OddCells
 from kartosql.formats.xskipper.java import MAGIC, JavaObject, JavaStreamError, parse
 from kartosql.formats.xskipper.segment import Index, Segment
@@ -190,16 +190,12 @@ def cell_of(shape: Shape, words: bytes) -> bytes:
     """Return the cell of a filter of version 1, as version 4 of the metadata keeps it."""
     assert shape.version == 1
     assert 8 * len(words) == shape.bits
-    data = _header_of(shape) + words
+    data = struct.pack(">3i", 1, shape.hashes, shape.bits // 64) + words
     pieces = [_ENVELOPE]
     for start in range(0, len(data), BLOCK):
         block = data[start : start + BLOCK]
         pieces += [_block_head(len(block)), block]
     return b"".join([*pieces, b"\x78"])
-
-
-def _header_of(shape: Shape) -> bytes:
-    return struct.pack(">3i", 1, shape.hashes, shape.bits // 64)
 
 
 def _block_head(length: int) -> bytes:
@@ -421,25 +417,22 @@ def prepared(values: pa.Array) -> pa.Array:
     return values if values.type == pa.int64() else values.cast(pa.int64())
 
 
-def filters_of(files: Sequence[Sequence[pa.Array]], shape: Shape) -> pa.Array:
+def filters_of(files: Sequence[Sequence[pa.Array]], shape: Shape) -> list[bytes]:
     """Return the cells of filters, one for each file, of all its values as ``prepared`` returns them."""
-    numpy = _numpy()
-    if numpy is None:
-        cells = [cell_of(shape, build([v for a in arrays for v in a.to_pylist()], shape)) for arrays in files]
-        return array_of(cells, pa.binary())
-    builder = FilterBuilder(shape)
-    rows = _Cells(numpy, shape, len(files))
+    if _numpy() is None:
+        return [cell_of(shape, build([v for a in arrays for v in a.to_pylist()], shape)) for arrays in files]
+    builder, cells = FilterBuilder(shape), list[bytes]()
     for pieces in _chunks(files, builder.at_once):
         places = builder.places(pa.concat_arrays([array for _, array in pieces]))
         start = 0
         for number, array in pieces:
-            while rows.count < number:
-                rows.add(builder.taken())
+            while len(cells) < number:
+                cells.append(cell_of(shape, builder.taken()))
             builder.mark(places[:, start : start + len(array)])
             start += len(array)
-    while rows.count < len(files):
-        rows.add(builder.taken())
-    return rows.array()
+    while len(cells) < len(files):
+        cells.append(cell_of(shape, builder.taken()))
+    return cells
 
 
 def _chunks(files: Sequence[Sequence[pa.Array]], size: int) -> Iterator[list[tuple[int, pa.Array]]]:
@@ -490,7 +483,7 @@ class FilterBuilder:
         """Return the words of the filter."""
         if self._numpy is None:
             return self._words
-        return bytes(self._packed().byteswap().tobytes())
+        return bytes(self._numpy.packbits(self._flags, bitorder="little").view("<u8").byteswap().tobytes())
 
     # -- with numpy ----------------------------------------------------------------------------
 
@@ -499,14 +492,11 @@ class FilterBuilder:
         for row in places:
             self._flags[row] = True
 
-    def taken(self) -> Any:
-        """Return the words of the filter as integers, and leave it empty for the next file."""
-        packed = self._packed()
+    def taken(self) -> bytes:
+        """Return the words of the filter, and leave it empty for the next file."""
+        words = self.words()
         self._flags.fill(False)
-        return packed
-
-    def _packed(self) -> Any:
-        return self._numpy.packbits(self._flags, bitorder="little").view("<u8")
+        return words
 
     def places(self, values: pa.Array) -> Any:
         """Return which bits values have, ``at_once`` of them at most; good until it is called again."""
@@ -581,40 +571,6 @@ class FilterBuilder:
         high = self._numpy.right_shift(block, 32 - bits, out=self._spare[0, : len(block)])
         block <<= bits
         block |= high
-
-
-class _Cells:
-    """Cells one after the other in one buffer, as Arrow has them."""
-
-    def __init__(self, numpy: Any, shape: Shape, count: int) -> None:
-        blank = cell_of(shape, bytes(shape.bits // 8))
-        header = _header_of(shape)
-        self.count = 0
-        self._blank = numpy.frombuffer(blank, numpy.uint8)
-        self._cells = numpy.empty((count, len(blank)), numpy.uint8)
-        # The words begin at a multiple of eight bytes.
-        self._data = numpy.zeros(16 + shape.bits // 8, numpy.uint8)[16 - len(header) :]
-        self._data[: len(header)] = numpy.frombuffer(header, numpy.uint8)
-        self._words = self._data[len(header) :].view(">u8")
-
-    def add(self, words: Any) -> None:
-        cell = self._cells[self.count]
-        self.count += 1
-        cell[:] = self._blank
-        self._words[:] = words
-        data, end = self._data, len(cell) - 1
-        whole, rest = divmod(len(data), BLOCK)
-        if rest:
-            cell[end - rest : end] = data[-rest:]
-            end -= rest + len(_block_head(rest))
-        head = len(_block_head(BLOCK))
-        blocks = cell[end - whole * (head + BLOCK) : end].reshape(whole, head + BLOCK)
-        blocks[:, head:] = data[: whole * BLOCK].reshape(whole, BLOCK)
-
-    def array(self) -> pa.Array:
-        count, length = self._cells.shape
-        offsets = array_of(range(0, count * length + 1, length), pa.int32())
-        return pa.Array.from_buffers(pa.binary(), count, [None, offsets.buffers()[1], pa.py_buffer(self._cells)])
 
 
 def _numpy() -> Any:

@@ -425,11 +425,8 @@ class BloomFilter(Kind):
 
     def encode(self, cells: Sequence[Any], spec: IndexSpec, type_: pa.DataType) -> pa.Array:
         """Return the objects of filters; the values of many files are hashed together."""
-        shape = spec.shape
-        if not any(isinstance(c, bytes) for c in cells):
-            return filters_of(cells, shape)
-        made = [array_of([c], pa.binary()) if isinstance(c, bytes) else filters_of([c], shape) for c in cells]
-        return pa.concat_arrays(made)
+        made = iter(filters_of([c for c in cells if not isinstance(c, bytes)], spec.shape))
+        return array_of([c if isinstance(c, bytes) else next(made) for c in cells], pa.binary())
 
     def recoded(self, cells: pa.Array, spec: IndexSpec) -> pa.Array:
         """Return filters in the class of version 4."""
