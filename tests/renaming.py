@@ -46,8 +46,10 @@ class _Given:
         return getattr(self._inner, name)
 
 
-def renamed(con: kartosql.Connection, path: Path, name: str, schema: pa.Schema, files: Sequence[Written]) -> None:
-    """Write files below ``path`` and attach them as a table of a schema."""
+def renamed(
+    con: kartosql.Connection, path: Path, name: str, schema: pa.Schema, files: Sequence[Written], told: Any = None
+) -> None:
+    """Write files below ``path`` and attach them as a table of a schema, with bounds that metadata tell."""
     (path / name).mkdir()
     labels = [f"{at:03}.parquet" for at in range(len(files))]
     for label, file in zip(labels, files, strict=True):
@@ -65,6 +67,7 @@ def renamed(con: kartosql.Connection, path: Path, name: str, schema: pa.Schema, 
         partitions=PartitionTable((), (), (), 1, (0,) * len(files)),
         shapes=tuple(Variant((), f.types, None, f.names, f.constants) for f in files),
         renames=True,
+        told=told,
     )
     entries = con._session.attachments.entries
     attachment = _Given(entries[name].attachment, file_table(name, table, name, is_attached=True))
@@ -77,7 +80,7 @@ SCHEMA = pa.schema({"a": LONG, "b": TEXT, "c": LONG, "n": INNER, "m": pa.map_(TE
 
 
 def attached(con: kartosql.Connection, path: Path, name: str = "t") -> None:
-    """Attach files: as the table, with other names, and with another column of a name of the table."""
+    """Attach files: as the table, with other names, with another column of such a name, and with names swapped."""
     now = pa.table(
         {
             "a": [1, 2],
@@ -93,7 +96,7 @@ def attached(con: kartosql.Connection, path: Path, name: str = "t") -> None:
         {"b": [3, 4], "col-2": ["r", "s"], "n": [{"y": 3, "x": "j"}, {"y": 4, "x": None}]},
         schema=pa.schema({"b": pa.int32(), "col-2": TEXT, "n": older}),
     )
-    other = pa.table({"a": ["x", "y", "z"], "b": ["t", "u", None]})  # its a is another column, which was dropped
+    other = pa.table({"a": [100, 200, 300], "b": ["t", "u", None]})  # its a is another column, which was dropped
     renamed(
         con,
         path,
@@ -103,6 +106,7 @@ def attached(con: kartosql.Connection, path: Path, name: str = "t") -> None:
             Written(now, {f.name: f.type for f in SCHEMA}),
             Written(old, {"a": pa.int32(), "b": TEXT, "n": older}, {"a": "b", "b": "col-2"}),
             Written(other, {"b": TEXT}, constants={"c": 9}),
+            Written(pa.table({"a": [50], "c": [8]}), {"a": LONG, "c": LONG}, {"a": "c", "c": "a"}),
         ],
     )
 
@@ -115,14 +119,16 @@ EXPECTED = [
     (None, "t", 9, None, None),
     (None, "u", 9, None, None),
     (None, None, 9, None, None),
+    (8, None, 50, None, None),
 ]
 STATEMENTS = [
     ("SELECT b FROM t WHERE a = 3", [("r",)]),
     ("SELECT a, c FROM t WHERE b = 'u'", [(None, 9)]),
     ("SELECT count(*) FROM t WHERE a IS NULL", [(3,)]),
-    ("SELECT min(a), max(a), min(c), max(c), min(b), max(b) FROM t", [(1, 4, 5, 9, "p", "u")]),
+    ("SELECT min(a), max(a), min(c), max(c), min(b), max(b) FROM t", [(1, 8, 5, 50, "p", "u")]),
     ("SELECT b FROM t WHERE c = 9 AND b > 't'", [("u",)]),
     ("SELECT n.x FROM t WHERE n.y = 'j'", [(3,)]),
-    ("SELECT count(*) FROM t", [(7,)]),
-    ("SELECT count(c) FROM t WHERE a > 1", [(1,)]),
+    ("SELECT count(*) FROM t", [(8,)]),
+    ("SELECT count(c) FROM t WHERE a > 1", [(2,)]),
+    ("SELECT c FROM t WHERE a = 8", [(50,)]),
 ]

@@ -57,6 +57,11 @@ MUTATIONS = [
     Mutation("a left join is made inner by its left side", EXTRACT, '("LEFT", False, True): "INNER",', '("LEFT", False, True): "INNER",\n    ("LEFT", True, False): "INNER",', by="tests/plan/test_rules.py::test_pruned_and_unpruned_rows_are_the_same"),
     Mutation("positional joins are pruned", EXTRACT, 'if any(s.side == "POSITIONAL" for s in scope.sources):', "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[positional]"),
     Mutation("sampled rows are pruned", EXTRACT, 'if select.args.get("sample"):', "if False:", by="tests/golden/test_sql.py::test_tables_that_must_not_be_pruned_are_kept_whole[using_sample_where]"),
+    # -- bounds
+    Mutation("bounds of footers are those of the column of that name", STATISTICS, "in_file = variant.names.get(name, name)", "in_file = name", by="tests/engines/test_renamed_columns.py::test_bounds_of_footers_are_those_of_the_column_that_is_meant"),
+    Mutation("bounds of footers are those of a column that was dropped", STATISTICS, "if variant.types is not None and name not in variant.types:  #", "if False:  #", by="tests/engines/test_renamed_columns.py::test_bounds_of_footers_are_those_of_the_column_that_is_meant"),
+    Mutation("what is lacking is NULL, whatever stands for it", STATISTICS, "return None, not table.renames", "return None, True", by="tests/engines/test_renamed_columns.py::test_files_are_left_out_by_bounds_of_columns_that_they_call_otherwise"),
+    Mutation("files of which metadata tell no bounds are left out", EVALUATOR, "return (table.all_files - known.complete).union(", "return frozenset[int]().union(", by="tests/engines/test_metadata_bounds.py::test_no_file_with_a_match_is_left_out"),
     # -- through queries
     Mutation("conditions pass all columns of an aggregation", EXTRACT, "if keys is not None and not used <= keys and not self._is_key(at, relation):", "if False:", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[rollup_outer]"),
     Mutation("conditions pass all columns of a window", EXTRACT, "return pieces if all(used <= partition for partition in windows) else None", "return pieces", by="tests/golden/test_sql.py::test_rows_are_those_of_the_unpruned_tables[window_below]"),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from kartosql.memo import memoized
 from kartosql.predicate.tree import ColumnRef, Condition, Opaque, Predicate, is_evaluable, parameters_for, said
+from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
 
 Files = frozenset[int]  # positions in FileTable.files
@@ -103,6 +104,11 @@ class IndexEvaluator(Protocol):
 
         Footers of the files ``among`` which it is asked are read, as far as a few of them tell that this pays.
         """
+
+    def told(
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], known: ColumnBounds
+    ) -> Files | None:
+        """Return the files in which a predicate over ``column`` may be TRUE by bounds of it that are known, or None."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +218,48 @@ class InvertedIndices(FileIndex):
         return [replace(found, by=self.kind)]
 
 
+def _one_column(subject: Subject, condition: Condition) -> str | None:
+    """Return the column of the files that a predicate is about, None unless it is one."""
+    columns = subject.columns(condition) if isinstance(condition, Opaque) else None
+    if columns is None or len(columns) != 1:
+        return None
+    (column,) = columns
+    return column if column not in subject.keys and column in subject.table.types else None
+
+
+@dataclass(frozen=True)
+class MetadataBounds(FileIndex):
+    """The bounds that the metadata of a table tell of its files: no footer has to be read for them."""
+
+    subject: Subject
+    kind: ClassVar[str] = "metadata statistics"  # where the table has no name for them
+    _found: dict[Condition, Files | None] = field(default_factory=dict)
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether a condition is one predicate over a column of which bounds leave out some file."""
+        if self.subject.table.told is None:
+            return False
+        files = self._left(condition)
+        return files is not None and len(files) < len(self.subject.table.files)
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files in which a predicate may be TRUE."""
+        files, told = self._left(condition), self.subject.table.told
+        return [] if files is None or told is None else [Candidates(files, by=told.kind)]
+
+    def _left(self, condition: Condition) -> Files | None:
+        subject, column = self.subject, _one_column(self.subject, condition)
+        told = subject.table.told
+        known = told.column(column) if told is not None and column is not None else None
+        if column is None or known is None:
+            return None
+        if condition not in self._found:
+            parameters = parameters_for(condition, subject.parameters)
+            asked = subject.evaluator.told(subject.table, column, said(condition), parameters, known)
+            self._found[condition] = asked
+        return self._found[condition]
+
+
 ROW_GROUPS = "row groups"
 MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
@@ -231,12 +279,12 @@ class RowGroups(FileIndex):
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over one column of which footers may tell bounds."""
-        subject, column = self.subject, self._column(condition)
+        subject, column = self.subject, _one_column(self.subject, condition)
         return column is not None and subject.evaluator.tells_bounds(subject.table, column, said(condition))
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
-        subject, column = self.subject, self._column(condition)
+        subject, column = self.subject, _one_column(self.subject, condition)
         assert column is not None
         if condition not in self._found:
             parameters = parameters_for(condition, subject.parameters)
@@ -244,10 +292,3 @@ class RowGroups(FileIndex):
             self._found[condition] = asked
         files = self._found[condition]
         return [] if files is None else [Candidates(files, by=self.kind)]
-
-    def _column(self, condition: Condition) -> str | None:
-        columns = self.subject.columns(condition) if isinstance(condition, Opaque) else None
-        if columns is None or len(columns) != 1:
-            return None
-        (column,) = columns
-        return column if column not in self.subject.keys and column in self.subject.table.types else None

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
-from kartosql.indexes.index import PARTITION_KEY, FileIndex, Files, InvertedIndices, PartitionValues, RowGroups, Subject
+from kartosql.indexes.index import (
+    PARTITION_KEY,
+    FileIndex,
+    Files,
+    InvertedIndices,
+    MetadataBounds,
+    PartitionValues,
+    RowGroups,
+    Subject,
+)
 from kartosql.plan.bind import BoundQuery
 from kartosql.plan.evaluate import MAX_PROBES, Cells, Evaluator, RowSelection, is_exact
 from kartosql.plan.extract import Extractor, rejects_null
@@ -40,6 +49,7 @@ PRUNERS: tuple[Callable[[Subject], FileIndex | None], ...] = (
     PartitionValues,
     _skipping_indexes,
     InvertedIndices,
+    MetadataBounds,
     RowGroups,
 )
 

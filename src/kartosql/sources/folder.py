@@ -68,6 +68,7 @@ class FolderTable:
 
     may_lack: ClassVar[frozenset[str]] = frozenset()  # ``variants`` tell which columns files have
     renames: bool = False
+    told: Any = None
 
     @memoized
     def types(self) -> dict[str, pa.DataType]:

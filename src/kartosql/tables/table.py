@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kartosql.formats.kartothek.dataset import InvertedIndex
     from kartosql.formats.odf.chain import Chain
     from kartosql.formats.xskipper.store import MetadataSkipping
+    from kartosql.tables.statistics import ColumnBounds
 
 
 class FileTable(Protocol):
@@ -78,6 +79,10 @@ class FileTable(Protocol):
         """What was noted about the table, by key."""
 
     @property
+    def told(self) -> ToldBounds | None:
+        """The bounds that metadata tell of the files, None if they tell none."""
+
+    @property
     def may_lack(self) -> frozenset[str]:
         """The columns that some files may not have; they are NULL there, and what else files lack is an error."""
 
@@ -97,6 +102,15 @@ class FileTable(Protocol):
 
     def display_name(self, file: int) -> str:
         """Return the name of a file as messages and reports have it."""
+
+
+class ToldBounds(Protocol):
+    """Bounds of columns that the metadata of a table tell of its files."""
+
+    kind: str  # its name in reports
+
+    def column(self, name: str) -> ColumnBounds | None:
+        """Return the bounds of a column, the same object each time; None where nothing is told."""
 
 
 @dataclass(frozen=True)

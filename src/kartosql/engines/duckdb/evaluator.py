@@ -582,13 +582,22 @@ class Planner(EngineSession):
         unread = sorted(statistics_of(table).unread(among, [column]))
         if unread and len(among) - len(unread) < SAMPLED_FOOTERS and self._samples(len(among)):
             self._known_of(table, unread[:: max(1, len(unread) // SAMPLED_FOOTERS)], [column])
-        found, told = self._left(table, column, condition, parameters), statistics_of(table).column(column)
+        told = statistics_of(table).column(column)
+        found = self._left(table, column, condition, parameters, told)
         if found is not None and told is not None and unread:
             looked = among & told.complete
             share = PAYING_SHARE if self.store.is_local else PAYING_REMOTE_SHARE
             if len(looked - found) >= share * max(1, len(looked)) and self._known_of(table, unread, [column]):
-                found = self._left(table, column, condition, parameters)
+                found = self._left(table, column, condition, parameters, statistics_of(table).column(column))
         return found
+
+    def told(
+        self, table: FileTable, column: str, predicate: Predicate, parameters: Mapping[str, Any], known: ColumnBounds
+    ) -> Files | None:
+        """Return the files in which a predicate over a column may be TRUE by bounds that are known of some of them."""
+        asked = bounded(predicate)
+        condition = self._over_bounds(table, column, asked, parameters) if asked is not None else None
+        return None if condition is None else self._left(table, column, condition, parameters, known, "told")
 
     def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
         """Return whether footers may tell in which files a predicate over a column is TRUE; none is read for this."""
@@ -620,13 +629,20 @@ class Planner(EngineSession):
             return None
         return condition
 
-    def _left(self, table: FileTable, column: str, condition: str, parameters: Mapping[str, Any]) -> Files | None:
+    def _left(
+        self,
+        table: FileTable,
+        column: str,
+        condition: str,
+        parameters: Mapping[str, Any],
+        known: ColumnBounds | None,
+        by: str = "",
+    ) -> Files | None:
         """Return the files of which a row group may satisfy a condition over bounds, or that do not tell them."""
-        known = statistics_of(table).column(column)
         if known is None or not known.complete:
             return None
         try:
-            name = self.structures.statistics(table, column, known)
+            name = self.structures.statistics(table, column, known, by)
             rows = self.rows(f"SELECT DISTINCT file FROM {name} WHERE {condition}", _used(parameters, condition))
         except duckdb.Error:
             return None

@@ -153,7 +153,7 @@ class _Known:
     made: set[str] = field(default_factory=set)
     indices: dict[str, IndexTables] = field(default_factory=dict)
     ordered: dict[str, Ordered] = field(default_factory=dict)
-    statistics: dict[str, tuple[str, ColumnBounds]] = field(default_factory=dict)
+    statistics: dict[tuple[str, str], tuple[str, ColumnBounds]] = field(default_factory=dict)
 
 
 class PlannerTables:
@@ -431,20 +431,23 @@ class PlannerTables:
 
     # -- statistics ------------------------------------------------------------------------------
 
-    def statistics(self, table: FileTable, column: str, found: ColumnBounds) -> str:
-        """Return the table of a column's bounds: file, low, high, has_values and nulls (-1 if not known)."""
+    def statistics(self, table: FileTable, column: str, found: ColumnBounds, by: str = "") -> str:
+        """Return the table of a column's bounds: file, low, high, has_values and nulls (-1 if not known).
+
+        Those that something else tells ``by`` another name are another table.
+        """
         known = self._of(table)
-        name, held = known.statistics.get(column, ("", None))
+        name, held = known.statistics.get((column, by), ("", None))
         if held is not found:
             if name:
                 self._session.run(f"DROP TABLE {name}")
-                del known.statistics[column]
+                del known.statistics[column, by]
             name = f"kartosql_statistics_{known.number}_{self._count}"
             self._count += 1
             type_ = sql_type(table.types[column])
             bounds = ", ".join(f"CAST({end} AS {type_}) AS {end}" for end in ("low", "high"))
             self._insert(f"CREATE OR REPLACE TABLE {name} AS SELECT file, {bounds}, has_values, nulls", found.arrow)
-            known.statistics[column] = (name, found)
+            known.statistics[column, by] = (name, found)
         return name
 
     def check(self, index: IndexTables) -> None:

@@ -62,6 +62,7 @@ class DatasetTable:
     may_lack: frozenset[str] = field(default=frozenset(), kw_only=True)
     has_footers = True  # the files are Parquet files ...
     renames = False  # ... with the columns of the table
+    told = None
 
     @memoized
     def partitions(self) -> PartitionTable:
