@@ -14,6 +14,7 @@ import pyarrow as pa
 from kartosql.engines.duckdb.remote import PROTOCOL, StoreFiles
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.engines.duckdb.texts import MOMENT, OPTIONS, VERSION, Sniffer, common_type
+from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.partition_table import Variant
 from kartosql.formats.xskipper.naming import spelled
@@ -27,23 +28,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _ALIASES = {"delimiter": "delim", "sep": "delim", "null": "nullstr", "nullvalue": "nullstr", "charset": "encoding"}
-_ARROW = {
-    "BOOLEAN": pa.bool_(),
-    "TINYINT": pa.int8(),
-    "SMALLINT": pa.int16(),
-    "INTEGER": pa.int32(),
-    "BIGINT": pa.int64(),
-    "HUGEINT": pa.opaque(pa.decimal128(38), "HUGEINT", "CSV"),
-    "BIGNUM": pa.opaque(pa.binary(), "BIGNUM", "CSV"),
-    "UBIGINT": pa.uint64(),
-    "FLOAT": pa.float32(),
-    "DOUBLE": pa.float64(),
-    "DATE": pa.date32(),
-    "TIME": pa.time64("us"),
-    "TIMESTAMP": pa.timestamp("us"),
-    "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", "UTC"),
-    "VARCHAR": pa.string(),
-}
+_KINDS = (
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.opaque(pa.decimal128(38), "HUGEINT", "CSV")),
+    *(pa.opaque(pa.binary(), "BIGNUM", "CSV"), pa.uint64(), pa.float32(), pa.float64(), pa.date32(), pa.time64("us")),
+    *(pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.string()),
+)
+_ARROW = {sql_type(type_): type_ for type_ in _KINDS}
 _PATTERN = frozenset("*?[")  # DuckDB would look for other files
 _DECIMAL = re.compile(r"DECIMAL\((\d{1,2}), ?(\d{1,2})\)")
 _SPELLED = {"INT": "INTEGER", "TEXT": "VARCHAR", "STRING": "VARCHAR", "TIMESTAMPTZ": "TIMESTAMP WITH TIME ZONE"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
 from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
 from kartosql.settings import SETTINGS
+from kartosql.sql.attach_parse import TYPES
 from kartosql.sql.cursor import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end
 from kartosql.sql.statement_policy import words
@@ -536,35 +537,31 @@ def _names(kind: str, done: list[str], shell: Shell, known: Known) -> Iterable[t
     if kind == "column":
         found = known.table(next(filter(None, done), ""))
         return [(column.name, column.about) for column in found.columns] if found is not None else ()
-    if kind == "store":
-        return [(name, "profile") for name in profile_names()]
     if kind == "option":
         return [*zip(OPTIONS, repeat("option")), *zip(SETTINGS, repeat("setting")), ("save", "write the config file")]
     if kind == "value" and done[:1] == ["engine"]:
         return zip(ENGINES, repeat("engine"))
-    words: Iterable[str] = ()
     option = OPTIONS.get(done[0] if kind == "value" and done else kind)
-    if option is not None:
-        words = option.choices
-    elif kind == "engine":
-        words = ENGINES
-    elif kind == "attach type":
-        from kartosql.sql.attach_parse import TYPES
+    words = option.choices if option is not None else _WORDS[kind](shell) if kind in _WORDS else ()
+    return zip(words, repeat("profile" if kind == "store" else ""))
 
-        words = TYPES
-    elif kind == "command":
-        words = registry.words()
-    elif kind == "saved":
-        words = saved()
-    elif kind == "tour":
-        words = ["list", *(str(n) for n in range(1, len(examples()) + 1))]
-    elif kind == "data file":
-        report = shell.last.report if shell.last is not None else None
-        scans = report.scan.occurrences if report is not None else ()
-        words = (key for scan in scans for part in scan.parts for key in part.part.table.files)
-    elif kind == "result column":
-        words = shell.last.schema.names if shell.last is not None and shell.last.schema is not None else ()
-    return zip(words, repeat(""))
+
+def _data_files(shell: Shell) -> Iterator[str]:
+    report = shell.last.report if shell.last is not None else None
+    scans = report.scan.occurrences if report is not None else ()
+    return (key for scan in scans for part in scan.parts for key in part.part.table.files)
+
+
+_WORDS: dict[str, Callable[[Shell], Iterable[str]]] = {
+    "engine": lambda shell: ENGINES,
+    "store": lambda shell: profile_names(),
+    "attach type": lambda shell: TYPES,
+    "command": lambda shell: registry.words(),
+    "saved": lambda shell: saved(),
+    "tour": lambda shell: ["list", *(str(n) for n in range(1, len(examples()) + 1))],
+    "data file": _data_files,
+    "result column": lambda shell: shell.last.schema.names if shell.last and shell.last.schema is not None else (),
+}
 
 
 def _as_word(name: str) -> str:

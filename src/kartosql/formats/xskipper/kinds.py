@@ -7,6 +7,7 @@ readers and writers of part files ask that table alone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -47,7 +48,6 @@ from kartosql.formats.xskipper.domain import (
 )
 from kartosql.formats.xskipper.java import JavaStreamError, old_bounds, old_values
 from kartosql.formats.xskipper.naming import column_name, parts_of, path_of, spelled
-from kartosql.formats.xskipper.patterns import extracted, of_java
 from kartosql.formats.xskipper.segment import FileSchema, Index, Segment
 from kartosql.predicate.tree import Comparison, Extracted, In, Leaf, Path, Value
 
@@ -577,6 +577,51 @@ class _Hashed:
 
     def cell(self) -> Any:
         return self._held if self._builder is None else cell_of(self._shape, self._builder.words())
+
+
+# -- regular expressions that Java, RE2 and Python read alike -----------------------------------------
+
+_ESCAPE = r"\\(?:[dDwWsSntrf]|[!-/:-@\[-`{-~])"
+# What Java, RE2 and Python read alike, but for dots and ends of lines, which are replaced below.
+_TOKEN = re.compile(
+    rf"{_ESCAPE}|\[\^?(?:[^\[\]\\&^]|{_ESCAPE})+\]|\((?:\?:|(?!\?))|\)|[*+?]\??|\{{\d+(?:,\d*)?\}}\??|[^\\\[\]{{}}(]"
+)
+_ENDS = "\n\r\x85\u2028\u2029"
+_OF_JAVA = {".": f"[^{_ENDS}]", "$": rf"(?=(?:\r\n|(?<!\r)\n|[{_ENDS[1:]}])?\Z)"}
+_IGNORE_CASE = "(?i)"
+
+
+def of_java(pattern: str) -> re.Pattern[str]:
+    """Return a pattern as Java reads it; raises ``invalid-argument`` for what engines may read in different ways."""
+    rest = pattern.removeprefix(_IGNORE_CASE)
+    tokens = [m[0] for m in _TOKEN.finditer(rest)]
+    try:
+        if "".join(tokens) != rest:
+            raise ValueError("only what Java and DuckDB read alike is possible")
+        flags = re.ASCII | (re.IGNORECASE if rest != pattern else 0)
+        found = re.compile("".join(_OF_JAVA.get(t, t) for t in tokens), flags)
+        pc.match_substring_regex(array_of([""], pa.string()), pattern)
+    except (ValueError, re.error, OverflowError, RecursionError, pa.ArrowInvalid) as e:
+        raise _refused(pattern, str(e).splitlines()[0]) from None
+    if not found.groups:
+        raise _refused(pattern, "it has no group in brackets, which is what is kept")
+    return found
+
+
+def extracted(values: pa.Array, pattern: str) -> pa.Array:
+    """Return first groups of a pattern in texts: of the first match as DuckDB has it, of all as Java has them."""
+    java = of_java(pattern)
+    matching = values.filter(pc.match_substring_regex(values, pattern))
+    first = pc.replace_substring_regex(matching, rf"\A(?s:.*?)(?:{pattern})(?s:.*)\z", r"\1")
+    every = {m[1] for text in values.to_pylist() for m in java.finditer(text) if m[1] is not None}
+    return pc.unique(pa.concat_arrays([first, array_of(sorted(every), pa.string())]))
+
+
+def _refused(pattern: str, reason: str) -> UsageError:
+    return UsageError(
+        f"{pattern!r} is no pattern for an index: {reason}.",
+        hint="Groups, classes, quantifiers, alternatives, ^, $, and (?i) in front are possible.",
+    )
 
 
 # -- numbers and names -------------------------------------------------------------------------------
