@@ -3,14 +3,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from kartosql.render.tables import MAX_CELL, Look, bars, box, grouped, vertical
+from kartosql.render.tables import MAX_CELL, Look, bars, grouped, readable
 from kartosql.text.escape import width
 
 
 def plain_box(table: pa.Table, **look) -> list[str]:
-    found = box(table, [str(t) for t in table.schema.types], Look(**look))
-    assert found is not None
+    found = readable(table, [str(t) for t in table.schema.types], "box", Look(**look))
+    assert found[0].startswith("┌")
     return found
+
+
+def vertical(table: pa.Table) -> list[str]:
+    return readable(table, [], "vertical", Look())
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_lines_of_a_box_are_of_one_width_whatever_the_script():
 
 def test_names_types_and_values_are_escaped():
     table = pa.table({"a\x1b[2J": ["\u202eb\n"], "c": ["\r"]})
-    text = "\n".join([*plain_box(table), *vertical(table, Look())])
+    text = "\n".join([*plain_box(table), *vertical(table)])
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "\r" not in text
@@ -48,26 +52,26 @@ def test_names_types_and_values_are_escaped():
 def test_null_differs_from_every_text():
     painted = Look(paint=lambda style, text: f"<{style}>{text}" if style == "null" else text)
     table = pa.table({"v": ["NULL", None, "null", "'NULL'"]})
-    found = box(table, ["varchar"], painted)
+    found = readable(table, ["varchar"], "box", painted)
     assert found is not None
     cells = [line.strip("│ ") for line in found[4:-1]]
     assert cells == ["'NULL'", "<null>NULL", "null", "'NULL'"]
 
 
-def test_a_box_that_is_too_wide_is_none_at_all():
+def test_a_box_that_is_too_wide_becomes_vertical():
     table = pa.table({"a": ["x" * 10]})
-    assert box(table, ["varchar"], Look(columns=14)) is not None
-    assert box(table, ["varchar"], Look(columns=13)) is None
+    assert readable(table, ["varchar"], "box", Look(columns=14))[0].startswith("┌")
+    assert readable(table, ["varchar"], "box", Look(columns=13)) == vertical(table)
 
 
 def test_a_long_value_is_cut_and_says_so():
-    (line,) = list(vertical(pa.table({"v": ["x" * (MAX_CELL + 1)]}), Look()))[1:]
+    (line,) = list(vertical(pa.table({"v": ["x" * (MAX_CELL + 1)]})))[1:]
     assert line.endswith("x… (10,001 characters)")
 
 
 def test_a_table_without_rows_or_columns_has_lines():
     assert len(plain_box(pa.table({"a": pa.array([], pa.int64())}))) == 5
-    assert list(vertical(pa.table({"a": pa.array([], pa.int64())}), Look())) == []
+    assert list(vertical(pa.table({"a": pa.array([], pa.int64())}))) == []
     assert plain_box(pa.table({})) != []
 
 

@@ -13,8 +13,9 @@ from enum import Enum
 import pytest
 
 from kartosql.errors import StoreError
-from kartosql.store import OutcomeUnknown, PreconditionFailed, Store, Version
+from kartosql.store import OutcomeUnknown, PreconditionFailed, Store
 from kartosql.store import store as store_module
+from kartosql.store.keys import Version
 
 pytest.importorskip("fsspec")
 DOC = "u.by-dataset-metadata.json"

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kartosql.errors import FormatError, StoreError
-from kartosql.store import PreconditionFailed, Version
+from kartosql.store import PreconditionFailed
+from kartosql.store.keys import Version
 
 DOC = "u.by-dataset-metadata.json"
 

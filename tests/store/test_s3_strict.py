@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kartosql.errors import FormatError, StoreError
-from kartosql.store import OutcomeUnknown, PreconditionFailed, Store, Version
+from kartosql.store import OutcomeUnknown, PreconditionFailed, Store
+from kartosql.store.keys import Version
 from s3_server import BUCKET, serve
 
 DOC = "u.by-dataset-metadata.json"

@@ -33,7 +33,7 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         return texts([v.encode("utf-8") for v in values], type_)
     if t.is_binary(type_):
         return texts(values, type_)
-    letter = letter_of(type_)
+    letter = "q" if t.is_timestamp(type_) else _LETTERS.get(type_)
     if letter is not None:
         if t.is_date32(type_):
             values = [v.toordinal() - _EPOCH for v in values]
@@ -46,11 +46,6 @@ def array_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if t.is_decimal128(type_) and all(v.as_tuple().exponent >= -type_.scale for v in values):
         return _decimals(values, type_)
     return pa.array(values, type_)
-
-
-def letter_of(type_: pa.DataType) -> str | None:
-    """Return the letter of Python's array module for how values of a type are stored, None if it has none."""
-    return "q" if pa.types.is_timestamp(type_) else _LETTERS.get(type_)
 
 
 def _with_nulls(values: Sequence[Any], type_: pa.DataType) -> pa.Array:

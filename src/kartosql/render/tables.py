@@ -242,33 +242,23 @@ class Look:
 
 
 def readable(table: pa.Table, types: Sequence[str], mode: str, look: Look) -> list[str]:
-    """Return a table in one of the readable formats; a box that is too wide becomes vertical."""
+    """Return a table in one of the readable formats; a box that is too wide becomes vertical.
+
+    ``types`` are the types of the columns, shown under their names in a box.
+    """
     if mode == "markdown":
         lines = markdown_head(table.schema)
         return lines + [line for batch in table.to_batches() for line in markdown_lines(batch)]
-    lines_of_box = box(table, types, look) if mode == "box" else None
-    return vertical(table, look) if lines_of_box is None else lines_of_box
-
-
-def box(table: pa.Table, types: Sequence[str], look: Look) -> list[str] | None:
-    """Return the lines of a box, None if it is wider than the terminal.
-
-    ``types`` are the types of the columns, shown under their names.
-    """
-    heads = {"name": [escaped(name) for name in table.column_names]}
-    if look.types:
-        heads["type"] = [_cut(escaped(text).lower(), MAX_TYPE) for text in types]
     columns = _shown(table, look)
-    widths = _widths(table.schema, heads, columns)
-    if look.columns is not None and sum(widths) + 3 * len(widths) + 1 > look.columns:
-        return None
-    return list(_box(table.schema, heads, columns, widths, look.paint))
-
-
-def vertical(table: pa.Table, look: Look) -> list[str]:
-    """Return one line per value, below a line with the number of the row."""
+    if mode == "box":
+        heads = {"name": [escaped(name) for name in table.column_names]}
+        if look.types:
+            heads["type"] = [_cut(escaped(text).lower(), MAX_TYPE) for text in types]
+        widths = _widths(table.schema, heads, columns)
+        if look.columns is None or sum(widths) + 3 * len(widths) + 1 <= look.columns:
+            return list(_box(table.schema, heads, columns, widths, look.paint))
     numbers = (f"{number:,}" for number in count(1))
-    return list(_vertical(table.column_names, _shown(table, look), numbers, look.paint))
+    return list(_vertical(table.column_names, columns, numbers, look.paint))
 
 
 def bars(labels: Sequence[str], values: Sequence[float], shown: Sequence[str], look: Look) -> list[str]:

@@ -186,6 +186,3 @@ class Bytes:
         """Write some of it."""
         self._screen.write(self._decoder.decode(data))
         return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: the screen does not wait."""

@@ -63,12 +63,11 @@ DataSchema: fields [DataField]!, extra json
 DataField: name string!, type DataType!, extra json
 DataType.Binary: fixedLength u64?
 DataType.Decimal: precision u32, scale i32
-DataType.Duration: unit TimeUnit?
+DataType.Duration, DataType.Time: unit TimeUnit?
 DataType.List: itemType DataType!, fixedLength u64?
 DataType.Map: keyType DataType!, valueType DataType!, keysSorted bool?
 DataType.Option: inner DataType!
 DataType.Struct: fields [DataField]!
-DataType.Time: unit TimeUnit?
 DataType.Timestamp: unit TimeUnit?, timezone string
 
 FetchStep.Url: url string!, eventTime EventTimeSource, cache SourceCaching, headers [RequestHeader]
@@ -84,21 +83,17 @@ PrepStep.Decompress: format CompressionFormat, subPath string
 PrepStep.Pipe: command [string]!
 ReadStep.Csv: ddlSchema [string], separator string, encoding string, quote string, escape string, header bool?, \
 inferSchema bool?, nullValue string, dateFormat string, timestampFormat string, schema DataSchema
-ReadStep.GeoJson: ddlSchema [string], schema DataSchema
+ReadStep.GeoJson, ReadStep.Parquet, ReadStep.NdGeoJson: ddlSchema [string], schema DataSchema
 ReadStep.EsriShapefile: ddlSchema [string], subPath string, schema DataSchema
-ReadStep.Parquet: ddlSchema [string], schema DataSchema
 ReadStep.Json: subPath string, ddlSchema [string], dateFormat string, encoding string, timestampFormat string, \
 schema DataSchema
 ReadStep.NdJson: ddlSchema [string], dateFormat string, encoding string, timestampFormat string, schema DataSchema
-ReadStep.NdGeoJson: ddlSchema [string], schema DataSchema
 Transform.Sql: engine string!, version string, query string, queries [SqlQueryStep], temporalTables [TemporalTable]
 SqlQueryStep: alias string, query string!
 TemporalTable: name string!, primaryKey [string]!
 TransformInput: datasetRef string!, alias string
-MergeStrategy.Ledger: primaryKey [string]!
+MergeStrategy.Ledger, MergeStrategy.ChangelogStream, MergeStrategy.UpsertStream: primaryKey [string]!
 MergeStrategy.Snapshot: primaryKey [string]!, compareColumns [string]
-MergeStrategy.ChangelogStream: primaryKey [string]!
-MergeStrategy.UpsertStream: primaryKey [string]!
 Attachments.Embedded: items [AttachmentEmbedded]!
 AttachmentEmbedded: path string!, content string!
 
@@ -436,13 +431,13 @@ def _field(text: str, slot: int) -> Field:
 def _parse(text: str) -> dict[str, TableLayout]:
     found: dict[str, TableLayout] = {}
     for line in filter(None, text.split("\n")):
-        name, _, rest = line.partition(":")
+        tables, _, rest = line.partition(":")
         fields: list[Field] = []
         slot = 0
         for part in filter(None, rest.strip().split(", ")):
             fields.append(_field(part, slot))
             slot = fields[-1].slot + 1
-        found[name] = TableLayout(name, tuple(fields), slot)
+        found |= {name: TableLayout(name, tuple(fields), slot) for name in tables.split(", ")}
     names = [f"{union}.{member}" for union, members in UNIONS.items() for member in members if union != "MetadataEvent"]
     for union in UNIONS:
         name = f"{union} in a list"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -306,7 +305,9 @@ class MetadataStore:
             clauses = Clauses(Evidence(segment, session, filters))
             return [clauses.stages(c) for c in conditions], clauses.asked
 
-        for segment, (stages, kinds) in zip(named, _each(ask, named), strict=True):
+        # On as many threads as there are processors: Arrow decodes without locks.
+        answers = self._store.map(ask, named, min(MAX_THREADS, os.cpu_count() or 1))
+        for segment, (stages, kinds) in zip(named, answers, strict=True):
             asked |= kinds
             for kind in found:
                 joined = joined_flags(pc.and_, [stage[kind] for stage in stages])
@@ -394,11 +395,3 @@ class MetadataSkipping:
             return []
         self._tell(*problems)
         return found.skipped
-
-
-def _each(function: Callable[[Segment], Any], segments: Sequence[Segment]) -> Iterable[Any]:
-    """Apply a function to all part files, on as many threads as there are processors: Arrow decodes without locks."""
-    if len(segments) <= 1:
-        return map(function, segments)
-    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1, len(segments))) as pool:
-        return list(pool.map(function, segments))
