@@ -5,6 +5,7 @@ from collections.abc import Callable
 from struct import pack
 from typing import Any
 
+import flatbuffers
 import pytest
 
 from kartosql.errors import FormatError, KartosqlError
@@ -219,25 +220,29 @@ def test_tables_that_share_their_parts_do_not_explode() -> None:
 
 
 def shared_structs(levels: int, width: int) -> bytes:
-    from kartosql.formats.odf.blocks import Builder
+    builder = flatbuffers.Builder()
+    name = builder.CreateString("a")
 
-    builder = Builder()
-    name = builder.blob(b"a", terminated=True)
-
-    def table(slots: dict[int, int], tag: int | None = None) -> int:
-        begin = builder.size
-        places = {}
+    def table(slots: dict[int, int], tag: int = 0) -> int:
+        builder.StartObject(3)
         for slot, target in slots.items():
-            if tag is not None and slot == 2:
-                places[1] = builder.inline(bytes((tag,)), 1)
-            places[slot] = builder.offset(target)
-        return builder.table(begin, places)
+            if tag and slot == 2:
+                builder.PrependUint8Slot(1, tag, 0)
+            builder.PrependUOffsetTRelativeSlot(slot, target, 0)
+        return builder.EndObject()
+
+    def offsets(targets: list[int]) -> int:
+        builder.StartVector(4, len(targets), 4)
+        for target in reversed(targets):
+            builder.PrependUOffsetTRelative(target)
+        return builder.EndVector()
 
     type_, tag = table({}), 24
     for _ in range(levels):
         field = table({0: name, 2: type_}, tag)
-        type_, tag = table({0: builder.offsets([field] * width)}), 21
-    return builder.finish(table({0: builder.offsets([table({0: name, 2: type_}, tag)])}))
+        type_, tag = table({0: offsets([field] * width)}), 21
+    builder.Finish(table({0: offsets([table({0: name, 2: type_}, tag)])}))
+    return bytes(builder.Output())
 
 
 def test_types_are_not_nested_without_end() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
-from struct import Struct, error, pack
+from struct import Struct, error
 from typing import Any, NamedTuple
 
 from kartosql.errors import FormatError
@@ -456,112 +456,104 @@ def member_table(union: str, member: str) -> TableLayout:
 # -- writing -----------------------------------------------------------------------------------
 
 
-class Builder:
-    """A buffer that is written from its end; positions are counted from there."""
-
-    def __init__(self, time_alignment: int = 4) -> None:
-        self._chunks: list[bytes] = []  # the last one stands first in the buffer
-        self.size = 0
-        self.time_alignment = time_alignment
-        self._alignment = 1
-        self._vtables: dict[bytes, int] = {}
-
-    def _push(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self.size += len(data)
-
-    def align(self, size: int, alignment: int) -> None:
-        """Pad so that something of ``size`` bytes, written next, begins at a multiple of ``alignment``."""
-        self._alignment = max(self._alignment, alignment)
-        self._push(bytes(-(self.size + size) % alignment))
-
-    def inline(self, data: bytes, alignment: int) -> int:
-        """Write a value; return where it begins."""
-        self.align(len(data), alignment)
-        self._push(data)
-        return self.size
-
-    def offset(self, target: int) -> int:
-        """Write the offset to something that was written before; return where it begins."""
-        self.align(4, 4)
-        return self.inline(pack("<I", self.size + 4 - target), 4)
-
-    def blob(self, data: bytes, *, terminated: bool = False) -> int:
-        """Write bytes with their length in front."""
-        stored = data + b"\0" if terminated else data
-        self.align(len(stored), 4)
-        self._push(stored)
-        return self.inline(pack("<I", len(data)), 4)
-
-    def offsets(self, targets: list[int]) -> int:
-        """Write a vector of offsets."""
-        self.align(4 * len(targets), 4)
-        for target in reversed(targets):
-            self.offset(target)
-        return self.inline(pack("<I", len(targets)), 4)
-
-    def table(self, begin: int, fields: dict[int, int]) -> int:
-        """Write begin and vtable of a table whose fields were written since ``begin``."""
-        self.align(4, 4)
-        at = self.size + 4
-        count = max(fields, default=-1) + 1
-        positions = (at - fields[slot] if slot in fields else 0 for slot in range(count))
-        vtable = pack(f"<{2 + count}H", 4 + 2 * count, at - begin, *positions)
-        place = self._vtables.setdefault(vtable, at + len(vtable))
-        self._push(pack("<i", place - at))
-        if place > at:
-            self._push(vtable)
-        return at
-
-    def finish(self, root: int) -> bytes:
-        """Return the bytes, with the offset of the root in front."""
-        self.align(4, self._alignment)
-        self.offset(root)
-        return b"".join(reversed(self._chunks))
-
-
 def write_root(table: str, value: dict[str, Any], *, time_alignment: int = 4) -> bytes:
     """Return the flatbuffer of a table.
 
     Version 2 of blocks stores times without alignment (1), version 3 with (4). Raises
     ``odf-invalid-schema`` for values that the table cannot hold.
     """
-    builder = Builder(time_alignment)
+    writer = _Writer(time_alignment)
     try:
-        return builder.finish(_write(builder, TABLES[table], value))
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, error) as e:
+        return writer.finish(writer.table(TABLES[table], value))
+    except (ValueError, TypeError, AttributeError, OverflowError, RuntimeError, error) as e:
         raise invalid_schema(f"{table} cannot hold what is given: {str(e)[:200]}") from None
 
 
-def _write(builder: Builder, layout: TableLayout, value: dict[str, Any]) -> int:
-    unknown = value.keys() - {f.name for f in layout.fields} - {"kind"}
-    if unknown:
-        raise invalid_schema(f"{layout.name} has no field {sorted(unknown)[0]!r}")
-    targets: dict[str, int] = {}
-    for field in layout.fields:
-        given: Any = value.get(field.name)
-        if given is None:
-            if field.required:
-                raise invalid_schema(f"{layout.name} needs {field.name}")
-        elif field.many:
-            targets[field.name] = builder.offsets([_item(builder, field, item) for item in given])
-        elif field.kind not in ("scalar", "enum", "time"):
-            targets[field.name] = _item(builder, field, given)
-    begin = builder.size
-    places: dict[int, int] = {}
-    for field in layout.fields:
-        given = value.get(field.name)
-        if field.name in targets:
-            if field.kind == "union" and not field.many:
-                places[field.slot - 1] = builder.inline(_tag(field, given), 1)
-            places[field.slot] = builder.offset(targets[field.name])
-        elif given is not None and field.kind == "time":
-            places[field.slot] = builder.inline(_TIME.pack(*to_parts(given)), builder.time_alignment)
-        elif given is not None:
-            stored = _packed(field, given)
-            if any(stored) or field.optional:
-                places[field.slot] = builder.inline(stored, len(stored))
-    return builder.table(begin, places)
+class _Writer:
+    """A buffer that is written from its end: what a table points to comes before it."""
+
+    def __init__(self, time_alignment: int) -> None:
+        from flatbuffers import Builder
+
+        self._buffer = Builder()
+        self._time_alignment = time_alignment
+
+    def finish(self, root: int) -> bytes:
+        self._buffer.Finish(root)
+        return bytes(self._buffer.Output())
+
+    def table(self, layout: TableLayout, value: dict[str, Any]) -> int:
+        """Write a table with all that it holds, and return where it is."""
+        unknown = value.keys() - {f.name for f in layout.fields} - {"kind"}
+        if unknown:
+            raise invalid_schema(f"{layout.name} has no field {sorted(unknown)[0]!r}")
+        targets: dict[str, int] = {}
+        for field in layout.fields:
+            given: Any = value.get(field.name)
+            if given is None:
+                if field.required:
+                    raise invalid_schema(f"{layout.name} needs {field.name}")
+            elif field.many:
+                targets[field.name] = self._list([self._item(field, item) for item in given])
+            elif field.kind not in ("scalar", "enum", "time"):
+                targets[field.name] = self._item(field, given)
+        self._buffer.StartObject(layout.slots)
+        for field in layout.fields:
+            given = value.get(field.name)
+            if field.name in targets:
+                if field.kind == "union" and not field.many:
+                    self._inline(field.slot - 1, _tag(field, given), 1)
+                self._offset(field.slot, targets[field.name])
+            elif given is not None and field.kind == "time":
+                self._inline(field.slot, _TIME.pack(*to_parts(given)), self._time_alignment)
+            elif given is not None:
+                stored = _packed(field, given)
+                if any(stored) or field.optional:
+                    self._inline(field.slot, stored, len(stored))
+        return int(self._buffer.EndObject())
+
+    def _list(self, items: list[int]) -> int:
+        self._buffer.StartVector(4, len(items), 4)
+        for item in reversed(items):
+            self._buffer.PrependUOffsetTRelative(item)
+        return int(self._buffer.EndVector())
+
+    def _item(self, field: Field, value: Any) -> int:
+        buffer = self._buffer
+        if field.kind == "union":
+            kind = value.get("kind")
+            if kind not in UNIONS[field.of]:
+                raise invalid_schema(f"{kind!r} is no kind of {field.of}")
+            target = self.table(member_table(field.of, kind), value)
+            if not field.many:
+                return target
+            buffer.StartObject(2)
+            self._inline(0, _tag(field, value), 1)
+            self._offset(1, target)
+            return int(buffer.EndObject())
+        if field.kind == "table":
+            return self.table(TABLES[field.of], value)
+        if field.kind == "json":
+            stored = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
+            text = buffer.CreateString(stored)
+            buffer.StartObject(1)
+            self._offset(0, text)
+            return int(buffer.EndObject())
+        if field.kind == "string":
+            return int(buffer.CreateString(value))
+        return int(buffer.CreateByteVector(_CHECKS[field.kind](value)))
+
+    def _inline(self, slot: int, data: bytes, alignment: int) -> None:
+        """Write a value that stands in its table."""
+        buffer = self._buffer
+        buffer.Prep(alignment, len(data))
+        buffer.head -= len(data)
+        buffer.Bytes[buffer.head : buffer.head + len(data)] = data
+        buffer.Slot(slot)
+
+    def _offset(self, slot: int, target: int) -> None:
+        self._buffer.PrependUOffsetTRelative(target)
+        self._buffer.Slot(slot)
 
 
 def _packed(field: Field, value: Any) -> bytes:
@@ -578,30 +570,3 @@ def _packed(field: Field, value: Any) -> bytes:
 
 def _tag(field: Field, value: dict[str, Any]) -> bytes:
     return bytes((UNIONS[field.of].index(value["kind"]) + 1,))
-
-
-def _item(builder: Builder, field: Field, value: Any) -> int:
-    if field.kind == "union":
-        kind = value.get("kind")
-        if kind not in UNIONS[field.of]:
-            raise invalid_schema(f"{kind!r} is no kind of {field.of}")
-        target = _write(builder, member_table(field.of, kind), value)
-        if not field.many:
-            return target
-        begin = builder.size
-        tag = builder.inline(_tag(field, value), 1)
-        return builder.table(begin, {0: tag, 1: builder.offset(target)})
-    if field.kind == "table":
-        return _write(builder, TABLES[field.of], value)
-    if field.kind == "json":
-        stored = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True, allow_nan=False)
-        text = builder.blob(stored.encode(), terminated=True)
-        begin = builder.size
-        return builder.table(begin, {0: builder.offset(text)})
-    if field.kind == "string":
-        return builder.blob(value.encode(), terminated=True)
-    if field.kind == "hash":
-        hashes.check(value)
-    elif field.kind == "did":
-        hashes.check_did(value)
-    return builder.blob(value)
