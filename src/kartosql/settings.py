@@ -19,6 +19,7 @@ _LINKED_ZONES = ("posix/", "right/", "posixrules", "localtime")  # of the system
 _UNKNOWN_MEMORY = 16 << 30
 MIN_MEMORY = 10**6
 MAX_THREADS = 1024
+ENGINES = ("auto", "duckdb", "spark")
 
 
 class _Expected(ValueError):
@@ -45,12 +46,6 @@ def parse_size(value: Any) -> int:
     return int(number)
 
 
-def _memory(value: Any) -> int:
-    if (found := parse_size(value)) < MIN_MEMORY:
-        raise _Expected("a number of bytes such as 4GB, and 1MB at least")
-    return found
-
-
 def machine_memory() -> int:
     """Return the bytes of memory that this machine has."""
     try:
@@ -67,20 +62,6 @@ def _number(value: Any, read: Callable[[Any], float] = float) -> float:
     return -1
 
 
-def _seconds(value: Any) -> float:
-    number = _number(value)
-    if not 0 < number < 1e9:
-        raise _Expected("a positive number of seconds")
-    return number
-
-
-def _grace(value: Any) -> float:
-    number = _seconds(value)
-    if number < 3600:
-        raise _Expected("3600 seconds or more: readers and writers that are at work need that")
-    return number
-
-
 def _whole(value: Any, least: int = 0, most: int = 1_000_000) -> int:
     number = _number(value, int)
     if not least <= number <= most or number != float(value):
@@ -88,28 +69,39 @@ def _whole(value: Any, least: int = 0, most: int = 1_000_000) -> int:
     return int(number)
 
 
-def _engine(value: Any) -> str:
-    if not isinstance(value, str) or value not in ("auto", "duckdb", "spark"):
-        raise _Expected("auto, duckdb or spark")
-    return value
+def _where(test: Callable[[Any], bool], expected: str, read: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return what reads values that pass a test; ``expected`` says which these are."""
+
+    def checked(value: Any) -> Any:
+        if not test(found := read(value)):
+            raise _Expected(expected)
+        return found
+
+    return checked
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value or "\0" in value or not is_unicode(value):
-        raise _Expected("a non-empty text")
-    return value
+_memory = _where(lambda size: size >= MIN_MEMORY, "a number of bytes such as 4GB, and 1MB at least", parse_size)
+_seconds = _where(lambda number: 0 < number < 1e9, "a positive number of seconds", _number)
+_grace = _where(
+    lambda number: number >= 3600, "3600 seconds or more: readers and writers that are at work need that", _seconds
+)
+_engine = _where(lambda value: isinstance(value, str) and value in ENGINES, "auto, duckdb or spark")
+_text = _where(lambda v: isinstance(v, str) and v != "" and "\0" not in v and is_unicode(v), "a non-empty text")
+_zone = _where(
+    lambda value: isinstance(value, str) and _ZONE.fullmatch(value) is not None,
+    "a time zone such as UTC or Europe/Berlin",
+)
+_yes_or_no = _where(
+    lambda value: isinstance(value, bool),
+    "true or false",
+    lambda value: {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value,
+)
 
 
-def _cache(value: Any) -> str:
+def _cache(value: Any) -> Any:
     if value is False or (isinstance(value, str) and value.lower() in (OFF, "false")):
         return OFF
     return os.path.abspath(os.path.expanduser(_text(os.fspath(value) if isinstance(value, os.PathLike) else value)))
-
-
-def _zone(value: Any) -> str:
-    if not isinstance(value, str) or _ZONE.fullmatch(value) is None:
-        raise _Expected("a time zone such as UTC or Europe/Berlin")
-    return value
 
 
 def _is_doubtful_zone(value: str) -> bool:
@@ -125,7 +117,7 @@ def _is_doubtful_zone(value: str) -> bool:
     return False
 
 
-def _attachable(value: Any) -> bool | tuple[str, ...]:
+def _attachable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         found = tuple(os.fspath(v) if isinstance(v, os.PathLike) else v for v in value)
         for prefix in found:
@@ -136,13 +128,6 @@ def _attachable(value: Any) -> bool | tuple[str, ...]:
         return _yes_or_no(value)
     except _Expected:
         raise _Expected("true, false, or a list of URLs and folders below which all may be attached") from None
-
-
-def _yes_or_no(value: Any) -> bool:
-    found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(found, bool):
-        raise _Expected("true or false")
-    return found
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from kartosql.errors import UsageError, did_you_mean, shorten
 
 FORMATS = ("box", "markdown", "vertical", "csv", "tsv", "json", "jsonl", "html", "parquet", "arrow", "none")
 SHELLS = ("bash", "zsh", "fish")
-ENGINES = ("auto", "duckdb", "spark")
 _INTEGER = re.compile(r"-?(0|[1-9]\d*)")
 _FLOAT = re.compile(r"-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}

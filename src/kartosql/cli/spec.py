@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from kartosql import __version__
 from kartosql.cli.config import profile_names
-from kartosql.cli.options import ENGINES, FORMATS
-from kartosql.settings import SETTINGS
+from kartosql.cli.options import FORMATS
+from kartosql.settings import ENGINES, SETTINGS
 
 FILES, FOLDERS = ":files", ":folders"  # what the shell completes by itself
 

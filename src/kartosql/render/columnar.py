@@ -32,7 +32,7 @@ def csv_rows(batch: pa.RecordBatch, separator: str, special: str) -> memoryview:
     """
     pieces: list[Any] = []
     for column in map(values.plain, batch.columns):
-        texts = _text(column)
+        texts = column_text(column)
         pieces += [texts if _is_bare(column.type) else _csv_cells(texts, special), separator]
     pieces[-1] = "\n"
     return _joined(pieces)
@@ -64,7 +64,7 @@ def _jsons(array: pa.Array) -> pa.Array:
     elif t.is_list(type_) and len(array):
         found = _lists(array, _jsons(_inner(array, array.values)), "[", "]")
     elif t.is_map(type_) and len(array):
-        keys = _in_quotes(_escaped(_text(values.plain(_inner(array, array.keys)))))
+        keys = _in_quotes(_escaped(column_text(values.plain(_inner(array, array.keys)))))
         pairs = pc.binary_join_element_wise(keys, _jsons(_inner(array, array.items)), ":")
         found = _lists(array, pairs, "{", "}")
     elif t.is_nested(type_):
@@ -116,7 +116,7 @@ def _json_cells(array: pa.Array) -> tuple[pa.Array, str]:
         return _jsons(array), ""
     if values.is_binary(type_) and not t.is_binary(type_):
         return pa.array(values.jsons(array), pa.string()), ""
-    texts = _hex(array, "") if t.is_binary(type_) else _text(array, "T")
+    texts = _hex(array, "") if t.is_binary(type_) else column_text(array, "T")
     if t.is_boolean(type_) or values.is_number(type_):
         if t.is_floating(type_) and not pc.all(pc.is_finite(array)).as_py():
             for text, found in values.JSON_FLOATS.items():
@@ -161,7 +161,7 @@ def _has(texts: pa.Array, characters: str) -> bool:
     return len(used.translate(None, characters.encode())) < len(used)
 
 
-def _text(array: pa.Array, separator: str = " ") -> pa.Array:
+def column_text(array: pa.Array, separator: str = " ") -> pa.Array:
     """Return the text of each value, made once where values repeat; timestamps with ``separator`` before the time."""
     type_ = array.type
     if t.is_string(type_):

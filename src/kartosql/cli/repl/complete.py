@@ -11,13 +11,12 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from kartosql.cli.config import profile_names
-from kartosql.cli.options import ENGINES
 from kartosql.cli.repl import registry
 from kartosql.cli.repl.commands import examples, saved
 from kartosql.cli.repl.known import NOTHING, Known, KnownColumn, KnownTable
 from kartosql.cli.repl.options import OPTIONS
 from kartosql.errors import UsageError
-from kartosql.settings import SETTINGS
+from kartosql.settings import ENGINES, SETTINGS
 from kartosql.sql.attach_parse import TYPES
 from kartosql.sql.cursor import SHOW_WORDS, WRITE_WORDS
 from kartosql.sql.incremental_lexer import Lexeme, lexemes, statement_end

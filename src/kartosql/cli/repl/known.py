@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import groupby, islice, takewhile
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +18,6 @@ from kartosql.engines.duckdb.types import literal
 from kartosql.errors import KartosqlError
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.memo import memoized
-from kartosql.render.values import texts
 from kartosql.statements import catalog
 from kartosql.store import Store
 from kartosql.tables.names import quote_if_needed
@@ -199,14 +197,10 @@ def read(store: Store, column: KnownColumn) -> ValueList | None:
 
 
 def _of_partitions(table: FileTable, column: str) -> ValueList | None:
-    at = table.partition_keys.index(column)
-    partitions = table.partitions
-    files_of_part = Counter(partitions.part_of_file)
-    counts: Counter[Any] = Counter()
-    for part, value in enumerate(partitions.columns[at]):
-        counts[value] += files_of_part[part]
-    type_ = partitions.types[at]
-    return _listed(pa.array(list(counts), type_), pa.array(list(counts.values()), pa.int64()), len(table.files))
+    at, partitions = table.partition_keys.index(column), table.partitions
+    counts = Counter(map(partitions.columns[at].__getitem__, partitions.part_of_file))
+    values = pa.array(list(counts), partitions.types[at])
+    return _listed(values, pa.array(list(counts.values()), pa.int64()), len(table.files))
 
 
 def _of_index(store: Store, table: FileTable, index: InvertedIndex) -> ValueList | None:
@@ -230,19 +224,14 @@ def _of_index(store: Store, table: FileTable, index: InvertedIndex) -> ValueList
 def _listed(values: pa.Array, counts: pa.Array, total: int) -> ValueList | None:
     import pyarrow.compute as pc
 
+    from kartosql.render import columnar
+
     literal = _literal(values.type)
     if literal is None:
         return None
-    there = pc.is_valid(values)
-    values, counts = values.filter(there), counts.filter(there)
-    natural = pc.sort_indices(values)
-    values, counts = values.take(natural), counts.take(natural)
-    t = pa.types
-    if t.is_string(values.type) or t.is_large_string(values.type) or t.is_integer(values.type):
-        shown = values.cast(pa.string())
-    else:
-        shown = pa.array(texts(values), pa.string())
-    return ValueList(shown, counts, pc.sort_indices(shown), total, literal)
+    found = pa.table({"v": values, "n": counts}).filter(pc.is_valid(values)).sort_by("v").combine_chunks()
+    shown = columnar.column_text(pa.concat_arrays(found["v"].chunks) if len(found) else pa.nulls(0, values.type))
+    return ValueList(shown, pa.concat_arrays(found["n"].chunks), pc.sort_indices(shown), total, literal)
 
 
 def _literal(type_: pa.DataType) -> Callable[[str], str] | None:
