@@ -161,29 +161,26 @@ def test_a_writer_that_waited_for_the_lock_sees_the_new_document(local, monkeypa
         real(source, target)
 
     monkeypatch.setattr(syscalls, "rename", slow)
-    outcome = []
+    outcome = {}
 
-    def first():
-        outcome.append(local.put_if(DOC, b"first", version))
-
-    def second():
+    def write(data):
         try:
-            local.put_if(DOC, b"second", version)
-        except PreconditionFailed:
-            outcome.append("lost")
+            outcome[data] = local.put_if(DOC, data, version)
+        except PreconditionFailed as e:
+            outcome[data] = e
 
-    one = threading.Thread(target=first)
+    one = threading.Thread(target=write, args=(b"first",))
     one.start()
     assert renamed.wait(200)
-    two = threading.Thread(target=second)
+    two = threading.Thread(target=write, args=(b"second",))
     two.start()
     two.join(0.2)
     assert two.is_alive()
     go_on.set()
     one.join()
     two.join()
-    assert len(outcome) == 2
-    assert outcome[1] == "lost"
+    assert outcome[b"first"] == local.read_versioned(DOC)[1]
+    assert isinstance(outcome[b"second"], PreconditionFailed)
     assert local.read(DOC) == b"first"
 
 
