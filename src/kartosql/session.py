@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kartosql.sources.attachments import Attachments
+    from kartosql.sources.discovery import Discovery
     from kartosql.write.files import WriteProgress
     from kartosql.write.operation import Operation
 
@@ -60,6 +62,8 @@ class Session:
             self.store.kept = self.mounts.kept = KeptObjects(self.user_cache, *self.store.address)
         self.runtime = Runtime(self.mounts, state.engines, self.user_cache)
         self._had_tables = False  # whether any was registered
+        # Names, types, URLs and options of what is attached when a statement first names it.
+        self.named: list[tuple[str, str, str, Mapping[str, Any]]] = []
         self._closed = False
 
     @property
@@ -74,9 +78,10 @@ class Session:
         if engines is None:
             return
         self.registered.clear()
+        is_free = self.attached is None or not (self.attached.entries or self.attached.discovered)
         if self.attached is not None:
             self.attached.close()
-        if was_open and self.attached is None and not self._had_tables and not self.runtime.one_more:
+        if was_open and is_free and not self._had_tables and not self.runtime.one_more:
             self._state.engines = engines
             session_pool.leave(self._state, self._modes)
         else:
@@ -94,7 +99,13 @@ class Session:
 
     def tables(self) -> Tables:
         """Resolve names as of now: over the store, what is attached, and registered data."""
-        return Tables(self.snapshot(), self.registered, None if self.attached is None else self.attached.now())
+        attached = None if self.attached is None else self.attached.now()
+        return Tables(self.snapshot(), self.registered, attached, self._discovery if self.settings["attach"] else None)
+
+    def _discovery(self, snapshot: Snapshot) -> Discovery:
+        from kartosql.sources.discovery import Discovery, Offer
+
+        return Discovery(snapshot, self.attachments, starmap(Offer, self.named))
 
     @property
     def attachments(self) -> Attachments:

@@ -100,3 +100,31 @@ def test_the_folder_of_the_config_file_is_that_of_the_system(monkeypatch, tmp_pa
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     if sys.platform.startswith("linux"):
         assert config.path() == os.path.join(tmp_path, "kartosql", "config.toml")
+
+
+def test_what_a_profile_and_the_project_attach_is_there_in_each_session(run, cube, place, tmp_path, monkeypatch):
+    (tmp_path / "x.csv").write_text("a;b\n1;x\n")
+    attach = '\n[profiles.prod.attach.mine]\nurl = "x.csv"\ntype = "csv"\nDELIM = ";"\n'
+    place.write_text(f'[profiles.prod]\nurl = "{cube}"\n{attach}')
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "kartosql.toml").write_text('[attach.near]\nurl = "../x.csv"\ntype = "csv"\n')
+    monkeypatch.chdir(tmp_path / "work")
+    assert run("@prod", "-c", "SELECT b FROM mine").out == "b\nx\n"
+    assert run("@prod", "-c", "SELECT count(*) AS n FROM near").out == "n\n1\n"
+    listed = run(str(cube), "-c", "SHOW TABLES").out.splitlines()
+    assert "near,csv files" in listed
+    assert "mine,csv files" not in listed
+    assert "error[not-allowed]" not in run("@prod", "--set", "attach=false", "-c", "SELECT count(*) FROM c").err
+    assert "error[unknown-table]" in run("@prod", "--set", "attach=false", "-c", "FROM mine").err
+
+
+def test_what_is_wrong_with_something_to_attach_is_told(run, cube, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kartosql.toml").write_text('[attach.t]\ntype = "csv"\n')
+    found = run(str(cube), "-c", "SELECT 1")
+    assert found.code == 2
+    assert "error[invalid-config]" in found.err
+    assert "[attach.t] has no url" in found.err
+    (tmp_path / "kartosql.toml").write_text('[attach.t]\nurl = "nowhere"\ntype = "orc"\n')
+    assert "error[unknown-type]" in run(str(cube), "-c", "FROM t").err
+    assert run(str(cube), "-c", "SELECT count(*) AS n FROM c").out == "n\n4\n"

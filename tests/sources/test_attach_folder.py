@@ -205,7 +205,7 @@ def test_it_joins_cubes_registered_data_and_itself(tmp_path):
     con.attach(tmp_path / "f", "t")
     sql = "SELECT t.a, d.b, r.c, u.p FROM t JOIN d USING (a) JOIN r USING (a) JOIN t u USING (a)"
     assert con.sql(sql).rows() == [(1, "x", 0.5, 1)]
-    assert [r[0] for r in con.sql("SHOW TABLES").rows()] == ["d", "r", "t"]
+    assert [r[0] for r in con.sql("SHOW TABLES").rows()] == ["d", "r", "t", "f"]
     assert failure(con, "INSERT INTO t SELECT 1 AS a, 1 AS p").code == "unknown-table"
     con.sql("CREATE DATASET e AS SELECT a FROM t")
     assert con.sql("SELECT count(*) FROM e").rows() == [(2,)]

@@ -1,4 +1,4 @@
-"""The config file: profiles of stores for the command, and what the shell looks like."""
+"""Config files: profiles of stores for the command, what they attach, and what the shell looks like."""
 
 from __future__ import annotations
 
@@ -16,24 +16,30 @@ if TYPE_CHECKING:
 
 CONFIG = "KARTOSQL_CONFIG"
 FILE = "config.toml"
+PROJECT = "kartosql.toml"  # in the current folder: what is attached to each store that is opened from there
 MAX_BYTES = 1_000_000
 _KINDS: Mapping[str, tuple[type, str]] = {
     "url": (str, "a text"),
     "storage_options": (dict, "a table"),
     "settings": (dict, "a table"),
     "write": (bool, "true or false"),
+    "attach": (dict, "a table"),
 }
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A store with a name: its URL, how it is reached, settings, and whether statements may write."""
+    """A store with a name: its URL, how it is reached, settings, whether statements may write, and what is attached.
+
+    ``attach`` has type, URL and options by the name of the table.
+    """
 
     name: str
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     write: bool = False
+    attach: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class Config:
     """What a config file holds; ``shell`` has options of the shell as they stand there, not yet checked."""
 
     path: str
+    attach: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     shell: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,12 +100,13 @@ def read(place: str | None = None) -> Config:
     except (tomllib.TOMLDecodeError, RecursionError) as e:
         raise _invalid(place, f"is no TOML: {e}") from None
     for name in found:
-        if name not in ("profiles", "shell"):
-            raise _invalid(place, f"has {name!r}, but only [shell] and [profiles.NAME] are known")
+        if name not in ("profiles", "shell", "attach"):
+            raise _invalid(place, f"has {name!r}, but only [shell], [attach.NAME] and [profiles.NAME] are known")
         if not isinstance(found[name], dict):
             raise _invalid(place, f"{name!r} is no table")
     profiles = {name: _profile(place, name, values) for name, values in found.get("profiles", {}).items()}
-    return Config(place, profiles, found.get("shell", {}))
+    attach = _attachments(place, "attach", found.get("attach", {}))
+    return Config(place, attach, profiles, found.get("shell", {}))
 
 
 def profile_names() -> list[str]:
@@ -121,11 +129,29 @@ def _profile(place: str, name: str, values: Any) -> Profile:
             raise _invalid(place, f"{where}: {key} is not {expected}")
     if not values.get("url"):
         raise _invalid(place, f"{where} has no url")
-    return Profile(name, **values)
+    return Profile(
+        name, **{**values, "attach": _attachments(place, f"profiles.{name}.attach", values.get("attach", {}))}
+    )
+
+
+def _attachments(place: str, where: str, values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what is attached by name; relative paths begin in the folder of the file."""
+    found = {}
+    for name, options in values.items():
+        url = options.get("url") if isinstance(options, dict) else None
+        if not isinstance(url, str) or not url:
+            raise _invalid(place, f"[{where}.{name}] has no url", "It has url, type and the options of ATTACH.")
+        is_path = "://" not in url and not url.startswith("~")
+        found[name] = {
+            "type": "parquet",
+            **options,
+            "url": os.path.join(os.path.dirname(place), url) if is_path else url,
+        }
+    return found
 
 
 def _invalid(place: str, what: str, hint: str | None = None) -> UsageError:
-    about = "A profile has url, storage_options, settings and write; .config lists the options of the shell."
+    about = "A profile has url, storage_options, settings, write and attach; .config lists the options of the shell."
     return UsageError(f"The config file {place} {what}.", code="invalid-config", hint=hint or about)
 
 
@@ -151,12 +177,16 @@ def open_store(profile: Profile, options: Options) -> Connection:
     from kartosql.connection import connect_as_owner
     from kartosql.settings import find
 
-    return connect_as_owner(
+    found = connect_as_owner(
         profile.url,
         storage_options={**profile.storage_options, **options.storage_options} or None,
         write=profile.write or options.write,
         **{find(name).name: value for name, value in {**profile.settings, **options.settings}.items()},
     )
+    for name, given in {**read(os.path.abspath(PROJECT)).attach, **profile.attach}.items():
+        more = {option: value for option, value in given.items() if option not in ("type", "url")}
+        found._session.named.append((name, str(given["type"]).lower(), given["url"], more))
+    return found
 
 
 def write_shell(values: Mapping[str, Any]) -> str:

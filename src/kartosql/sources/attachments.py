@@ -84,11 +84,16 @@ class Access:
         self._storage_options = storage_options
         self._settings = settings
 
+    def allows(self, url: str) -> bool:
+        """Return whether the connection may attach something."""
+        allowed = self._settings["attach"]
+        return allowed is True or bool(allowed and any(is_below(url, prefix) for prefix in allowed))
+
     def check(self, url: str) -> None:
         """Raise ``not-allowed`` for what the connection may not attach."""
-        allowed = self._settings["attach"]
-        if allowed is True or (allowed and any(is_below(url, prefix) for prefix in allowed)):
+        if self.allows(url):
             return
+        allowed = self._settings["attach"]
         what = f"{url!r} may not be" if allowed else "Nothing may be"
         raise UsageError(
             f"{what} attached to this connection.",
@@ -149,8 +154,9 @@ class Attachments:
         self._sources = sources
         self._mounts = mounts
         self._runtime = runtime
-        self._access = access
+        self.access = access
         self.entries: dict[str, AttachedEntry] = {}
+        self.discovered: dict[str, AttachedEntry] = {}  # what needs no ATTACH, since it was first asked for
 
     def now(self) -> dict[str, Attached]:
         """Return what is attached by name, for one statement."""
@@ -180,7 +186,7 @@ class Attachments:
             url = os.fspath(url)
         if not isinstance(url, str):
             raise UsageError(f"{quoted(url)} is no path or URL.")
-        self._access.check(url)
+        self.access.check(url)
         if not isinstance(name, str) or not name or "\0" in name or "." in name:
             raise UsageError(f"{name!r} is no name for what is attached.", hint="A name has one part and no dot.")
         known = next((n for n in self.entries if n.lower() == name.lower()), None)
@@ -192,27 +198,39 @@ class Attachments:
                 code="name-taken",
                 hint="Choose another name, or DETACH what has it; ATTACH OR REPLACE replaces what is attached.",
             )
-        make = self._sources.get(str(type_).lower())
+        made = self.open(url, name, str(type_).lower(), options, storage_options)
+        if known is not None:
+            self.detach(known)
+        self.entries[name] = made
+        return True
+
+    def open(
+        self,
+        url: str,
+        name: str,
+        type_: str,
+        options: Mapping[str, Any],
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> AttachedEntry:
+        """Return what is at ``url``, not yet under its name; raises what is wrong with it."""
+        make = self._sources.get(type_)
         if make is None:
             raise UsageError(
-                f"There is no type {str(type_)!r} to attach.",
+                f"There is no type {type_!r} to attach.",
                 code="unknown-type",
                 hint=f"Types: {', '.join(self._sources)}.",
             )
-        given = AttachOptions(name, str(type_).lower(), options)
-        location = AttachLocation(name, url, storage_options, self._mounts, self._runtime, self._access)
+        given = AttachOptions(name, type_, options)
+        location = AttachLocation(name, url, storage_options, self._mounts, self._runtime, self.access)
         attachment = make(location, given)
         given.check_all_taken()
-        if known is not None:
-            self.detach(known)
-        self.entries[name] = AttachedEntry(name, str(type_).lower(), url, dict(options), attachment)
         if not self._mounts.is_local:
             self._runtime.forget()  # what was made before cannot reach remote files
-        return True
+        return AttachedEntry(name, type_, url, dict(options), attachment)
 
     def find(self, name: Name) -> Attachment | None:
         """Return the attachment to which a table belongs."""
-        for entry in list(self.entries.values()):
+        for entry in (*self.entries.values(), *self.discovered.values()):
             if any(n.lower() == name[0].lower() for n in entry.attachment.now()):
                 return entry.attachment
         return None
@@ -231,5 +249,7 @@ class Attachments:
 
     def close(self) -> None:
         """Detach everything."""
-        for name in list(self.entries):
-            self.detach(name)
+        for entry in (*self.entries.values(), *self.discovered.values()):
+            entry.attachment.close()
+        self.entries.clear()
+        self.discovered.clear()

@@ -299,11 +299,11 @@ _FORMATS = {
     "kartothek": ("a Kartothek dataset", ""),
     "odf": ("a dataset of Open Data Fabric", ""),
 }
-_MARKS = {"delta": "_delta_log", "hudi": ".hoodie", "stream": "_spark_metadata", "odf": "refs/head"}
-_ICEBERG = r"(?:[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text)"
+MARKS = {"delta": "_delta_log", "hudi": ".hoodie", "stream": "_spark_metadata", "odf": "refs/head"}
+ICEBERG_METADATA = r"(?:[^/]+\.metadata\.json(?:\.gz)?|version-hint\.text)"
 _WITHIN = re.compile(
     r"(?:(?P<root>.*)/)?(?:(?P<delta>_delta_log)|(?P<hudi>\.hoodie[^/]*)|(?P<stream>_spark_metadata)|(?P<odf>refs/head)"
-    rf"|(?P<iceberg>metadata/{_ICEBERG})"
+    rf"|(?P<iceberg>metadata/{ICEBERG_METADATA})"
     rf"|(?P<kartothek>[^/]+(?:{re.escape(METADATA_JSON)}|{re.escape(METADATA_MSGPACK)})))",
     re.DOTALL,
 )
@@ -345,7 +345,7 @@ def _foreign_above(store: Store) -> FormatError | None:
         if path.endswith(("/", ":")):
             break  # what is left is the protocol
         url = url.rpartition("/")[0]
-        asked += [(kind, url, f"{path}/{mark}") for kind, mark in _MARKS.items()]
+        asked += [(kind, url, f"{path}/{mark}") for kind, mark in MARKS.items()]
         asked += [("kartothek", url, f"{path}/{name}{suffix}") for suffix in (METADATA_JSON, METADATA_MSGPACK)]
         asked.append(("iceberg", url, f"{path}/metadata"))
     look = partial(_mark, store)
@@ -359,7 +359,7 @@ def _mark(store: Store, asked: tuple[str, str, str]) -> FormatError | None:
     try:
         if kind == "iceberg":
             names = (entry["name"].rstrip("/").rpartition("/")[2] for entry in store.fs.ls(path, detail=True))
-            path = f"{path}/{next(name for name in names if re.fullmatch(_ICEBERG, name))}"
+            path = f"{path}/{next(name for name in names if re.fullmatch(ICEBERG_METADATA, name))}"
         elif not (os.path.lexists(path) if store.is_local else store.fs.exists(path)):
             return None
     except Exception:  # noqa: BLE001 - folders above may not be open to whoever reads this one

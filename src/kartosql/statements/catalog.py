@@ -210,7 +210,8 @@ def cubes(snapshot: Snapshot) -> pa.Table:
 def names(session: Session, known: Tables) -> list[tuple[Name, str]]:
     """Return names and kinds of all tables that a statement can name: of the store, registered, attached."""
     registered = (((name,), "registered") for name in known.registered)
-    return [*listed(known.snapshot), *registered, *(() if session.attached is None else session.attached.tables())]
+    attached = () if session.attached is None else session.attached.tables()
+    return [*listed(known.snapshot), *registered, *attached, *known.on_demand()]
 
 
 def attached(entries: Iterable[Any]) -> pa.Table:

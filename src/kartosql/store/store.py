@@ -270,12 +270,17 @@ class Store:
 
     def list_root(self) -> list[Entry]:
         """Return files and folders directly below the root, with one listing call."""
+        return self.list_folder("")
+
+    def list_folder(self, folder: str) -> list[Entry]:
+        """Return files and folders directly below one, whose path ends with a slash, with one listing call."""
         self.counter.add("lists")
+        path = self.path(folder.rstrip("/")) if folder else self.root or "/"
         # No listing cache: a statement must see what other processes committed before it.
         is_remembered = hasattr(self.fs, "dircache") and not self.is_local and "memory" not in self.fs.protocol
         options = {"refresh": True} if is_remembered else {}
         entries = []
-        for row in self._listed("", lambda: self.fs.ls(self.root or "/", detail=True, **options)) or ():
+        for row in self._listed(folder, lambda: self.fs.ls(path, detail=True, **options)) or ():
             is_dir = row["type"] == "directory"
             etag, modified = row.get("ETag"), row.get("LastModified")
             modified = modified.replace(microsecond=0) if isinstance(modified, datetime) else None

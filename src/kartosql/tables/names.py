@@ -35,22 +35,43 @@ class Attached(Protocol):
         """
 
 
+class OnDemand(Protocol):
+    """What becomes a table when it is first named, as long as nothing else has its name."""
+
+    def find(self, name: str) -> tuple[str, Attached] | None:
+        """Return what has a name, by case or not, with its own name."""
+
+    def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return names and kinds of all of them."""
+
+
 class Tables:
-    """Finds the table that a name means: in a snapshot, the registered data, and what is attached."""
+    """Finds the table that a name means: of a snapshot, registered, attached, or attached on demand."""
 
     def __init__(
-        self, snapshot: Snapshot, registered: Mapping[str, Table], attached: Mapping[str, Attached] | None = None
+        self,
+        snapshot: Snapshot,
+        registered: Mapping[str, Table],
+        attached: Mapping[str, Attached] | None = None,
+        more: Callable[[Snapshot], OnDemand] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.registered = registered
-        self._attached = attached or {}
+        self._attached = dict(attached or {})
+        self._more = more
         # What is attached, as it was when the statement first named it.
         self._found: dict[tuple[Name, str | int | None], Table] = {}
 
     def names(self) -> list[str]:
         """Return every one-part name, for suggestions and listings."""
         cubes = [p for p in self.snapshot.members if self.snapshot.is_cube(p)]
-        return sorted({*self.registered, *self._attached, *cubes, *self.snapshot.keys})
+        more = (name[0] for name, _ in self.on_demand())
+        return sorted({*self.registered, *self._attached, *cubes, *self.snapshot.keys, *more})
+
+    def on_demand(self) -> Sequence[tuple[Name, str]]:
+        """Return names and kinds of what is attached on demand, but for names that are taken."""
+        found = () if self._more is None else self._more(self.snapshot).tables()
+        return [(name, kind) for name, kind in found if not self.is_taken(name[0])]
 
     def is_taken(self, name: str) -> bool:
         """Return whether a one-part name means something, by case or not."""
@@ -161,6 +182,9 @@ class Tables:
         found += [("dataset", u) for u in snapshot.keys if u.lower() == lower]
         if len(found) == 1:
             return found[0]
+        if not found and self._more is not None and (other := self._more(snapshot).find(name)):
+            self._attached[other[0]] = other[1]
+            return "attached", other[0]
         if found:
             listed = ", ".join(sorted(repr(n) for _, n in found))
             raise SqlError(

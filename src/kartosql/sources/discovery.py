@@ -1,0 +1,148 @@
+"""What needs no ATTACH: files and folders that lie in a store beside its datasets, and what a config file names."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kartosql.errors import KartosqlError
+from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
+from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.sources.attachments import Attachments
+from kartosql.sources.folder import ICEBERG_METADATA, MARKS
+from kartosql.store import Store
+from kartosql.store.listing import is_hidden
+from kartosql.tables.names import Attached, Name
+
+MAX_DEPTH = 6  # folders below each other that are looked into for a first file
+MAX_SINGLE_FILES = 100  # of a store; where more lie side by side, all of them are one table
+_DATA = re.compile(r"(?P<name>.+?)\.(?:(?P<parquet>parquet|parq)|(?P<csv>[ct]sv(?:\.(?:gz|zst))?))", re.IGNORECASE)
+_PART = re.compile(r"part-\d|_SUCCESS$|[0-9a-f]{8}-[0-9a-f-]{27}")  # names that writers of many files give them
+_KEY = re.compile(r"[^=]+=")
+
+
+_KINDS = {"parquet": "parquet files", "csv": "csv files", "odf": "ODF dataset"}
+
+
+class Offer(NamedTuple):
+    """What ATTACH would be told to make a table of something."""
+
+    name: str
+    type: str
+    url: str
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+class Discovery:
+    """Finds such tables for one statement, as far as the connection may attach them; those ``named`` come first."""
+
+    def __init__(self, snapshot: Snapshot, attachments: Attachments, named: Iterable[Offer]) -> None:
+        self._snapshot = snapshot
+        self._attachments = attachments
+        self._named = named
+
+    def find(self, name: str) -> tuple[str, Attached] | None:
+        """Return what has a name, by case or not, with its own name; raises what is wrong with it."""
+        for offer in self._offers(name):
+            known = self._attachments.discovered.get(offer.name)
+            if known is None or (known.type, known.url, known.options) != offer[1:]:
+                known = self._attachments.open(offer.url, offer.name, offer.type, offer.options)
+                self._attachments.discovered[offer.name] = known
+            return offer.name, known.attachment.now()[offer.name]
+        return None
+
+    def tables(self) -> list[tuple[Name, str]]:
+        """Return names and kinds of all of them, none of which is opened."""
+        return [((offer.name,), _KINDS.get(offer.type, f"{offer.type} table")) for offer in self._offers()]
+
+    def _offers(self, only: str | None = None) -> Iterator[Offer]:
+        named = [o for o in self._named if only is None or only.lower() == o.name.lower()]
+        taken = {o.name for o in named}
+        found = (o for o in offers(self._snapshot.store, self._snapshot.keys, only) if o.name not in taken)
+        return (o for o in itertools.chain(named, found) if self._attachments.access.allows(o.url))
+
+
+def offers(store: Store, datasets: Collection[str], only: str | None = None) -> Iterator[Offer]:
+    """Yield what is no dataset of a store, or ``only`` what has a name, by case or not.
+
+    Folders of ``datasets`` are theirs. The store as a whole is one table if it is that of a table format, or one folder
+    of many files.
+    """
+    entries = {entry.name: entry.is_dir for entry in store.list_root()}
+    whole = _type(store, "", entries) if _is_one_table(entries) else _format(store, "", entries)
+    if whole is not None:
+        name = os.path.basename(os.path.realpath(store.root) if store.is_local else store.root.rstrip("/"))
+        if only is None or only.lower() == _named(name).lower():
+            yield Offer(_named(name), whole, store.address[0])
+        return
+    seen: set[str] = set()  # of a name that occurs twice the first one counts
+    for entry, is_dir in entries.items():
+        match = None if is_dir else _DATA.fullmatch(entry)
+        name = _named(entry if match is None else match["name"])
+        if is_hidden(entry) or name in seen or entry in datasets:
+            continue
+        if only is not None and only.lower() != name.lower():
+            continue
+        if store.is_local and os.path.islink(store.path(entry)):
+            continue  # it may lead anywhere
+        type_ = (match and match.lastgroup) if not is_dir else _type(store, f"{entry}/", _listed(store, f"{entry}/"))
+        if type_:
+            seen.add(name)
+            yield Offer(name, type_, f"{store.address[0].rstrip('/')}/{entry}")
+
+
+def _is_one_table(entries: dict[str, bool]) -> bool:
+    if any(name.endswith((METADATA_JSON, METADATA_MSGPACK)) for name in entries):
+        return False
+    files = [name for name, is_dir in entries.items() if not is_dir]
+    is_partitioned = any(is_dir and _KEY.match(name) and not is_hidden(name) for name, is_dir in entries.items())
+    return is_partitioned or any(map(_PART.match, files)) or len(list(filter(_DATA.match, files))) > MAX_SINGLE_FILES
+
+
+def _named(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _type(store: Store, folder: str, entries: dict[str, bool], depth: int = 0) -> str | None:
+    """Return the type of what lies in a folder, as the marks of a format or the first file tell; None for neither."""
+    if found := _format(store, folder, entries):
+        return found if found in ("delta", "iceberg", "odf") else None
+    # The folder of a dataset whose document is gone; others have no such file below a folder.
+    if "_common_metadata" in entries and depth == 1:
+        return None
+    folders = []
+    for name, is_dir in entries.items():
+        if is_hidden(name):
+            continue
+        if is_dir:
+            folders.append(name)
+        elif match := _DATA.fullmatch(name):
+            return match.lastgroup
+    if depth < MAX_DEPTH and folders:
+        return _type(store, f"{folder}{folders[0]}/", _listed(store, f"{folder}{folders[0]}/"), depth + 1)
+    return None
+
+
+def _format(store: Store, folder: str, entries: dict[str, bool]) -> str | None:
+    """Return the table format that a folder belongs to."""
+    for kind, mark in MARKS.items():
+        first, _, rest = mark.partition("/")
+        if first in entries and (not rest or rest in _listed(store, f"{folder}{first}/")):
+            return kind
+    if entries.get("metadata") and any(
+        map(re.compile(ICEBERG_METADATA).fullmatch, _listed(store, f"{folder}metadata/"))
+    ):
+        return "iceberg"
+    return None
+
+
+def _listed(store: Store, folder: str) -> dict[str, bool]:
+    """Return names directly below a folder, and whether they are folders; none of what cannot be listed."""
+    try:
+        return {entry.name: entry.is_dir for entry in store.list_folder(folder)}
+    except KartosqlError:
+        return {}
