@@ -65,16 +65,12 @@ def _option(name: str, *aliases: str, declare: Callable[..., Callable[[Run], Run
 
 _looks("tables", r"\dt", r"\l", about="every table that a statement can name")(lambda shell, text: "SHOW TABLES")
 _looks("cubes", r"\dc", about="cubes with their dimensions, partitions and indices")(lambda shell, text: "SHOW CUBES")
-
-
-@_looks("datasets", r"\dd", usage="[CUBE]", about="datasets, or those of a cube", takes=("cube",))
-def _datasets(shell: Shell, text: str) -> str:
-    return f"SHOW DATASETS FROM {text}" if text else "SHOW DATASETS"
-
-
-@_looks("schema", r"\d", usage="[TABLE]", about="columns of a table, with type, role and index", takes=("table",))
-def _schema(shell: Shell, text: str) -> str:
-    return f"DESCRIBE {_one_table(shell, text)}"
+_looks("datasets", r"\dd", usage="[CUBE]", about="datasets, or those of a cube", takes=("cube",))(
+    lambda shell, text: f"SHOW DATASETS FROM {text}" if text else "SHOW DATASETS"
+)
+_looks("schema", r"\d", usage="[TABLE]", about="columns of a table, with type, role and index", takes=("table",))(
+    lambda shell, text: f"DESCRIBE {_one_table(shell, text)}"
+)
 
 
 @_looks("columns", r"\dC", usage="[TEXT]", about="columns of all tables whose name has a text in it")

@@ -448,15 +448,11 @@ def _check_labels(labels: tuple[Any, ...], key: str) -> None:
 
 
 def _found_files(partitions: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    try:
-        found = [entry["files"] for entry in partitions.values()]
-    except (TypeError, KeyError, IndexError):
-        found = []
-    if len(found) < len(partitions) or not {type(f) for f in found} <= {dict}:
-        for label, entry in partitions.items():
-            if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
-                raise invalid(key, f"the partition {shorten(label)} is not of the form {{'files': {{table: key}}}}")
-    return found
+    found = [entry.get("files") if isinstance(entry, dict) else None for entry in partitions.values()]
+    for label, files in zip(partitions, found, strict=True):
+        if not isinstance(files, dict):
+            raise invalid(key, f"the partition {shorten(label)} is not of the form {{'files': {{table: key}}}}")
+    return found  # type: ignore[return-value]
 
 
 def _check_file_keys(keys: Sequence[Any], source: str, uuid: str) -> None:

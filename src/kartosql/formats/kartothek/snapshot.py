@@ -610,20 +610,11 @@ class Snapshot:
         original does; invalid ones are errors. Raises ``invalid-cube`` and ``missing-metadata``.
         """
         if prefix not in self._cubes:
-            good: dict[str, Dataset] = {}
-            for name, found in self._members(prefix).items():
-                if isinstance(found, Dataset):
-                    good[name] = found
-                elif isinstance(found, Absent):
-                    continue
-                elif isinstance(found, KeyError):
-                    warnings.warn(
-                        f"Dataset {name!r} of cube {prefix!r} is left out: {found.args[0]} is missing.",
-                        KartosqlWarning,
-                        stacklevel=2,
-                    )
-                else:
-                    raise found
+            good, missing = self._members(prefix)
+            for name, error in missing.items():
+                if not isinstance(error, Absent):
+                    text = f"Dataset {name!r} of cube {prefix!r} is left out: {error.args[0]} is missing."
+                    warnings.warn(text, KartosqlWarning, stacklevel=2)
             uuid = next(iter(good.values())).uuid if good else ""
             parts = list(good.values())
             self._cubes[prefix] = self._cache.made(f"cube {prefix}", uuid, parts, lambda: _state(prefix, good))
@@ -642,17 +633,13 @@ class Snapshot:
 
         Raises ``missing-metadata`` for the seed, ``invalid-cube``, and what is wrong with the other members.
         """
-        good: dict[str, Dataset] = {}
-        for name, found in self._members(cube.uuid_prefix).items():
-            if isinstance(found, Dataset):
-                good[name] = found
-            elif not isinstance(found, KeyError):
-                raise found
-            elif name == cube.seed_dataset:
-                raise missing_metadata(cube.uuid(name), found.args[0])
+        good, missing = self._members(cube.uuid_prefix)
+        if cube.seed_dataset in missing:
+            raise missing_metadata(cube.uuid(cube.seed_dataset), missing[cube.seed_dataset].args[0])
         return cube_state(cube, good)
 
-    def _members(self, prefix: str) -> dict[str, Dataset | Failure]:
+    def _members(self, prefix: str) -> tuple[dict[str, Dataset], dict[str, KeyError]]:
+        """Return the datasets of a cube by name, and what those lack that are not whole; raises all else."""
         names = self._uuids_of(prefix)
         datasets = self.datasets(names)
         made = {u for uuid in datasets for u in _transaction_of(self._raw.get(uuid))[1]}
@@ -662,7 +649,11 @@ class Snapshot:
             if self._uuids_of(prefix) != names:
                 self._settled.clear()
                 return self._members(prefix)
-        return {names[u]: d for u, d in datasets.items()}
+        for problem in datasets.values():
+            if isinstance(problem, KartosqlError):
+                raise problem
+        good = {names[u]: d for u, d in datasets.items() if isinstance(d, Dataset)}
+        return good, {names[u]: d for u, d in datasets.items() if isinstance(d, KeyError)}
 
     def cubes(self) -> dict[str, Cube]:
         """Return every cube of the store by prefix; broken ones are left out with a warning."""
