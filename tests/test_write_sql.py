@@ -12,7 +12,7 @@ import pytest
 import kartosql
 from kartosql.errors import ConcurrentCommit, KartosqlError
 from kartosql.statements import upkeep
-from kartosql.statements.write import QueryRows
+from kartosql.statements.query_rows import QueryRows
 
 SEED = {"x": [0, 1, 2, 3], "p": [0, 0, 1, 1], "v": ["a", None, "", "d"], "f": [0.5, 1.0, 2.0, 3.0]}
 

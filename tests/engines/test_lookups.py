@@ -23,7 +23,7 @@ from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable, InvertedIndex
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.sorted_values import SortedValues
-from kartosql.indexes.index import Candidates
+from kartosql.indexes.index import Candidates, ValueCondition
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store
 from kartosql.user_cache import UserCache
@@ -70,16 +70,9 @@ class Indexed:
         return frozenset(f for (f,) in self.planner.rows(f"SELECT DISTINCT file FROM pairs WHERE {predicate}"))
 
     def find(self, predicate: str, among: frozenset[int] | None = None) -> Candidates:
+        files, says = self.table.all_files if among is None else among, tree_of(self.planner, predicate)
         return self.planner.index(
-            self.table,
-            "i",
-            predicate,
-            {},
-            says=tree_of(self.planner, predicate),
-            with_keys="k0" in predicate,
-            never_null=True,
-            never_nan=True,
-            among=self.table.all_files if among is None else among,
+            ValueCondition(self.table, "i", predicate, {}, says, "k0" in predicate, True, True, files)
         )
 
     @property

@@ -16,6 +16,7 @@ from kartosql.engines.duckdb.runtime import Instance
 from kartosql.engines.duckdb.statement import FileAccess
 from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.snapshot import Snapshot
+from kartosql.indexes.index import ValueCondition
 from kartosql.store import Store
 from trees import tree_of
 
@@ -62,9 +63,9 @@ def make(local: Store) -> Callable[..., DatasetTable]:
 
 def _index(planner: Planner, table: DatasetTable, predicate: str, parameters: Any = None) -> set[int]:
     evaluator, given = planner, parameters or {}
-    options = {"with_keys": "k0" in predicate, "never_null": True, "never_nan": True, "among": table.all_files}
-    says = tree_of(evaluator, predicate, given)
-    return set(evaluator.index(table, "i", predicate, given, says=says, **options).files)
+    says, files = tree_of(evaluator, predicate, given), table.all_files
+    asked = ValueCondition(table, "i", predicate, given, says, "k0" in predicate, True, True, files)
+    return set(evaluator.index(asked).files)
 
 
 def _tables(planner: Planner) -> set[str]:

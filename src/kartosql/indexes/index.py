@@ -15,6 +15,26 @@ Files = frozenset[int]  # positions in FileTable.files
 
 
 @dataclass(frozen=True)
+class ValueCondition:
+    """A condition on the values of an indexed column, and on partition keys, perhaps.
+
+    The ``predicate`` names the column ``v`` and, if it is about partition keys (``with_keys``), the i-th of them
+    ``k<i>``; ``says`` is what is known of it as a tree. NULL and NaN are in no index; they count as possible in every
+    file unless ``never_null`` and ``never_nan`` rule them out. Only files ``among`` the given ones matter.
+    """
+
+    table: FileTable
+    column: str
+    predicate: str
+    parameters: Mapping[str, Any]
+    says: Predicate
+    with_keys: bool
+    never_null: bool
+    never_nan: bool
+    among: Files
+
+
+@dataclass(frozen=True)
 class Candidates:
     """The files that may hold a match, why it was not looked up if these are all files, and the index that tells so.
 
@@ -72,27 +92,8 @@ class IndexEvaluator(Protocol):
         The predicate names the i-th partition key ``k<i>``.
         """
 
-    def index(
-        self,
-        table: FileTable,
-        column: str,
-        predicate: str,
-        parameters: Mapping[str, Any],
-        *,
-        says: Predicate,
-        with_keys: bool,
-        never_null: bool,
-        never_nan: bool,
-        among: Files,
-    ) -> Candidates:
-        """Return the files with a value of ``column`` for which a predicate may be TRUE.
-
-        The predicate names the column ``v`` and, if ``with_keys``, the i-th partition key
-        ``k<i>``; ``says`` is what is known of it as a tree. NULL and NaN are in no index; they
-        count as possible in every file unless ``never_null`` and ``never_nan`` rule them out.
-        Only files ``among`` the given ones matter, and all files are returned if looking for
-        them does not pay.
-        """
+    def index(self, asked: ValueCondition) -> Candidates:
+        """Return the files with a value for which a condition may be TRUE; all files where it does not pay to look."""
 
     def tells_bounds(self, table: FileTable, column: str, predicate: Predicate) -> bool:
         """Return whether footers may tell in which files a predicate over ``column`` is TRUE; none is read for it."""
@@ -204,18 +205,18 @@ class InvertedIndices(FileIndex):
         """Return the files with a value for which a condition may be TRUE."""
         subject, column = self.subject, self.group(condition)
         assert column is not None
-        found = subject.evaluator.index(
+        asked = ValueCondition(
             subject.table,
             column,
             condition.render(subject.name),
             parameters_for(condition, subject.parameters),
-            says=said(condition),
-            with_keys=any(name in subject.keys for _, name in condition.columns),
-            never_null=column in subject.never_null,
-            never_nan=bool(subject.never_null),
-            among=among,
+            said(condition),
+            any(name in subject.keys for _, name in condition.columns),
+            column in subject.never_null,
+            bool(subject.never_null),
+            among,
         )
-        return [replace(found, by=self.kind)]
+        return [replace(subject.evaluator.index(asked), by=self.kind)]
 
 
 def _one_column(subject: Subject, condition: Condition) -> str | None:

@@ -7,11 +7,11 @@ import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from kartosql.errors import KartosqlError, SqlError, UsageError
+from kartosql.errors import KartosqlError, SqlError
 from kartosql.formats.kartothek.dataset import Dataset
 from kartosql.formats.kartothek.metadata import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot
@@ -24,10 +24,6 @@ from kartosql.store import Files
 from kartosql.tables.names import Name, Tables, listed, quote_if_needed
 from kartosql.tables.table import FileTable, Part, Table
 from kartosql.text.secrets import HIDDEN, redacted
-
-if TYPE_CHECKING:
-    from kartosql.sources.indexing import FolderIndexes
-
 
 _TEXT, _TEXTS, _COUNT = pa.string(), pa.list_(pa.string()), pa.int64()
 _INDEXES = {"partition": "partition key", "index": "inverted index", None: None}
@@ -164,24 +160,6 @@ def _verify(session: Session, statement: VerifyData) -> pa.Table:
         )
     rows = [(c.number, c.kind, c.name, c.check, c.result, c.note) for c in checks()]
     return _table(rows, block=_COUNT, kind=_TEXT, name=_TEXT, check=_TEXT, result=_TEXT, note=_TEXT)
-
-
-def indexes_of_folder(session: Session, name: str, spark: Any = None) -> FolderIndexes | None:
-    """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
-    found = session.attachments.find((name,)) if session.attached is not None and isinstance(name, str) else None
-    if found is None:
-        return None
-    if spark:
-        raise UsageError(f"{name!r} is attached: Spark indexes the files of datasets only.", hint="Leave out spark=.")
-    indexes = getattr(found, "skipping_indexes", None)
-    if indexes is None:
-        raise UsageError(
-            f"{name!r} is attached, and what is attached can only be read.",
-            code="unknown-table",
-            hint="Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store.",
-        )
-    made: FolderIndexes = indexes()
-    return made
 
 
 def _table(rows: Iterable[Sequence[Any]], /, **columns: pa.DataType) -> pa.Table:

@@ -23,8 +23,8 @@ from kartosql.sql.statements import VerifyData
 from kartosql.sql.tree import edited, names_whole_rows, placeholders, tokens_of
 from kartosql.sql.undetermined import undetermined
 from kartosql.statements import targets
+from kartosql.statements.query_rows import QueryRows
 from kartosql.statements.targets import CHANGE, COUNT, TEXT, by_dataset, refused, table_of
-from kartosql.statements.write import QueryRows
 from kartosql.tables.names import Tables
 from kartosql.tables.names import quote_identifier as quote
 from kartosql.tables.table import Overlay, Part, Plain, Table, arrow_table, exposed

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,7 +23,6 @@ from kartosql.session import Request, Session
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select
 from kartosql.statements import targets
-from kartosql.statements.catalog import indexes_of_folder
 from kartosql.statements.targets import COUNT, TEXT, Report, Reports, by_dataset, changes, dropped, table_of
 from kartosql.store import Store
 from kartosql.text.secrets import redacted
@@ -38,6 +37,9 @@ from kartosql.write.files import collect_stats
 from kartosql.write.history import Retention
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
+
+if TYPE_CHECKING:
+    from kartosql.sources.indexing import FolderIndexes
 
 _TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
 _GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
@@ -225,12 +227,30 @@ def _spec(index: ws.Skip, text: str) -> IndexSpec:
     return IndexSpec(kind.name, spelled(index.column), **found)
 
 
+def _indexes_of_folder(session: Session, name: str, spark: Any = None) -> FolderIndexes | None:
+    """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
+    found = session.attachments.find((name,)) if session.attached is not None and isinstance(name, str) else None
+    if found is None:
+        return None
+    if spark:
+        raise UsageError(f"{name!r} is attached: Spark indexes the files of datasets only.", hint="Leave out spark=.")
+    indexes = getattr(found, "skipping_indexes", None)
+    if indexes is None:
+        raise UsageError(
+            f"{name!r} is attached, and what is attached can only be read.",
+            code="unknown-table",
+            hint="Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store.",
+        )
+    made: FolderIndexes = indexes()
+    return made
+
+
 def create_skipping_index(
     session: Session, table: str, indexes: Sequence[IndexSpec], spark: Any = None
 ) -> dict[str, Any]:
     """Make skipping indexes; see Connection.create_skipping_index."""
     operation = session.operation("create_skipping_index", spark=spark)
-    if (folder := indexes_of_folder(session, table, spark)) is not None:
+    if (folder := _indexes_of_folder(session, table, spark)) is not None:
         return folder.create(indexes)
     if datasets := skipping.of_datasets(operation.snapshot, table, indexes):
         return {
@@ -243,7 +263,7 @@ def create_skipping_index(
 def refresh_skipping_index(session: Session, table: str, spark: Any = None) -> dict[str, Any]:
     """Bring skipping indexes up to date; see Connection.refresh_skipping_index."""
     operation = session.operation("refresh_skipping_index", spark=spark)
-    if (folder := indexes_of_folder(session, table, spark)) is not None:
+    if (folder := _indexes_of_folder(session, table, spark)) is not None:
         return folder.refresh()
     if datasets := skipping.indexed_datasets(operation.snapshot, table):
         return {name: refresh_skipping_index(session, uuid, spark) for name, uuid in datasets.items()}
@@ -253,7 +273,7 @@ def refresh_skipping_index(session: Session, table: str, spark: Any = None) -> d
 def drop_skipping_index(session: Session, table: str) -> dict[str, Any]:
     """Drop all skipping indexes; see Connection.drop_skipping_index."""
     operation = session.operation("drop_skipping_index")
-    if (folder := indexes_of_folder(session, table)) is not None:
+    if (folder := _indexes_of_folder(session, table)) is not None:
         return folder.drop()
     if datasets := skipping.indexed_datasets(operation.snapshot, table):
         return {name: drop_skipping_index(session, uuid) for name, uuid in datasets.items()}

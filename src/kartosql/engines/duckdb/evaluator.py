@@ -6,7 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
 from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, literal, quote, sql_of, sql_type
 from kartosql.errors import FormatError, StoreError
-from kartosql.indexes.index import Candidates, Files
+from kartosql.indexes.index import Candidates, Files, ValueCondition
 from kartosql.plan.evaluate import Held, Outline, ParsedAtom
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
@@ -510,30 +510,19 @@ class Planner(EngineSession):
             return table.all_files
         return table.partitions.files_of([part for (part,) in found])
 
-    def index(
-        self,
-        table: FileTable,
-        column: str,
-        predicate: str,
-        parameters: Mapping[str, Any],
-        *,
-        says: Predicate,
-        with_keys: bool,
-        never_null: bool,
-        never_nan: bool,
-        among: Files,
-    ) -> Candidates:
-        """Return the files with a value of ``column`` for which a predicate may be TRUE."""
-        type_ = table.indices[column].type
-        predicate, parameters = self._without_lists(predicate, parameters, {"v": type_})
-        skips_null = never_null or (not with_keys and not may_hold_for_null(says))
+    def index(self, asked: ValueCondition) -> Candidates:
+        """Return the files with a value for which a condition may be TRUE."""
+        table, type_ = asked.table, asked.table.indices[asked.column].type
+        predicate, parameters = self._without_lists(asked.predicate, asked.parameters, {"v": type_})
+        asked = replace(asked, predicate=predicate, parameters=parameters)
+        skips_null = asked.never_null or (not asked.with_keys and not may_hold_for_null(asked.says))
         absent = [] if skips_null else [self.null(type_)]
-        if pa.types.is_floating(type_) and not never_nan:
+        if pa.types.is_floating(type_) and not asked.never_nan:
             absent.append("'nan'::DOUBLE")
-        if not with_keys:
+        if not asked.with_keys:
             if any(self.select(f"SELECT 1 FROM (SELECT {v} AS v) WHERE ", predicate, parameters) for v in absent):
                 return Candidates(table.all_files)
-            return Lookup(self, table, column, predicate, says, parameters, among, "").files()
+            return Lookup(self, asked).files()
         parts = self.structures.partitions(table)
         files: Files = frozenset()
         for value in absent:
@@ -541,7 +530,7 @@ class Planner(EngineSession):
             if isinstance(extra, bool):
                 return Candidates(table.all_files)
             files |= table.partitions.files_of([part for (part,) in extra])
-        found = Lookup(self, table, column, predicate, says, parameters, among, parts).files()
+        found = Lookup(self, asked, parts).files()
         return Candidates(found.files | files, found.note)
 
     def _without_lists(

@@ -7,7 +7,7 @@ import math
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from kartosql.errors import FormatError, reraise
 from kartosql.formats.arrays import array_of
 from kartosql.formats.kartothek.dataset import InvertedIndex, value_parser
 from kartosql.formats.sorted_values import SortedValues, Span
-from kartosql.indexes.index import Candidates, Files
+from kartosql.indexes.index import Candidates, Files, ValueCondition
 from kartosql.memo import memoized
 from kartosql.plan.evaluate import HOLD_PAIR, HOLD_VALUE, MAX_PROBES, VALUE_PAIRS
 from kartosql.predicate.tree import Comparison, In, Predicate, Value
@@ -541,7 +541,7 @@ def in_order(predicate: Predicate, type_: pa.DataType) -> Callable[[SortedValues
 
 @dataclass
 class Lookup:
-    """One predicate, that ``says`` so much, looked up in the index of one column.
+    """One condition, looked up in the index of one column.
 
     Given the relation of the partition values, ``parts``, these may stand in the predicate. What most values match is
     found in nearly all files: there the files in which some of these values stand are looked at first. If no file is
@@ -549,19 +549,15 @@ class Lookup:
     """
 
     _planner: Planner
-    _table: FileTable
-    _column: str
-    _predicate: str
-    _says: Predicate
-    _parameters: Mapping[str, Any]
-    _among: Files
-    _parts: str
+    _asked: ValueCondition
+    _parts: str = ""
 
     def __post_init__(self) -> None:
-        self._structures = self._planner.structures
+        asked, self._structures = self._asked, self._planner.structures
+        self._table, self._column, self._among = asked.table, asked.column, asked.among
         type_ = self._table.indices[self._column].type
-        self._operator, _ = compared(self._says, type_)
-        self._search = None if self._parts else in_order(self._says, type_)
+        self._operator, _ = compared(asked.says, type_)
+        self._search = None if self._parts else in_order(asked.says, type_)
         self._everything = Candidates(self._table.all_files)
         self._sample_pairs = min(MAX_SAMPLE, PER_FILE * len(self._table.files))
 
@@ -627,8 +623,8 @@ class Lookup:
         there are doubtful.
         """
         found = self._matching()
-        clean = not any(isinstance(v, bytes) and b"\0" in v for v in self._parameters.values())
-        if isinstance(found, bool) or not (clean and self._planner.compares(self._predicate)):
+        clean = not any(isinstance(v, bytes) and b"\0" in v for v in self._asked.parameters.values())
+        if isinstance(found, bool) or not (clean and self._planner.compares(self._asked.predicate)):
             return self._everything
         files = {row[0] for row in found}
         more = self._matching("v || '\\x00'::BLOB")
@@ -644,7 +640,7 @@ class Lookup:
         for file in sorted(doubtful):
             rows = self._planner.relations.rows_of(self._table, [file], RowRequest(names))
             before = f"SELECT 1 FROM ({rows}) WHERE "
-            if self._planner.select(before, self._predicate, self._parameters, " LIMIT 1"):
+            if self._planner.select(before, self._asked.predicate, self._asked.parameters, " LIMIT 1"):
                 found.add(file)
         return found
 
@@ -779,7 +775,7 @@ class Lookup:
 
     def _ask(self, before: str, after: str = "") -> list[Any] | bool:
         with self._index.timed():
-            return self._planner.select(before, self._predicate, self._parameters, after, self._index)
+            return self._planner.select(before, self._asked.predicate, self._asked.parameters, after, self._index)
 
     def _seconds(self, files: Files) -> float:
         """Return about what it takes to scan files."""
