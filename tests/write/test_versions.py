@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import json
+import operator
 import os
 import random
 import uuid as uuids
 
 import pyarrow as pa
 import pytest
+import zstandard
 
 import builders
 import kartosql
@@ -18,10 +22,12 @@ from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.commit import commit
-from kartosql.write.history import Retention, repack
+from kartosql.write.history import Retention, pack, repack
 from kartosql.write.recovery import read_head
 from kartosql.write.removal import collect
 from write.rivals import adding, in_partition
+
+IGNORED = "ignore::kartosql.errors.KartosqlWarning"
 
 
 def history(store, uuid="d"):
@@ -38,13 +44,19 @@ def content(dataset):
     return document.labels, dict(document.files), document.partition_keys, dict(document.indices), dict(dataset.schemas)
 
 
+def at(table, version):
+    """Return the query of all of a version."""
+    kind = "VERSION" if isinstance(version, int) else "TIMESTAMP"
+    return f"SELECT * FROM {table} AT ({kind} => {version!r})"
+
+
 def code_of(call, *args):
     with pytest.raises(KartosqlError) as caught:
         call(*args)
     return caught.value.code
 
 
-@pytest.mark.filterwarnings("ignore::kartosql.errors.KartosqlWarning")
+@pytest.mark.filterwarnings(IGNORED)
 def test_any_version_of_any_history_is_what_it_was():
     store = Store(f"memory://{uuids.uuid4().hex}")
     for seed in range(int(os.environ.get("KARTOSQL_HISTORIES", "20"))):
@@ -111,8 +123,19 @@ def test_a_version_whose_file_is_gone_is_told_and_others_are_read(local):
     commit(local, adding(local, "d", {}, "delete", removed=in_partition(2)))
     assert content(history(local).at(1)) == before
     local.delete([key for key in before[1]["table"] if "p=1/" in key])
-    assert code_of(history(local).at, 1) == "version-gone"
+    with pytest.raises(KartosqlError, match="another program removed d/table/p=1/") as caught:
+        history(local).at(1)
+    assert caught.value.code == "version-gone"
     assert len(history(local).document(2).labels) == 1
+
+
+def test_what_was_before_another_program_wrote_was_not_recorded(local):
+    builders.write_dataset(local, "d", {"p": pa.int64(), "i": pa.string(), "x": pa.int64()}, partition_keys=["p"])
+    builders.append(local, "d", pa.table({"p": [1], "i": ["f"], "x": [1]}))
+    commit(local, adding(local, "d", {2: "b"}))
+    with pytest.raises(KartosqlError, match="what was before was written by another program") as caught:
+        history(local).at("2001-01-01")
+    assert caught.value.code == "version-gone"
 
 
 def test_an_index_whose_file_is_gone_is_not_used(local):
@@ -136,7 +159,11 @@ def test_a_commit_without_an_entry_is_a_version_and_hides_no_other(local, number
     assert [v.version for v in found.entries] == [1, 2, 3, 4, 5]
     assert [v.operation for v in found.entries] == ["create"] + ["update"] * 4
     assert {v: content(found.at(v)) for v in model if v >= number} == {v: model[v] for v in model if v >= number}
-    assert number == 1 or content(found.at(1)) == model[1]
+    if number > 1:
+        assert content(found.at(1)) == model[1]
+    else:
+        with pytest.raises(KartosqlError, match="older entries of its history are lost"):
+            found.at("2001-01-01")
 
 
 def test_a_head_whose_writer_died_before_its_entry_is_a_version(local):
@@ -161,6 +188,114 @@ def test_a_torn_file_of_the_history_never_blocks_the_present(local, data):
     assert found.document(1).labels is not None  # undone from the present
     commit(local, adding(local, "d", {3: "c"}))
     assert history(local).last == 3
+
+
+ODD = [
+    None,
+    -1,
+    True,
+    1.5,
+    10**30,
+    "",
+    "x",
+    "9999-12-31T23:59:59-14:00",
+    "0001-01-01",
+    "\ud800",
+    [],
+    {},
+    [[]],
+    [1],
+    [None, None],
+]
+ODD += [{"a": 1}, {"a": {"table": "../x"}}, {"a": {"table": "d/table/p=1/x.parquet"}}, [["a", {"table": "d/x"}]]]
+
+
+def places_in(value, *way):
+    """Yield the way to each value in a JSON document."""
+    for step in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*way, step)
+        yield from places_in(value[step], *way, step)
+
+
+@pytest.mark.filterwarnings(IGNORED)
+def test_whatever_an_entry_says_the_present_is_read_and_written_and_the_past_is_there_or_told():
+    memory = Store(f"memory://{uuids.uuid4().hex}")
+    with kartosql.connect(memory.url) as con:
+        con.sql("CREATE DATASET d PARTITION BY (p) INDEX (x) AS SELECT i % 3 AS p, i AS x FROM range(9) r(i)")
+        con.sql("DELETE FROM d WHERE p = 0")
+        con.sql("ALTER DATASET d ADD COLUMN s VARCHAR")
+        builders.append(memory, "d", pa.table({"p": [1], "x": [7], "s": ["f"]}))
+        con.sql("INSERT INTO d SELECT 2 AS p, 7 AS x, 'b' AS s")
+        rows = con.sql(present := "SELECT * FROM d ORDER BY ALL").rows()
+    keys = ["d.by-dataset-metadata.json", *(key for *_, key in versions.listed(memory, "d"))]
+    sound = {key: memory.read(key) for key in keys}
+    told = set()
+    for seed in range(int(os.environ.get("KARTOSQL_HISTORIES", "20"))):
+        rng = random.Random(seed)
+        memory.delete([key for *_, key in versions.listed(memory, "d")])
+        for key, data in sound.items():
+            memory.put(key, data)
+        made = json.loads(zstandard.decompress(memory.read(key := rng.choice(keys[1:]))))
+        *way, last = rng.choice(list(places_in(made)))
+        functools.reduce(operator.getitem, way, made)[last] = rng.choice(ODD)
+        memory.put(key, zstandard.compress(json.dumps(made).encode()))
+        with kartosql.connect(memory.url) as con:
+            numbers = [row[0] for row in con.history("d").rows()]
+            calls = [(con.sql, at("d", version)) for version in [*numbers, 1, "2030-01-01"]]
+            for call, *given in [*calls, (con.sql, present), (con.restore, "d", rng.choice(numbers))]:
+                try:
+                    found = call(*given).rows() if call == con.sql else None
+                    assert given != [present] or found == rows
+                except KartosqlError as e:
+                    told.add(e.code)
+            con.sql("CLEANUP d")
+            con.sql("INSERT INTO d SELECT 0 AS p, 1 AS x, 'c' AS s")
+            assert con.history("d").rows()[-1][2] == "append_to_dataset"
+    assert told <= {"version-gone", "no-such-version", "incompatible-schema", "invalid-schema", "schema-mismatch"}
+    assert "version-gone" in told
+
+
+def test_a_small_file_of_the_history_cannot_fill_the_memory(local):
+    for n in range(30):
+        commit(local, adding(local, "d", {1: f"v{n}"}, "w", create=n == 0))
+    found = versions.read_entries(local, "d")
+    assert len(found) == 30
+    key = versions.listed(local, "d")[-1][2]
+    local.put(
+        key, zstandard.compress(json.dumps([json.loads(zstandard.decompress(pack(found[-1:])))[0]] * 9999).encode())
+    )
+    assert versions.read_file(local, "d", key) == []
+    local.put(key, zstandard.compress(b"[" * versions.FREE_BYTES))
+    assert versions.read_file(local, "d", key) == []
+    assert len(history(local).entries) == 30
+    assert content(history(local).at(1))[0] == stands(local)[0][:1]
+
+
+@pytest.mark.parametrize("sequence", [10**30, -5, True, "7", 1 << 56])
+def test_a_number_of_a_commit_that_nobody_gave_blocks_nothing(local, sequence):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    document = builders.read_document(local, "d")
+    document["metadata"]["kartosql_commit"]["sequence"] = sequence
+    builders.write_document(local, document)
+    with kartosql.connect(local.root) as con:
+        assert len(con.history("d").rows()) <= 2
+    commit(local, adding(local, "d", {2: "b"}))
+    assert [v.operation for v in history(local).entries][-2:] == ["foreign", "append"]
+
+
+@pytest.mark.filterwarnings(IGNORED)
+def test_a_name_in_the_history_that_no_commit_gave_hides_none_that_come(local):
+    commit(local, adding(local, "d", {1: "a"}, "create", create=True))
+    for name in ("1-1-x.json.zst", f"{10**17}-{10**18 - 1}-x.json.zst", f"{10**30}-{10**30}-x.json.zst", "x", "a/b"):
+        local.put(f"{versions.FOLDER}/d/{name}", b"x")
+    for n in range(3):
+        builders.append(local, "d", pa.table({"p": [3], "i": [f"f{n}"], "x": [1]}))
+        before = stands(local)
+        commit(local, adding(local, "d", {2: f"b{n}"}))
+        commit(local, adding(local, "d", {2: f"c{n}"}))
+        found = history(local)
+        assert [v.operation for v in found.entries][-3:] == ["foreign", "append", "append"]
+        assert content(found.at(found.entries[-3].version)) == before
 
 
 def test_time_follows_the_order_of_commits_where_clocks_run_backwards(local, monkeypatch):
@@ -191,7 +326,9 @@ def test_versions_that_are_not_kept_go_and_others_stay(local, monkeypatch):
     assert [v.version for v in found.entries] == [6, 7, 8, 9]
     assert {v: content(found.at(v)) for v in (6, 7, 8, 9)} == {v: model[v] for v in (6, 7, 8, 9)}
     assert code_of(found.at, 5) == "version-gone"
-    assert code_of(history(local).at, "2001-01-01") == "version-gone"
+    with pytest.raises(KartosqlError, match="see the settings history_versions and history_days") as caught:
+        history(local).at("2001-01-01")
+    assert caught.value.code == "version-gone"
     assert stands(local) == model[9]
     # What another program does next does not cut off what is kept.
     builders.append(local, "d", pa.table({"p": [3], "i": ["f"], "x": [1]}))

@@ -32,7 +32,7 @@ from kartosql.formats.kartothek.metadata import (
 )
 from kartosql.formats.kartothek.snapshot import missing_metadata, tables_by_schema
 from kartosql.formats.kartothek.stored_partitions import as_tuple
-from kartosql.formats.kartothek.versions import listed
+from kartosql.formats.kartothek.versions import last_listed
 from kartosql.formats.type_promotion import widened
 from kartosql.store import Store
 from kartosql.store.keys import OutcomeUnknown, PreconditionFailed, Version, check_key
@@ -518,7 +518,7 @@ def rebase(
         schemas={table: fingerprint(schema) for table, schema in schemas.known.items()},
         anew=kept is None,
         removes=bool(removed),
-        foreign=None if live is None or live.is_own else max([0, *(last for _, last, _ in listed(store, live.uuid))]),
+        foreign=None if live is None or live.is_own else last_listed(store, live.uuid),
     )
     return Prepared(with_marks(document, commit=identity.to_dict()), index_keys, removed, bool(schemas.pending))
 

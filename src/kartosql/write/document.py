@@ -35,6 +35,7 @@ from kartosql.formats.kartothek.metadata import (
     written_document,
 )
 from kartosql.formats.kartothek.stored_partitions import digest_of
+from kartosql.formats.kartothek.versions import NUMBERS
 from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.store.keys import Content, OutcomeUnknown, PreconditionFailed, Version, side_folder
@@ -90,7 +91,7 @@ def read_identity(metadata: Mapping[str, Any]) -> Identity | None:
     if (
         not all(isinstance(made[name], str) for name in texts)
         or not all(made[name] is None or isinstance(made[name], str) for name in optional)
-        or not all(type(number) is int for number in numbers)
+        or not all(type(number) is int and number in NUMBERS for number in numbers)
         or not all(isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in lists)
     ):
         return None

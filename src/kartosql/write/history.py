@@ -111,7 +111,7 @@ def repack(store: Store, uuid: str, kept: Retention | None = None, since: dt.dat
     if kept is None:
         large = [i for i, (a, b, key) in enumerate(files) if b > a and (store.size(key) or 0) >= PACK_BYTES]
         files = files[large[-1] + 1 :] if large else files
-    found = {e.id: e for _, _, key in files for e in read_file(store, uuid, key) or ()}
+    found = {e.id: e for _, _, key in files for e in read_file(store, uuid, key)}
     entries = sorted(found.values(), key=lambda e: e.order)
     if kept is not None and since is not None:
         wanted = {e.id for e in needed(entries, kept, store.now())}
@@ -139,7 +139,7 @@ def _based(store: Store, uuid: str, entries: list[Entry]) -> list[Entry]:
 
 def needed(entries: Iterable[Entry], kept: Retention, now: dt.datetime) -> list[Entry]:
     """Return the entries by which versions are read that are kept, in their order."""
-    found = [e for e in entries if versions.moment(e.time) + kept.time > now]
+    found = [e for e in entries if now - versions.moment(e.time) < kept.time]
     return found[-kept.versions :] if kept.versions else []
 
 

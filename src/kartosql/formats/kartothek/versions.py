@@ -39,6 +39,9 @@ from kartosql.store.keys import key_problem
 FOLDER = ".kartosql/history"
 FOREIGN = "foreign"  # the operation of what another program committed
 MAX_UNPACKED = 256 << 20  # bytes of one file
+MOST_TIMES = 100  # as large as it is stored, for a file of more than:
+FREE_BYTES = 1 << 20
+NUMBERS = range(1 << 56)  # that versions may have
 _NAME = re.compile(r"(\d{12,18})-(\d{12,18})-[0-9a-zA-Z-]{1,64}\.json\.zst")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _RETENTION = "it is older than what is kept, see the settings history_versions and history_days"
@@ -99,7 +102,7 @@ class Entry:
 
     def named_keys(self) -> Iterable[str]:
         """Return the keys of all files that it names."""
-        rows, facts = self.base or ((), {})
+        rows, facts = self.base if self.base is not None else ((), {})
         for files in (*self.added.values(), *self.removed.values(), *(files for _, files in rows)):
             yield from files.values()
         for side in (facts.get("indices"), *self.changed.get("indices", ())):
@@ -112,30 +115,47 @@ def listed(store: Store, uuid: str) -> list[tuple[int, int, str]]:
     return sorted((int(match[1]), int(match[2]), key) for match, key in names if match is not None)
 
 
+def last_listed(store: Store, uuid: str) -> int:
+    """Return the last sequence of a history by the names of its files, which leave room for more."""
+    return min(max((last for _, last, _ in listed(store, uuid)), default=0), NUMBERS.stop >> 8)
+
+
 def read_entries(store: Store, uuid: str) -> list[Entry]:
     """Return all entries of a dataset, in the order of their commits; torn ones are left out."""
     found: dict[tuple[int, str], Entry] = {}
     for _ in range(5):
         keys = [key for *_, key in listed(store, uuid)]
-        files = list(store.map(lambda key: read_file(store, uuid, key), keys))
-        found |= {(e.sequence, e.id): e for entries in files for e in entries or ()}
+        files = list(store.map(lambda key: _stored(store, key), keys))
+        # Unpacked one after the other, as each may be large.
+        found |= {(e.sequence, e.id): e for data in files for e in _unpacked(data or b"", uuid)}
         if None not in files:
             break  # else somebody packed them meanwhile
     return sorted(found.values(), key=lambda e: e.order)
 
 
-def read_file(store: Store, uuid: str, key: str) -> list[Entry] | None:
-    """Return the sound entries of a file, None if there is none."""
+def read_file(store: Store, uuid: str, key: str) -> list[Entry]:
+    """Return the sound entries of a file, if there is one."""
+    return _unpacked(_stored(store, key) or b"", uuid)
+
+
+def _stored(store: Store, key: str) -> bytes | None:
+    try:
+        return store.read_metadata(key)
+    except KeyError:
+        return None
+    except FormatError:
+        return b""
+
+
+def _unpacked(data: bytes, uuid: str) -> list[Entry]:
     import zstandard
 
     try:
-        data = store.read_metadata(key)
-        if not 0 < zstandard.get_frame_parameters(data).content_size <= MAX_UNPACKED:
+        size = zstandard.get_frame_parameters(data).content_size
+        if not 0 < size <= min(MAX_UNPACKED, FREE_BYTES + MOST_TIMES * len(data)):
             return []
-        stored = json.loads(zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_UNPACKED))
-    except KeyError:
-        return None
-    except (FormatError, zstandard.ZstdError, ValueError, RecursionError):
+        stored = json.loads(zstandard.ZstdDecompressor().decompress(data, max_output_size=size))
+    except (zstandard.ZstdError, ValueError, RecursionError):
         return []
     made = [_entry(one, uuid) for one in stored] if isinstance(stored, list) else []
     return [entry for entry in made if entry is not None]
@@ -152,15 +172,17 @@ def pack(entries: Sequence[Entry], level: int = 3) -> bytes:
 def _entry(made: Any, uuid: str) -> Entry | None:
     try:
         entry = Entry(**{**made, "before": Link(*made["before"]) if "before" in made else None})
-        before, base = entry.before or Link(0, "", "", entry.time), entry.base or ((), {})
+        before = entry.before or Link(0, "", "", entry.time)
+        rows, _ = entry.base if entry.base is not None else ((), {})
         moment(entry.time), moment(before.time)
         texts = [entry.id, entry.operation, *before[1:], *entry.repaired, *entry.older, *entry.positions.values()]
         texts += [text for text in (entry.parent, entry.origin) if text is not None]
-        texts += [label for label, _ in base[0]]
-        numbers = [entry.sequence, before.sequence, entry.rows or 0, *entry.places, *entry.gaps]
+        texts += [label for label, _ in rows]
+        "".join(texts).encode()
+        numbers = [entry.sequence, before.sequence, *entry.places, *entry.gaps]
+        numbers += [entry.rows] if entry.rows is not None else []
         is_sound = (
-            all(type(number) is int and 0 <= number < 1 << 60 for number in numbers)
-            and all(isinstance(text, str) for text in texts)
+            all(type(number) is int and number in NUMBERS for number in numbers)
             and all(isinstance(key, str) and key_problem(key, f"{uuid}/") is None for key in entry.named_keys())
             and len(entry.gaps) == len(entry.removed)
             and len(entry.places) in (0, len(entry.added))
@@ -259,7 +281,14 @@ class History:
         first = self.entries[0]
         if first.entry is not None and first.entry.before is None:
             return gone(self.dataset.uuid, what, f"the first is {first.version} of {first.time}", "no-such-version")
-        return gone(self.dataset.uuid, what, _RETENTION)
+        after = self.entries[1].entry if len(self.entries) > 1 else None
+        if first.operation == FOREIGN and not (after is not None and after.older):
+            return gone(
+                self.dataset.uuid, what, "what was before was written by another program, which recorded nothing"
+            )
+        # A cleanup that drops what is older leaves the state that the first entry met.
+        is_lost = after is not None and after.base is None
+        return gone(self.dataset.uuid, what, "older entries of its history are lost" if is_lost else _RETENTION)
 
     def document(self, version: int) -> DatasetDocument:
         """Return the document of a version; raises ``no-such-version`` and ``version-gone``."""
@@ -321,14 +350,15 @@ class History:
                 t: pa.py_buffer(base64.b64decode(facts["schemas"][t])) for t in document.tables or facts["schemas"]
             }
             schemas = {t: checked_schema(pa.ipc.read_schema(data), FOLDER) for t, data in stored.items()}
-        except (KeyError, ValueError, TypeError, AttributeError, pa.ArrowException, FormatError):
+        except (KeyError, ValueError, TypeError, AttributeError, OSError, pa.ArrowException, FormatError):
             raise gone(uuid, number, "its schema or its entries are damaged") from None
         files = {key for column in document.files.values() for key in column if key is not None}
         files -= {key for column in now.files.values() for key in column if key is not None}
         lost = {*files, *document.indices.values()}
         lost -= store.list_below(f"{uuid}/").keys() if store is not None and lost else set()
         if not lost.isdisjoint(files):
-            raise gone(uuid, number, f"{min(lost & files)} is gone: another program collected it, or a cleanup did")
+            # Our cleanups drop the entry of a version with its files.
+            raise gone(uuid, number, f"another program removed {min(lost & files)}, which kartosql keeps")
         indices = {column: key for column, key in document.indices.items() if key not in lost}
         return Dataset(replace(document, indices=indices, named=f"{now.version} {number}"), schemas, None, store)
 
@@ -363,8 +393,8 @@ def _identity(document: DatasetDocument) -> tuple[Link, list[str]] | None:
     found: Any = document.metadata.get(IDENTITY)
     with contextlib.suppress(KeyError, TypeError, ValueError):
         link = Link(*(found[name] for name in Link._fields))
-        moment(link.time)
-        if type(link.sequence) is int and isinstance(link.id, str):
+        moment(link.time), "".join(link[1:]).encode()
+        if type(link.sequence) is int and link.sequence in NUMBERS:
             return link, [i for i in reversed(found["recent"]) if isinstance(i, str) and i != link.id]
     return None
 
