@@ -9,10 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from iceberg_tables import HandTable
 from odf_folder import Dataset
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 import kartosql
-from kartosql.errors import KartosqlWarning
+from kartosql.errors import KartosqlError, KartosqlWarning
 from kartosql.store import Store
 from kartosql.store.listing import list_files
 from s3_server import BUCKET, S3Server, serve
@@ -105,3 +108,21 @@ def test_urls_of_local_files_are_local(tmp_path):
         con.attach(f"file://{folder}", "t")
         con.attach(f"file://{folder}/p=1/x.parquet", "one")
         assert con.sql("SELECT count(*) FROM t, one").rows() == [(8,)]
+
+
+def test_an_iceberg_table_that_was_copied_into_a_bucket(server, tmp_path):
+    table = HandTable(tmp_path / "lake", Schema(NestedField(1, "a", LongType()), schema_id=0), version=3)
+    files = [table.data(pa.table({"a": [n, n + 10]})) for n in range(3)]
+    table.commit(*files)
+    table.commit(table.vector(files[2], [1]), table.positions([(files[1], 0)]))
+    url = uploaded(server, table.root, "data/lake")
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        for place in (url, f"{url}/metadata/v2.metadata.json"):
+            con.attach(place, "t", type="iceberg", storage_options=server.storage_options, replace=True)
+            assert con.sql("SELECT a FROM t ORDER BY a").rows() == [(0,), (2,), (10,), (11,)]
+            scan = con.explain("SELECT a FROM t WHERE a > 11").to_dict()["scans"][0]["datasets"][0]
+            assert (len(scan["files"]), scan["steps"][0]["by"]) == (1, "manifest statistics")
+        with pytest.raises(KartosqlError) as e:
+            con.attach(f"{url}/metadata/v9.metadata.json", "u", type="iceberg", storage_options=server.storage_options)
+        assert e.value.code == "missing-file"

@@ -11,7 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from iceberg_tables import HandTable
 from odf_folder import Dataset
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
 
 import golden
 import kartosql
@@ -93,3 +96,18 @@ def test_folders_of_parquet_files_and_other_stores(con, tmp_path, copy_of):
     with pytest.raises(KartosqlError) as e:
         con.sql("SELECT * FROM c", engine="spark").arrow()
     assert e.value.code == "not-portable"
+
+
+def test_iceberg_tables_with_deletes_of_all_kinds_and_columns_of_other_names(con, tmp_path):
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "s", StringType()), schema_id=0)
+    table = HandTable(tmp_path / "t", schema, version=3)
+    files = [table.data(pa.table({"a": [n, n + 1, n + 2], "s": ["x", None, f"y{n}"]})) for n in range(3)]
+    table.commit(*files)
+    table.commit(table.vector(files[0], [0]), table.positions([(files[1], 2)]), table.keys(pa.table({"s": ["y2"]})))
+    table.evolve(Schema(NestedField(2, "t", StringType()), NestedField(1, "b", LongType()), schema_id=1))
+    table.write()
+    con.attach(table.root, "t", type="iceberg")
+    found = same(con, "SELECT t, b FROM t")
+    assert sorted((r["b"], r["t"]) for r in found if r["t"]) == [(1, "x"), (2, "x"), (2, "y0")]
+    assert [r["b"] for r in same(con, "SELECT b FROM t WHERE b > 2")] == [3]
+    assert same(con, "SELECT count(*) AS n FROM t WHERE t IS NULL") == [{"n": 3}]

@@ -162,20 +162,24 @@ _REST = b"\x00\x19\x0c\x00"
 class ParquetSchemas:
     """The schema of each file, read again only for files that changed."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, with_ids: bool = False) -> None:
         self._store = store
+        self._with_ids = with_ids  # whether fields keep the numbers that files give them
         self._footers = FooterCache()
         self._schemas: dict[int, pa.Schema] = {}
 
-    def read(self, files: Sequence[ListedFile]) -> list[pa.Schema]:
-        """Return the schema of each file, the same object for the same one; raises ``corrupt-file``."""
+    def read(self, files: Sequence[ListedFile], *, some: bool = False) -> list[pa.Schema]:
+        """Return the schema of each file, the same object for the same one; raises ``corrupt-file``.
+
+        Others are forgotten, unless these are only ``some`` of the files.
+        """
         facts = self._footers.facts(self)
         unknown = [f for f in files if (f.name, f.state) not in facts.schemas]
         read = map(self._read, unknown) if self._store.is_local else self._store.map(self._read, unknown)
         found = {(f.name, f.state): number for f, number in zip(unknown, read, strict=True)}
         known = facts.schemas | found
-        facts.schemas = {(f.name, f.state): known[f.name, f.state] for f in files}
-        return [self._schemas[number] for number in facts.schemas.values()]
+        facts.schemas = known if some else {(f.name, f.state): known[f.name, f.state] for f in files}
+        return [self._schemas[known[f.name, f.state]] for f in files]
 
     def _footer(self, file: ListedFile) -> bytes | None:
         try:
@@ -198,18 +202,19 @@ class ParquetSchemas:
         number = self._footers.recognise(footer)
         with self._footers.lock:
             if number not in self._schemas:
-                schema = _parse(schema_bytes(footer) or footer, _geometries(footer), name)
-                self._schemas[number] = next((s for s in self._schemas.values() if s.equals(schema)), schema)
+                schema = _parse(schema_bytes(footer) or footer, _geometries(footer), name, self._with_ids)
+                same = (s for s in self._schemas.values() if s.equals(schema, check_metadata=True))
+                self._schemas[number] = next(same, schema)
         return number
 
 
-def _parse(data: bytes, geometries: frozenset[str], name: str) -> pa.Schema:
+def _parse(data: bytes, geometries: frozenset[str], name: str, with_ids: bool) -> pa.Schema:
     last: Exception | None = None
     for footer in (data + _REST, data):
         try:
             schema = arrow_metadata(footer).schema.to_arrow_schema()
             units = iter(list(_units(Reader(footer).struct()[2])))
-            types = {f.name: typed(f.name, f.type, units) for f in schema}
+            types = {f.name: typed(f.name, f.type, units, with_ids) for f in schema}
         except (pa.ArrowException, OSError, StopIteration, *DAMAGE) as e:
             reraise(e, f"Cannot read {name!r}")
             last = e
@@ -217,7 +222,9 @@ def _parse(data: bytes, geometries: frozenset[str], name: str) -> pa.Schema:
         if len(types) < len(schema):
             raise FormatError(f"{name}: a column name occurs twice", code="schema-conflict")
         types |= {c: pa.opaque(t, "GEOMETRY", "Parquet") for c, t in types.items() if c in geometries}
-        return pa.schema(list(types.items()))
+        return pa.schema(
+            [pa.field(c, t, metadata=schema.field(c).metadata if with_ids else None) for c, t in types.items()]
+        )
     raise _corrupt(name, (str(last).splitlines() or ["its footer is damaged"])[0])
 
 
@@ -241,22 +248,28 @@ def _end(elements: list[dict[int, Any]], at: int, members: int) -> int:
     return at
 
 
-def typed(name: str, type_: pa.DataType, units: Iterator[dict[int, Any]]) -> pa.DataType:
-    """Return a type as DuckDB reads it, given the one that Arrow reads and the columns of the schema."""
+def typed(name: str, type_: pa.DataType, units: Iterator[dict[int, Any]], with_ids: bool = False) -> pa.DataType:
+    """Return a type as DuckDB reads it, given the one that Arrow reads and the columns of the schema.
+
+    ``with_ids`` members keep what is noted of them, such as the number that the file gives them.
+    """
     t = pa.types
     if isinstance(type_, pa.BaseExtensionType):
-        return typed(name, type_.storage_type, units)
+        return typed(name, type_.storage_type, units, with_ids)
     if t.is_struct(type_):
         if {f.name for f in type_} >= {"metadata", "value"}:
             ahead = next(units)
             if ahead[4].decode() == name and _VARIANT in ahead.get(10, ()):
                 return pa.opaque(pa.binary(), "VARIANT", "Parquet")
             units = chain([ahead], units)
-        return pa.struct([pa.field(f.name, typed(f.name, f.type, units)) for f in type_])
+        inner = [(f, typed(f.name, f.type, units, with_ids)) for f in type_]
+        return pa.struct([pa.field(f.name, found, metadata=f.metadata if with_ids else None) for f, found in inner])
     if t.is_map(type_):
-        return pa.map_(typed("key", type_.key_type, units), typed("value", type_.item_type, units))
+        return pa.map_(
+            *(typed(n, v, units, with_ids) for n, v in (("key", type_.key_type), ("value", type_.item_type)))
+        )
     if t.is_nested(type_):
-        return pa.list_(pa.field("item", typed(type_.value_field.name, type_.value_type, units)))
+        return pa.list_(pa.field("item", typed(type_.value_field.name, type_.value_type, units, with_ids)))
     element = next(units)
     logical = element.get(10) or {}
     if element.get(1) == _INT96:

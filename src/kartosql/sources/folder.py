@@ -44,7 +44,8 @@ class FolderTable:
     labels: tuple[str, ...]
     files: tuple[str, ...]
     partitions: PartitionTable
-    shapes: tuple[Variant, ...]  # how each file is read, without files; one object for those that are alike
+    # How each file is read, without files; one object for those that are alike. Or a function of keys that tells it.
+    shapes: Any
     has_footers: bool
     keeper: Any  # what the files are reached by, as long as a statement may read them
     skipping: Any = None
@@ -89,8 +90,9 @@ class FolderTable:
             labels=(self.labels[file],),
             files=(self.files[file],),
             partitions=PartitionTable(values.keys, values.types, tuple((c[part],) for c in values.columns), 1, (0,)),
-            shapes=(self.shapes[file],),
+            shapes=self._shapes((file,)),
             skipping=None,
+            told=None,
         )
 
     def display_name(self, file: int) -> str:
@@ -99,11 +101,16 @@ class FolderTable:
 
     def variants(self, files: Sequence[int]) -> Iterator[Variant]:
         """Yield files that are read alike."""
-        groups: dict[int, list[int]] = {}
-        for file in files:
-            groups.setdefault(id(self.shapes[file]), []).append(file)
-        for group in groups.values():
-            yield replace(self.shapes[group[0]], files=group)
+        groups: dict[int, tuple[Variant, list[int]]] = {}
+        for file, shape in zip(files, self._shapes(files), strict=True):
+            groups.setdefault(id(shape), (shape, []))[1].append(file)
+        for shape, group in groups.values():
+            yield replace(shape, files=group)
+
+    def _shapes(self, files: Sequence[int]) -> Sequence[Variant]:
+        if callable(self.shapes):
+            return self.shapes([self.files[f] for f in files])  # type: ignore[no-any-return]
+        return [self.shapes[f] for f in files]
 
 
 def shapes_of(schemas: Sequence[pa.Schema]) -> list[Variant]:
@@ -123,7 +130,7 @@ class Folder(Attachment):
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
-        self._store, self._only = _open_folder(location)
+        self._store, self._only = open_folder(location)
         self._begin(options)
         self._hive = options.truth("hive_partitioning")
         self._typed = options.truth("hive_types_autocast")
@@ -267,7 +274,7 @@ class ParquetFolder(Folder):
         return Sources(parquet_scan(self._store), self._times)
 
 
-def _open_folder(location: AttachLocation) -> tuple[Store, str | None]:
+def open_folder(location: AttachLocation) -> tuple[Store, str | None]:
     """Return the store of a folder; for the URL of a file that of its folder, and its name."""
     url = location.url
     path = url.removeprefix("file://")
@@ -294,7 +301,7 @@ _ATTACH = "ATTACH '{root}' AS name (TYPE {type}) reads the rows that count."
 _FORMATS = {
     "delta": ("a Delta table", "deltalake"),
     "hudi": ("a Hudi table", "hudi or Spark"),
-    "iceberg": ("an Iceberg table", "pyiceberg"),
+    "iceberg": ("an Iceberg table", ""),
     "stream": ("a stream that Spark writes", "Spark"),
     "kartothek": ("a Kartothek dataset", ""),
     "odf": ("a dataset of Open Data Fabric", ""),

@@ -332,7 +332,7 @@ def past_of(table: exp.Table, text: str) -> tuple[Past, Span] | None:
     is_version = (kind if is_past else clause.this) == "VERSION"
     is_time = kind == "TIMESTAMP" if is_past else kind == "AS OF"
     if span is not None and is_version and isinstance(value, exp.Literal) and value.this.isdigit():
-        return int(value.this[:18]), span
+        return int(value.this[:MAX_DIGITS]), span
     while isinstance(value, exp.Cast):
         value = value.this
     if span is None or is_version or not is_time or not isinstance(value, exp.Literal) or not value.is_string:

@@ -70,11 +70,12 @@ def _one(store: Store, name: str) -> list[ListedFile]:
         info = store.info(name)
     except KeyError:
         return []
-    told = _told(name, info)
-    return [told] if told.size else []
+    file = told(name, info)
+    return [file] if file.size else []
 
 
-def _told(name: str, info: Mapping[str, Any]) -> ListedFile:
+def told(name: str, info: Mapping[str, Any]) -> ListedFile:
+    """Return a file, given what its filesystem tells of it."""
     time = _milliseconds(next((info[k] for k in _TIMES if info.get(k) is not None), None))
     return ListedFile(name, int(info.get("size") or 0), time, (str(info.get("ETag")), time))
 
@@ -126,9 +127,9 @@ def _remote(store: Store, left_out: set[str]) -> Iterator[ListedFile]:
         if first is not None:
             left_out.add("/".join(parts[: first + 1]))
         else:
-            told = _told(name, info)
-            if told.size:
-                yield told
+            found = told(name, info)
+            if found.size:
+                yield found
             else:
                 left_out.add(name)
 

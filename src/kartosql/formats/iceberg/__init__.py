@@ -1,0 +1,1 @@
+"""Iceberg tables on disk: metadata, snapshots, manifests, and columns by their ids."""

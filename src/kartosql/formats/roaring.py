@@ -1,0 +1,74 @@
+"""Roaring bitmaps of 64-bit numbers, in the portable format of lakes: sets of row numbers as Arrow arrays."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kartosql.formats.arrays import array_of, constant
+
+_RUNS, _NO_RUNS = 12347, 12346  # cookies of bitmaps of 32-bit numbers
+_NO_OFFSETS = 4  # containers, below which there are no offsets where some are runs
+_MOST_LISTED = 4096  # numbers of a container; more are bits
+_BITS = 1 << 16
+MAX_NUMBERS = 1 << 31
+
+
+def numbers_of(data: bytes) -> pa.Array:
+    """Return the numbers of a bitmap, ascending; raises ValueError for what is none, and struct.error for torn ones."""
+    reader, found = _Bytes(data), []
+    for _ in range(reader.one("<Q")):
+        high = reader.one("<I")
+        found += _of_32_bits(reader, high << 32)
+        if high >> 31 or sum(map(len, found)) > MAX_NUMBERS:
+            raise ValueError("it holds too many or too large numbers")
+    if reader.at != len(data):
+        raise ValueError(f"{len(data) - reader.at} bytes stand behind it")
+    return pa.concat_arrays(found) if found else pa.nulls(0, pa.int64())
+
+
+class _Bytes:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def one(self, form: str) -> int:
+        (found,) = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return int(found)
+
+    def array(self, type_: pa.DataType, count: int) -> pa.Array:
+        size = (count * type_.bit_width + 7) // 8
+        start, self.at = self.at, self.at + size
+        if self.at > len(self.data):
+            raise ValueError("it is torn")
+        return pa.Array.from_buffers(type_, count, [None, pa.py_buffer(self.data[start : self.at])])
+
+
+def _of_32_bits(reader: _Bytes, base: int) -> list[pa.Array]:
+    cookie = reader.one("<I")
+    with_runs = cookie & 0xFFFF == _RUNS
+    if not with_runs and cookie != _NO_RUNS:
+        raise ValueError(f"{cookie} is no cookie of a bitmap")
+    count = (cookie >> 16) + 1 if with_runs else reader.one("<I")
+    if count > _BITS:
+        raise ValueError(f"{count} containers are too many")
+    are_runs = reader.array(pa.bool_(), count).to_pylist() if with_runs else [False] * count
+    heads = reader.array(pa.uint16(), 2 * count).to_pylist()
+    if not with_runs or count >= _NO_OFFSETS:
+        reader.array(pa.uint32(), count)
+    found = []
+    for is_run, key, size in zip(are_runs, heads[::2], heads[1::2], strict=True):
+        if is_run:
+            ends = reader.array(pa.uint16(), 2 * reader.one("<H")).to_pylist()
+            runs = [range(first, first + more + 1) for first, more in zip(ends[::2], ends[1::2], strict=True)]
+            low = pa.concat_arrays([array_of(run, pa.int64()) for run in runs]) if runs else pa.nulls(0, pa.int64())
+        elif size < _MOST_LISTED:
+            low = reader.array(pa.uint16(), size + 1).cast(pa.int64())
+        else:
+            low = pc.indices_nonzero(reader.array(pa.bool_(), _BITS)).cast(pa.int64())
+        if len(low) != size + 1:
+            raise ValueError(f"a container holds {len(low)} numbers, not {size + 1}")
+        found.append(pc.add(low, constant(base + (key << 16), pa.int64())))
+    return found
