@@ -48,15 +48,19 @@ def versions_table(source: Table, snapshot: Snapshot) -> pa.Table:
 
     Counts are NULL where nobody recorded what a commit did. Raises ``no-versions``.
     """
-    found = {p.name: p.table.uuid for p in source.parts if isinstance(p.table, DatasetTable)}
-    if not found or source.is_attached:
+    rows: list[Row] = []
+    if not source.parts:
         raise no_versions(source.name)
-    rows = []
-    for name, uuid in found.items():
-        for v in versions.read(snapshot, uuid).entries:
+    for part in source.parts:
+        table: Any = part.table
+        if (store := getattr(table, "keeper", None)) is not None:
+            table, snapshot = table.origin, Snapshot(store)
+        elif source.is_attached or not isinstance(table, DatasetTable):
+            raise no_versions(source.name)
+        for v in versions.read(snapshot, table.uuid).entries:
             e = v.entry
             counts = (e.rows, *(sum(map(len, f.values())) for f in (e.added, e.removed))) if e else (None,) * 3
-            rows.append((name, v.version, v.time, v.operation, *counts, v.commit))
+            rows.append((part.name, v.version, v.time, v.operation, *counts, v.commit))
     return _table(rows, _VERSIONS)
 
 

@@ -388,6 +388,7 @@ def test_a_version_beside_the_present_in_one_statement(con):
     assert joined == [(7,)]
     con.sql("ATTACH '" + con.store.url + "' AS other (TYPE kartothek)")
     assert con.sql("SELECT count(*) FROM other.d AT (VERSION => 1)").rows() == [(9,)]
+    assert con.sql("SHOW HISTORY FROM other.d").rows() == con.sql("SHOW HISTORY FROM d").rows()
 
 
 def test_show_history_tells_what_each_commit_did(con):
@@ -449,10 +450,31 @@ def test_a_cube_is_read_as_it_was_at_a_time(tmp_path):
         assert all(sorted(one) in whole for one in seen)
         assert sorted(seen[-1]) == whole[-1]
         assert code_of(con.sql, "SELECT * FROM c AT (VERSION => 1)") == "no-versions"
+        assert code_of(con.sql, at("c", "2001-01-01")) == "no-such-version"
+        con.sql("ATTACH '" + con.store.url + "' AS other (TYPE kartothek)")
+        assert con.sql(at("other.c", times[-1].isoformat())).rows() == con.sql("SELECT * FROM c").rows()
+        assert con.sql("SHOW HISTORY FROM other.c").rows() == con.sql("SHOW HISTORY FROM c").rows()
         last = [row["version"] for row in rows if row["dataset"] == "e"]
         assert sorted(con.sql(f"SELECT x, w FROM c.e AT (VERSION => {last[-2]})").rows()) == whole[2]
         con.restore("c.e", last[-2])
         assert sorted(con.sql("SELECT x, w FROM c").rows()) == whole[2]
+
+
+def test_a_cube_at_a_time_of_which_a_dataset_is_not_kept_any_more_is_gone_and_one_that_came_later_is_left_out(tmp_path):
+    with kartosql.connect(tmp_path) as con:
+        made = {"seed": pa.table({"x": [1], "p": [0]}), "e": pa.table({"x": [1], "p": [0], "w": [1]})}
+        con.build_cube(kartosql.Cube("c", "x", "p"), made)
+        then = max(row[2] for row in con.history("c").rows()).isoformat()
+        con.extend_cube("c", {"late": pa.table({"x": [1], "p": [0], "z": [1]})})
+        assert con.sql(at("c", then)).columns == ["p", "w", "x"]
+        for n in range(3):
+            con.append_to_cube("c", {"e": pa.table({"x": [2], "p": [0], "w": [n]})})
+        keys = [key for *_, key in versions.listed(con.store, "c++e")]
+        con.store.delete(keys[:2])
+        # The dataset was there, so an answer without its columns would be wrong.
+        assert code_of(con.sql, at("c", then)) == "version-gone"
+        assert con.sql(at("c.seed", then)).rows() == [(0, 1)]
+        assert code_of(con.sql, at("c", "2001-01-01")) == "version-gone"
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def _past_cube(snapshot: Snapshot, prefix: str, datasets: Mapping[str, Dataset])
     def make() -> CubeState:
         cube = cube_from_documents(prefix, {name: d.document for name, d in datasets.items()})
         if cube is None:
-            raise no_versions(prefix, "At that time it was no cube.")
+            raise SqlError(f"{prefix!r} was no cube at that time.", code="no-such-version")
         return cube_state(cube, datasets)
 
     uuid = next(iter(datasets.values())).uuid if datasets else ""

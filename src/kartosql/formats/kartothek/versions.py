@@ -277,7 +277,8 @@ class History:
                 raise gone(uuid, version, "another program dropped it, or its entry is missing")
         return place
 
-    def _too_old(self, what: int | str) -> SqlError:
+    def before_first(self, what: int | str) -> SqlError:
+        """Return the error about what was before all versions that are known, if there was anything."""
         first = self.entries[0]
         if first.entry is not None and first.entry.before is None:
             return gone(self.dataset.uuid, what, f"the first is {first.version} of {first.time}", "no-such-version")
@@ -302,7 +303,7 @@ class History:
             time = _EPOCH + dt.timedelta(microseconds=times.asked(as_of) // 1000)
             place = sum(v.time <= time for v in self.entries) - 1
         if place < 0:
-            raise self._too_old(as_of)
+            raise self.before_first(as_of)
         return self.at_place(place)
 
     def at_place(self, place: int) -> Dataset:
@@ -431,6 +432,10 @@ def cube_at(snapshot: Snapshot, prefix: str, as_of: str) -> dict[str, Dataset]:
             name: next((at for at, v in enumerate(h.entries[: counts[name]]) if v.commit in late), counts[name])
             for name, h in histories.items()
         }
+    for name, h in histories.items():
+        # Without one that may have been there the answer would be wrong.
+        if not counts[name] and (error := h.before_first(as_of)).code == "version-gone":
+            raise error
     return {name: h.at_place(counts[name] - 1) for name, h in histories.items() if counts[name]}
 
 
