@@ -667,3 +667,33 @@ def test_deletes_out_of_range_and_damaged_vectors_are_refused(con, table):
     assert con.sql("SELECT a FROM t WHERE a = 9").rows() == [(9,)]
     table.commit(table.vector(other, [0]), table.vector(other, [0]))
     assert failing(con, table.root).code == "iceberg-invalid-metadata"
+
+
+@pytest.mark.filterwarnings("ignore:Encountered invalid snapshot summary:UserWarning")
+def test_whatever_is_damaged_is_answered_or_refused_by_an_error_of_ours(con, tmp_path):
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "s"), spec_id=0)
+    table = HandTable(tmp_path / "t", A_S, spec, version=3)
+    one, two = (table.data(pa.table({"a": [n, n + 1, n + 2], "s": [s] * 3}), [s]) for n, s in ((1, "x"), (4, "y")))
+    table.commit(one, two)
+    deletes = table.vector(one, [0], ["x"]), table.positions([(two, 0)], ["y"]), table.keys(pa.table({"a": [3]}), ["x"])
+    table.commit(*deletes)
+    con.attach(table.root, "t", type="iceberg")
+    assert rows(con, "SELECT a FROM t") == [(2,), (5,), (6,)]
+    damaged = [path for kind in ("metadata/*", "data/*deletes*", "data/*.puffin") for path in table.root.glob(kind)]
+    refused = []
+    for seed in range(int(os.environ.get("KARTOSQL_ICEBERG", "40"))):
+        choose = random.Random(seed)
+        path = choose.choice(damaged)
+        data = path.read_bytes()
+        torn = bytearray(data)
+        for _ in range(choose.randrange(1, 4)):
+            torn[choose.randrange(len(torn))] = choose.randrange(256)
+        path.write_bytes(bytes(torn) if choose.random() < 0.8 else bytes(torn[: choose.randrange(len(torn))]))
+        try:
+            con.attach(table.root, "t", type="iceberg", replace=True)
+            con.sql("SELECT a, s FROM t WHERE a > 0").rows()
+        except KartosqlError as e:
+            refused.append(e.code)
+        path.write_bytes(data)
+    assert len(refused) > 10
+    assert "internal" not in refused

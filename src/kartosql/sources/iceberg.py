@@ -107,8 +107,10 @@ class IcebergTable(Attachment):
             if key not in self._tables:
                 while len(self._tables) >= MAX_PAST:
                     self._tables.pop(next(iter(self._tables)))
-                of_then = metadata.schema_by_id(snapshot.schema_id or 0) if snapshot is not None and is_past else None
-                self._tables[key] = self._table(metadata, snapshot, of_then or metadata.schema())
+                schema = metadata.schema()
+                if snapshot is not None and is_past and snapshot.schema_id is not None:
+                    schema = metadata.schema_by_id(snapshot.schema_id) or schema
+                self._tables[key] = self._table(metadata, snapshot, schema)
             return self._tables[key]
 
     def close(self) -> None:
@@ -408,8 +410,9 @@ class ManifestBounds:
         """Return the bounds of a column, None where there are none."""
         if name not in self._found:
             id_, type_ = self.columns[name].id, self.columns[name].type
-            told = {n: _bounds(f, id_, bound_reader(type_)) for n, f in enumerate(self.files)} if is_told(type_) else {}
-            self._found[name] = ColumnBounds(type_).with_files({n: [b] for n, b in told.items() if b}) if told else None
+            read = bound_reader(type_) if is_told(type_) else None
+            told = [(n, _bounds(f, id_, read)) for n, f in enumerate(self.files)] if read is not None else []
+            self._found[name] = ColumnBounds(type_).with_files({n: [b] for n, b in told if b}) if told else None
         return self._found[name]
 
 

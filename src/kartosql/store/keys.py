@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import errno
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
@@ -13,6 +14,7 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.memo import memoized
 
 MAX_KEY_LENGTH = 4096
+_CONTROL = re.compile("[\0-\x1f]")
 SIDE_FOLDER = ".commit"
 MAX_COMPONENT_LENGTH = 255  # the limit of the common local filesystems
 
@@ -23,7 +25,7 @@ def key_problem(key: str, prefix: str = "") -> str | None:
         return "it is empty"
     if len(key) > MAX_KEY_LENGTH:
         return f"it is longer than {MAX_KEY_LENGTH} characters"
-    if "\0" in key or any(c < " " for c in key):
+    if _CONTROL.search(key):
         return "it holds control characters"
     if key.startswith("/") or "://" in key:
         return "it is absolute"
