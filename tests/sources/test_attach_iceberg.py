@@ -557,6 +557,26 @@ def test_what_is_not_read_is_refused_by_name(con, table):
         table._manifests = []
 
 
+def test_metadata_that_contradict_each_other_are_refused(con, table):
+    table.commit(table.file_)
+    spec = {"spec-id": 0, "fields": [{"source-id": 2, "field-id": 1000, "transform": "identity", "name": "s"}]}
+    cases = [
+        {"partition-specs": [spec]},  # the manifest has no values of it
+        {"partition-specs": [{"spec-id": 5, "fields": []}], "default-spec-id": 5},
+        {"current-schema-id": 9},
+        {"properties": {"schema.name-mapping.default": "{"}},
+        {"schemas": [{"type": "struct", "schema-id": 0, "fields": [{"id": 1}]}]},
+    ]
+    for edits in cases:
+        table.edits = edits
+        table.write()
+        assert failing(con, table.root, "SELECT a FROM t").code == "iceberg-invalid-metadata", edits
+    twice = [{"id": i, "name": "a", "required": False, "type": "long"} for i in (1, 2)]
+    table.edits = {"schemas": [{"type": "struct", "schema-id": 0, "fields": twice}]}
+    table.write()
+    assert failing(con, table.root, "SELECT a FROM t").code in ("schema-conflict", "iceberg-invalid-metadata")
+
+
 def test_missing_and_torn_manifests_are_refused(con, table):
     table.commit(table.file_)
     listing = Path(table.snapshots[0]["manifest-list"].removeprefix("file://"))

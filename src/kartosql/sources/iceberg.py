@@ -107,10 +107,11 @@ class IcebergTable(Attachment):
             if key not in self._tables:
                 while len(self._tables) >= MAX_PAST:
                     self._tables.pop(next(iter(self._tables)))
-                schema = metadata.schema()
-                if snapshot is not None and is_past and snapshot.schema_id is not None:
-                    schema = metadata.schema_by_id(snapshot.schema_id) or schema
-                self._tables[key] = self._table(metadata, snapshot, schema)
+                with documents.decoding(self._location.url):
+                    schema = metadata.schema()
+                    if snapshot is not None and is_past and snapshot.schema_id is not None:
+                        schema = metadata.schema_by_id(snapshot.schema_id) or schema
+                    self._tables[key] = self._table(metadata, snapshot, schema)
             return self._tables[key]
 
     def close(self) -> None:
@@ -158,21 +159,17 @@ class IcebergTable(Attachment):
             found = table.metadata_location, table.metadata
         else:
             assert self._folder is not None
-            folder, name = self._folder, self._only
-            if name is None:
-                names = {e.name for e in folder.list_root() if not e.is_dir}
-                told = (
-                    folder.read(documents.HINT, end=1024).decode("utf-8", "replace").strip()
-                    if documents.HINT in names
-                    else ""
-                )
-                name = documents.newest(names, told or None, folder.url)
-            if self._known is not None and self._known[0] == name:
-                return self._known
+            folder, name = self._folder, self._only or ""
             try:
+                if not name:
+                    names = {e.name for e in folder.list_root() if not e.is_dir}
+                    told = folder.read(documents.HINT, end=1024) if documents.HINT in names else b""
+                    name = documents.newest(names, told.decode("utf-8", "replace").strip() or None, folder.url)
+                if self._known is not None and self._known[0] == name:
+                    return self._known
                 found = name, documents.parse(folder.read_metadata(name), f"{folder.url}/{name}")
             except KeyError:
-                raise missing_file(f"{folder.url}/{name}") from None
+                raise missing_file(f"{folder.url}/{name or documents.HINT}") from None
         self._known, named = found, location(found[1].location)
         data = self._places[1:] or ([self._place(self._data)] if self._data is not None else [])
         root = self._root or next((p for p in self._places[:1] if p.location == named), None)
@@ -418,12 +415,12 @@ class ManifestBounds:
 
 def _bounds(file: DataFile, id_: int, read: Any) -> GroupBounds | None:
     rows, nulls = file.record_count, (file.null_value_counts or {}).get(id_, -1)
-    if rows <= 0 or not -1 <= nulls <= rows:
-        return None
-    if nulls == rows:
-        return GroupBounds(None, None, True, nulls, rows)
     low, high = ((bounds or {}).get(id_) for bounds in (file.lower_bounds, file.upper_bounds))
     try:
+        if rows <= 0 or not -1 <= nulls <= rows:
+            return None
+        if nulls == rows:
+            return GroupBounds(None, None, True, nulls, rows)
         least, most = read(low), read(high)
         return GroupBounds(least, most, False, nulls, rows) if least <= most else None
     except (ValueError, TypeError, OverflowError, struct.error):
