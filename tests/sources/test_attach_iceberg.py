@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import os
 import random
 import shutil
 import sys
+import uuid
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -156,7 +158,10 @@ def _where(choose: random.Random, columns: dict[str, Any], depth: int = 0) -> st
 def test_rows_are_those_of_pyiceberg_whatever_is_pruned(con, catalog, seed):
     choose = random.Random(seed)
     columns = dict(COLUMNS)
-    table = catalog.create_table("n.t", pa.schema([(c, known[0]) for c, known in columns.items()]))
+    told = {"write.metadata.metrics.default": choose.choice(["truncate(16)", "full", "counts", "truncate(2)"])}
+    told["format-version"] = choose.choice("12")
+    schema = pa.schema([(c, known[0]) for c, known in columns.items()])
+    table = catalog.create_table("n.t", schema, properties=told)
     with table.update_spec() as update:
         for at, (column, transform) in enumerate(choose.sample(TRANSFORMS, choose.randrange(3))):
             update.add_field(column, transform, f"q{at}")
@@ -502,6 +507,41 @@ def test_the_metadata_file_that_counts(tmp_path):
         with pytest.raises(KartosqlError) as e:
             newest(names, hint, "f")
         assert e.value.code in ("no-files", "iceberg-invalid-metadata")
+
+
+def test_types_are_those_of_the_files(con, catalog):
+    rows_ = pa.table(
+        {
+            "i": pa.array([1], pa.int32()),
+            "t": pa.array([dt.time(1, 2, 3, 4)], pa.time64("us")),
+            "u": pa.array([uuid.UUID(int=7).bytes], pa.uuid()),
+            "f": pa.array([b"ab"], pa.binary(2)),
+            "b": pa.array([b"x"], pa.binary()),
+            "m": pa.array([[("k", [1.5, None])]], pa.map_(pa.string(), pa.list_(pa.float32()))),
+            "r": pa.array([{"x": {"y": Decimal("1.5")}}], pa.struct([("x", pa.struct([("y", pa.decimal128(38, 1))]))])),
+        }
+    )
+    table = catalog.create_table("n.t", rows_.schema)
+    table.append(rows_)
+    con.attach(root_of(table), "t", type="iceberg")
+    con.attach(f"{root_of(table)}/data/{os.listdir(f'{root_of(table)}/data')[0]}", "f")
+    assert con.sql("SELECT * FROM t").rows() == con.sql("SELECT * FROM f").rows()
+    assert con.sql("SELECT u, t, f, m['k'][1], r.x.y FROM t WHERE i = 1 AND b = 'x'::BLOB").rows() == [
+        (str(uuid.UUID(int=7)), dt.time(1, 2, 3, 4), b"ab", 1.5, Decimal("1.5"))
+    ]
+
+
+def test_metadata_may_be_compressed(con, tmp_path):
+    table = HandTable(tmp_path / "t", A_S)
+    table.commit(table.data(pa.table({"a": [1], "s": ["x"]})))
+    path = table.write()
+    data = path.read_bytes()
+    path.unlink()
+    for name in ("v2.gz.metadata.json", "v3.metadata.json.gz"):
+        (path.parent / name).write_bytes(gzip.compress(data))
+        con.attach(table.root, "t", type="iceberg", replace=True)
+        assert con.sql("SELECT a FROM t").rows() == [(1,)]
+        (path.parent / name).unlink()
 
 
 def test_without_pyiceberg_it_is_said_what_to_install(con, tmp_path, monkeypatch):

@@ -20,25 +20,16 @@ from kartosql.formats.partition_table import TAG, Variant, tag_of
 
 _FIELD_ID = b"PARQUET:field_id"
 _EPOCH = dt.date(1970, 1, 1)
+_GEOMETRY = pa.opaque(pa.binary(), "GEOMETRY", "Parquet")
 _PRIMITIVES: dict[type, pa.DataType] = {
-    iceberg.BooleanType: pa.bool_(),
-    iceberg.IntegerType: pa.int32(),
-    iceberg.LongType: pa.int64(),
-    iceberg.FloatType: pa.float32(),
-    iceberg.DoubleType: pa.float64(),
-    iceberg.DateType: pa.date32(),
-    iceberg.TimeType: pa.time64("us"),
-    iceberg.TimestampType: pa.timestamp("us"),
-    iceberg.TimestamptzType: pa.timestamp("us", "UTC"),
-    iceberg.TimestampNanoType: pa.timestamp("ns"),
+    **{iceberg.BooleanType: pa.bool_(), iceberg.IntegerType: pa.int32(), iceberg.LongType: pa.int64()},
+    **{iceberg.FloatType: pa.float32(), iceberg.DoubleType: pa.float64(), iceberg.DateType: pa.date32()},
+    **{iceberg.TimestampType: pa.timestamp("us"), iceberg.TimestamptzType: pa.timestamp("us", "UTC")},
+    **{iceberg.TimestampNanoType: pa.timestamp("ns"), iceberg.TimeType: pa.time64("us")},
     iceberg.TimestamptzNanoType: pa.opaque(pa.int64(), "TIMESTAMPTZ_NS", "Parquet"),
-    iceberg.StringType: pa.string(),
-    iceberg.UUIDType: pa.uuid(),
-    iceberg.BinaryType: pa.binary(),
-    iceberg.FixedType: pa.binary(),
-    iceberg.UnknownType: pa.null(),
-    iceberg.GeometryType: pa.opaque(pa.binary(), "GEOMETRY", "Parquet"),
-    iceberg.GeographyType: pa.opaque(pa.binary(), "GEOMETRY", "Parquet"),
+    **{iceberg.StringType: pa.string(), iceberg.BinaryType: pa.binary(), iceberg.FixedType: pa.binary()},
+    **{iceberg.UUIDType: pa.uuid(), iceberg.UnknownType: pa.null()},
+    **{iceberg.GeometryType: _GEOMETRY, iceberg.GeographyType: _GEOMETRY},
 }
 
 
