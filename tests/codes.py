@@ -22,11 +22,11 @@ def _strings(node: ast.AST) -> Iterator[str]:
 
 def _codes_in(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call | ast.ClassDef):
             for keyword in node.keywords:
                 if keyword.arg == "code":
                     yield from _strings(keyword.value)
-            if getattr(node.func, "id", None) == "invalid_data" and len(node.args) > 3:
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "invalid_data" and len(node.args) > 3:
                 yield from _strings(node.args[3])
         elif isinstance(node, ast.Assign):
             names = {getattr(t, "id", getattr(t, "attr", None)) for t in node.targets}

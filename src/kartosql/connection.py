@@ -142,7 +142,7 @@ class Connection:
 
     def expect_one_statement(self) -> None:
         """Prepare for one statement and no more, which takes less time then; others still work."""
-        self._session.runtime.expect_one()
+        self._session.runtime.one_more = True
 
     # -- statements ----------------------------------------------------------------------------
 

@@ -24,6 +24,10 @@ class KartosqlError(Exception):
 
     default_code = "error"
 
+    def __init_subclass__(cls, *, code: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.default_code = code or cls.default_code
+
     def __init__(
         self,
         message: str,
@@ -71,25 +75,19 @@ class KartosqlError(Exception):
         }
 
 
-class UsageError(KartosqlError):
+class UsageError(KartosqlError, code="invalid-argument"):
     """A call or a command line that cannot be carried out as given."""
 
-    default_code = "invalid-argument"
 
-
-class SqlError(KartosqlError):
+class SqlError(KartosqlError, code="invalid-query"):
     """A statement that cannot be understood or is not allowed."""
 
-    default_code = "invalid-query"
 
-
-class UnknownNameError(SqlError):
+class UnknownNameError(SqlError, code="unknown-name"):
     """One or more names that the snapshot does not know, all reported at once.
 
     ``errors`` holds one SqlError per name, in the order of the text.
     """
-
-    default_code = "unknown-name"
 
     def __init__(self, errors: list[SqlError], sql: str) -> None:
         codes = {e.code for e in errors}
@@ -112,31 +110,23 @@ class UnknownNameError(SqlError):
         return {**super().to_dict(), "errors": [e.to_dict() for e in self.errors]}
 
 
-class NotPortable(SqlError):
+class NotPortable(SqlError, code="not-portable"):
     """A statement that one engine cannot answer as DuckDB does, so that it refuses it."""
 
-    default_code = "not-portable"
 
-
-class StoreError(KartosqlError):
+class StoreError(KartosqlError, code="store-failed"):
     """The store cannot be reached, read or written."""
 
-    default_code = "store-failed"
 
-
-class CommitError(KartosqlError):
+class CommitError(KartosqlError, code="commit-failed"):
     """A change that could not be committed; what stood in the store still does."""
 
-    default_code = "commit-failed"
 
-
-class ConcurrentCommit(CommitError):
+class ConcurrentCommit(CommitError, code="concurrent-commit"):
     """Somebody else committed something that this change does not go together with.
 
     ``winner`` tells who: the ``operation``, ``id`` and ``time`` of the other commit, where known.
     """
-
-    default_code = "concurrent-commit"
 
     def __init__(self, message: str, *, winner: Mapping[str, Any] | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -147,16 +137,12 @@ class ConcurrentCommit(CommitError):
         return {**super().to_dict(), "winner": self.winner}
 
 
-class CommitUnknown(CommitError):
+class CommitUnknown(CommitError, code="commit-unknown"):
     """The store gave no answer: the change may be committed or not; nothing was deleted."""
 
-    default_code = "commit-unknown"
 
-
-class FormatError(KartosqlError):
+class FormatError(KartosqlError, code="invalid-metadata"):
     """The store holds something that its format does not allow."""
-
-    default_code = "invalid-metadata"
 
 
 def missing_file(name: str, hint: str = "CHECK lists such files.") -> FormatError:
@@ -164,16 +150,12 @@ def missing_file(name: str, hint: str = "CHECK lists such files.") -> FormatErro
     return FormatError(f"The file {name!r} is missing.", code="missing-file", hint=hint)
 
 
-class ExecutionError(KartosqlError):
+class ExecutionError(KartosqlError, code="query-failed"):
     """The engine failed while it ran a valid statement."""
 
-    default_code = "query-failed"
 
-
-class LimitError(KartosqlError):
+class LimitError(KartosqlError, code="limit-exceeded"):
     """A limit set by the user or the settings was reached."""
-
-    default_code = "limit-exceeded"
 
 
 class KartosqlWarning(UserWarning):

@@ -24,7 +24,7 @@ from kartosql.predicate.tree import Condition as Planned
 from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Session
-from kartosql.sql import Select, parse
+from kartosql.sql import Select, parse, parse_select
 from kartosql.tables.names import Tables, cube_table, quote_identifier
 from kartosql.tables.table import Table
 
@@ -60,12 +60,10 @@ def query_cube(
     columns = sorted({*dimensions, *state.cube.partition_columns, *groups, *payload})
     _check_projection(state, source, dimensions, {*columns, *(c.column for c in parsed)})
     text, parameters = _sql(state, columns, dimensions, groups, parsed)
-    statement = parse(text)
-    assert isinstance(statement, Select)
     # The order of the rows is by code point, whatever collation the session has.
     own = session.settings.copy()
     own.set("default_collation", None)
-    query = SelectQuery(statement, Tables(snapshot, {_TABLE: source}), session.runtime, own, parameters)
+    query = SelectQuery(parse_select(text), Tables(snapshot, {_TABLE: source}), session.runtime, own, parameters)
     tables = _split(query.arrow(), groups) if groups else [query.arrow()]
     results = [Query(t, query.types, report=query.report, stats=query.stats) for t in tables]
     return results if groups else results[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -44,34 +44,6 @@ class Candidates:
     files: Files
     note: str = ""
     by: str = ""
-
-
-class FileIndex:
-    """Something that is known of the files of one table, asked about conditions of one statement."""
-
-    kind: ClassVar[str]  # its name in reports
-    # Asked about whole conditions, AND and OR in them included, not about the parts.
-    takes_whole: ClassVar[bool] = False
-
-    @property
-    def min_files(self) -> int:
-        """The number of files from which on asking pays, as fewer are read as fast."""
-        return 0
-
-    def group(self, condition: Condition) -> str | None:
-        """Return a name that conditions share which have to be asked about together; None for one that is alone."""
-        return None
-
-    def covers(self, condition: Condition) -> bool:
-        """Return whether the index may leave out files for a condition; it is not read for that."""
-        raise NotImplementedError
-
-    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
-        """Return the files that may hold a match of a condition that is covered, of each kind of evidence for itself.
-
-        Only files ``among`` the given ones matter. There is no answer if nothing is known.
-        """
-        raise NotImplementedError
 
 
 class IndexEvaluator(Protocol):
@@ -147,6 +119,36 @@ class Subject:
         return "v" if key is None else f"k{key}"
 
 
+@dataclass(frozen=True)
+class FileIndex:
+    """Something that is known of the files of one table, asked about conditions of one statement."""
+
+    subject: Subject
+    kind: ClassVar[str]  # its name in reports
+    # Asked about whole conditions, AND and OR in them included, not about the parts.
+    takes_whole: ClassVar[bool] = False
+
+    @property
+    def min_files(self) -> int:
+        """The number of files from which on asking pays, as fewer are read as fast."""
+        return 0
+
+    def group(self, condition: Condition) -> str | None:
+        """Return a name that conditions share which have to be asked about together; None for one that is alone."""
+        return None
+
+    def covers(self, condition: Condition) -> bool:
+        """Return whether the index may leave out files for a condition; it is not read for that."""
+        raise NotImplementedError
+
+    def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
+        """Return the files that may hold a match of a condition that is covered, of each kind of evidence for itself.
+
+        Only files ``among`` the given ones matter. There is no answer if nothing is known.
+        """
+        raise NotImplementedError
+
+
 PARTITION_KEY = "partition key"
 
 
@@ -154,7 +156,6 @@ PARTITION_KEY = "partition key"
 class PartitionValues(FileIndex):
     """The partition values of the files of a table."""
 
-    subject: Subject
     kind: ClassVar[str] = PARTITION_KEY
 
     def group(self, condition: Condition) -> str | None:
@@ -184,7 +185,6 @@ INVERTED_INDEX = "inverted index"
 class InvertedIndices(FileIndex):
     """The inverted indices of a table; neither NULL nor NaN stands in one."""
 
-    subject: Subject
     kind: ClassVar[str] = INVERTED_INDEX
 
     def group(self, condition: Condition) -> str | None:
@@ -219,59 +219,56 @@ class InvertedIndices(FileIndex):
         return [replace(subject.evaluator.index(asked), by=self.kind)]
 
 
-def _one_column(subject: Subject, condition: Condition) -> str | None:
-    """Return the column of the files that a predicate is about, None unless it is one."""
-    columns = subject.columns(condition) if isinstance(condition, Opaque) else None
-    if columns is None or len(columns) != 1:
-        return None
-    (column,) = columns
-    return column if column not in subject.keys and column in subject.table.types else None
-
-
 @dataclass(frozen=True)
-class MetadataBounds(FileIndex):
+class Bounds(FileIndex):
+    """Bounds of columns, asked about each predicate over one column of the files once."""
+
+    _found: dict[Condition, Files | None] = field(default_factory=dict)
+
+    def _column(self, condition: Condition) -> str | None:
+        """Return the column of the files that a predicate is about, None unless it is one."""
+        columns = self.subject.columns(condition) if isinstance(condition, Opaque) else None
+        if columns is None or len(columns) != 1:
+            return None
+        (column,) = columns
+        return column if column not in self.subject.keys and column in self.subject.table.types else None
+
+    def _left(self, condition: Condition, ask: Callable[..., Files | None], *more: Any) -> Files | None:
+        """Return what an evaluator answers to ``ask`` about a predicate, and ``more``."""
+        if condition not in self._found:
+            subject, parameters = self.subject, parameters_for(condition, self.subject.parameters)
+            self._found[condition] = ask(subject.table, self._column(condition), said(condition), parameters, *more)
+        return self._found[condition]
+
+
+class MetadataBounds(Bounds):
     """The bounds that the metadata of a table tell of its files: no footer has to be read for them."""
 
-    subject: Subject
     kind: ClassVar[str] = "metadata statistics"  # where the table has no name for them
-    _found: dict[Condition, Files | None] = field(default_factory=dict)
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over a column of which bounds leave out some file."""
-        if self.subject.table.told is None:
-            return False
-        files = self._left(condition)
-        return files is not None and len(files) < len(self.subject.table.files)
+        return any(
+            len(found.files) < len(self.subject.table.files) for found in self.candidates(condition, frozenset())
+        )
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
-        files, told = self._left(condition), self.subject.table.told
-        return [] if files is None or told is None else [Candidates(files, by=told.kind)]
-
-    def _left(self, condition: Condition) -> Files | None:
-        subject, column = self.subject, _one_column(self.subject, condition)
-        told = subject.table.told
+        told = self.subject.table.told
+        column = self._column(condition) if told is not None else None
         known = told.column(column) if told is not None and column is not None else None
-        if column is None or known is None:
-            return None
-        if condition not in self._found:
-            parameters = parameters_for(condition, subject.parameters)
-            asked = subject.evaluator.told(subject.table, column, said(condition), parameters, known)
-            self._found[condition] = asked
-        return self._found[condition]
+        files = None if known is None else self._left(condition, self.subject.evaluator.told, known)
+        return [] if files is None or told is None else [Candidates(files, by=told.kind)]
 
 
 ROW_GROUPS = "row groups"
 MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
 
-@dataclass(frozen=True)
-class RowGroups(FileIndex):
-    """The bounds that footers tell of the row groups of a table; each predicate is asked about once."""
+class RowGroups(Bounds):
+    """The bounds that footers tell of the row groups of a table."""
 
-    subject: Subject
     kind: ClassVar[str] = ROW_GROUPS
-    _found: dict[Condition, Files | None] = field(default_factory=dict)
 
     @property
     def min_files(self) -> int:
@@ -280,16 +277,10 @@ class RowGroups(FileIndex):
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is one predicate over one column of which footers may tell bounds."""
-        subject, column = self.subject, _one_column(self.subject, condition)
+        subject, column = self.subject, self._column(condition)
         return column is not None and subject.evaluator.tells_bounds(subject.table, column, said(condition))
 
     def candidates(self, condition: Condition, among: Files) -> Sequence[Candidates]:
         """Return the files in which a predicate may be TRUE."""
-        subject, column = self.subject, _one_column(self.subject, condition)
-        assert column is not None
-        if condition not in self._found:
-            parameters = parameters_for(condition, subject.parameters)
-            asked = subject.evaluator.statistics(subject.table, column, said(condition), parameters, among)
-            self._found[condition] = asked
-        files = self._found[condition]
+        files = self._left(condition, self.subject.evaluator.statistics, among)
         return [] if files is None else [Candidates(files, by=self.kind)]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from kartosql.formats.xskipper.domain import ColumnType
-from kartosql.indexes.index import Candidates, FileIndex, Files, Subject
+from kartosql.indexes.index import Candidates, FileIndex, Files
 from kartosql.memo import memoized
 from kartosql.predicate.tree import UNKNOWN, Comparison, Condition, IsNull, Leaf, Path, Predicate, mapped, said
 
@@ -74,7 +74,6 @@ def in_metadata_terms(condition: Condition, occurrence: int, columns: Collection
 class SkippingIndexes(FileIndex):
     """The data-skipping metadata of a table: bounds, lists of values and filters."""
 
-    subject: Subject
     kind: ClassVar[str] = "skipping index"
     takes_whole: ClassVar[bool] = True
 

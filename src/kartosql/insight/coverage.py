@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from kartosql.errors import Span, SqlError
 from kartosql.session import Request
-from kartosql.sql import Select, parse
+from kartosql.sql import parse_select
 from kartosql.tables.names import quote_identifier, similar
 from kartosql.tables.table import Table
 from kartosql.text import markup
@@ -332,7 +332,7 @@ def coverage(
     seed = f"{table}.{quote_identifier(parts[0].name)}" if is_cube else table
     shown = ", ".join(f"s.{quote_identifier(c)}" for c in columns)
     known = f"SELECT {shown}, count(*) AS cells, 0::BIGINT AS unknown FROM {seed} s"
-    counts = [DatasetCoverage(parts[0].name, _run(request, f"{known} GROUP BY ALL"))]
+    counts = [DatasetCoverage(parts[0].name, request.query(parse_select(f"{known} GROUP BY ALL")).arrow())]
     types = counts[0].found.schema
     for part in parts[1:]:
         of = f"{table}.{quote_identifier(part.name)}"
@@ -341,7 +341,7 @@ def coverage(
         own = (f"d.{quote_identifier(c)}" if c in part.join_key else f"NULL AS {quote_identifier(c)}" for c in columns)
         unknown = f"SELECT {', '.join(own)}, 0::BIGINT AS cells, count(*) AS unknown FROM {of} d ANTI JOIN {seed} s"
         queries = (f"{known} JOIN {of} d ON {same} GROUP BY ALL", f"{unknown} ON {same} GROUP BY ALL")
-        found = [_run(request, query).cast(types) for query in queries]
+        found = [request.query(parse_select(query)).arrow().cast(types) for query in queries]
         counts.append(DatasetCoverage(part.name, pa.concat_tables(found)))
     return Coverage(source.name, tuple(columns), tuple(counts), "cell" if parts[0].join_key else "row")
 
@@ -367,9 +367,3 @@ def _columns(source: Table, by: Sequence[tuple[str, Span | None]], sql: str | No
             )
         found.append(name)
     return list(dict.fromkeys(found))
-
-
-def _run(request: Request, sql: str) -> pa.Table:
-    statement = parse(sql)
-    assert isinstance(statement, Select)
-    return request.query(statement).arrow()

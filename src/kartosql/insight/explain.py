@@ -17,7 +17,7 @@ from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
 from kartosql.query import SelectQuery
 from kartosql.result import ReportQuery
 from kartosql.session import Request
-from kartosql.sql import Select, parse
+from kartosql.sql import parse_select
 from kartosql.sql.statements import Explain
 from kartosql.store import Files
 from kartosql.tables.names import Tables
@@ -50,10 +50,9 @@ def selected(
     request: Request, sql: str, tables: Mapping[str, Table], parameters: Parameters = None, *, pruned: bool = True
 ) -> SelectQuery:
     """Return a query over given tables besides those of the store."""
-    statement, session = parse(sql), request.session
-    assert isinstance(statement, Select)
+    session = request.session
     known = Tables(session.tables().snapshot, tables)
-    return SelectQuery(statement, known, session.runtime, session.settings, parameters, pruned=pruned)
+    return SelectQuery(parse_select(sql), known, session.runtime, session.settings, parameters, pruned=pruned)
 
 
 # -- what a query will read ----------------------------------------------------------------------

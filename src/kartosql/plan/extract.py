@@ -430,11 +430,6 @@ class Conjunct:
         """Return whether a column of ``source`` must equal another one."""
         return any(p.column[0] == source.id for p in self.pairs)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether no column of a table here occurs."""
-        return not self.condition.columns and not self.pairs
-
 
 class Joins:
     """The FROM clause of one SELECT, with outer joins strengthened by conditions that reject NULL.
@@ -522,7 +517,8 @@ class Joins:
         if not source.prunable:
             return []
         is_kept = self._is_seen(at) and at not in self.nullable()
-        found = [c for c in self.final if (is_kept and c.mentions(source)) or c.is_constant]
+        # Those without a column of a table here hold for all sources.
+        found = [c for c in self.final if (is_kept and c.mentions(source)) or not (c.condition.columns or c.pairs)]
         return found + [c for c in self.on_of(at) if c.mentions(source)]
 
     def on_of(self, at: int) -> list[Conjunct]:

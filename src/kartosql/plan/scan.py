@@ -99,10 +99,7 @@ class PartScan:
     @property
     def rows_are_files_rows(self) -> bool:
         """Whether the rows are those of the files: counts and extremes of files are those of the table then."""
-        rows = self.part.rows
-        if isinstance(rows, Deletes):
-            return not rows.touched(self.files)
-        return not self.overlaid and not isinstance(rows, Changelog)
+        return len(self.whole_files) == len(self.files)
 
 
 @dataclass(frozen=True)

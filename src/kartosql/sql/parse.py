@@ -7,7 +7,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from kartosql.errors import SqlError, closest
 from kartosql.sql.cursor import QUERY_WORDS, SHOW_WORDS, WRITE_WORDS, TokenCursor
-from kartosql.sql.statements import Describe, Reset, Set, Show, Statement
+from kartosql.sql.statements import Describe, Reset, Select, Set, Show, Statement
 from kartosql.sql.tree import CONSTANTS, cleaned, edited, parts_of, tokens_of
 from kartosql.text.escape import is_unicode
 
@@ -86,6 +86,13 @@ def parse(text: str) -> Statement:
                 sql=text,
             )
     return _StatementCursor(text[: tokens[-1].end + 1], tokens).statement()
+
+
+def parse_select(text: str) -> Select:
+    """Return the query that a text of our own holds."""
+    statement = parse(text)
+    assert isinstance(statement, Select)
+    return statement
 
 
 def _named_parameters(text: str, tokens: list[Token]) -> str:

@@ -18,7 +18,7 @@ from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.session import Request, Session
 from kartosql.settings import Settings
-from kartosql.sql import parse
+from kartosql.sql import parse_select
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
 from kartosql.statements import targets
@@ -86,7 +86,7 @@ class _Writing:
             ws.CreateDataset: self._create_dataset,
             ws.Insert: self._insert,
             ws.Delete: self._delete,
-            ws.ChangeRows: self._change_rows,
+            ws.ChangeRows: partial(change_rows, self._request),
             ws.Drop: self._drop,
             ws.ChangeIndex: self._change_index,
         }
@@ -215,9 +215,6 @@ class _Writing:
 
     # -- removing ----------------------------------------------------------------------------
 
-    def _change_rows(self, statement: ws.ChangeRows) -> pa.Table:
-        return change_rows(self._request, statement)
-
     def _delete(self, statement: ws.Delete) -> pa.Table:
         source = self._tables.find(statement.target.parts, statement.target.span, statement.text)
         cube = source.cube
@@ -255,7 +252,7 @@ class _Writing:
             removal = _removal_where(self._request, statement, schema, set(types))
         except SqlError as e:
             if e.code == "invalid-condition":  # it names other columns
-                return self._change_rows(statement.by_row)
+                return change_rows(self._request, statement.by_row)
             raise
         if removal is None:
             return changes({})
@@ -332,8 +329,7 @@ def removal_of(
         predicate, parameters = to_sql(
             about, quote_identifier, {n for n, t in types.items() if not pa.types.is_date(t)}
         )
-        query = parse(f"FROM partitions WHERE {predicate}")
-        assert isinstance(query, Select)
+        query = parse_select(f"FROM partitions WHERE {predicate}")
         return _labels(table, _matching(session, own, query, parameters, table.partitions.arrow))
 
     return Removal(frozenset(c.column for c in checked), select)

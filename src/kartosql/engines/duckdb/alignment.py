@@ -191,9 +191,7 @@ class Alignments:
                 if chunk is sample and not any(is_same for _, _, is_same in told):
                     break
 
-    def _sides(
-        self, scan: OccurrenceScan, found: Sequence[_Pairs]
-    ) -> Iterator[tuple[OccurrenceScan, Sequence[PartScan]]]:
+    def _sides(self, scan: OccurrenceScan, found: Sequence[_Pairs]) -> Iterator[Side]:
         """Yield the files of a scan, those together whose rows join in the same way."""
         seed = scan.parts[0]
         alike: dict[tuple[int, ...], list[int]] = {}

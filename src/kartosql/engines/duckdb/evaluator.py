@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from kartosql.engines.duckdb.lookups import HELD, IndexTables, Lookup, PlannerTables
+from kartosql.engines.duckdb.relations import Relations
 from kartosql.engines.duckdb.shared_cells import DuckCells
 from kartosql.engines.duckdb.statement import LATE, EngineSession, FileAccess
 from kartosql.engines.duckdb.types import SIGNED, TIMESTAMPS, UNSIGNED, literal, quote, sql_of, sql_type
@@ -398,7 +399,8 @@ class Planner(EngineSession):
         for name in self._held:
             self.run(f"DROP TABLE {name}")
         self._held.clear()
-        self.relations.forget()
+        self.relations.drop()
+        self.relations = Relations(self)
         self.data_keys.clear()
 
     def end_for_good(self) -> Instance:

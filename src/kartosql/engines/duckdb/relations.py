@@ -87,20 +87,12 @@ class Relations(RelationBuilder[str]):
         self._former_views = {} if former is None else former.views
         self._replaced: int = 0 if former is None else former._replaced
 
-    def forget(self) -> None:
-        """Drop what was made for the relations of one statement."""
+    def drop(self) -> None:
+        """Drop the variables and tables that queries over the relations need."""
         for name in self._variables:
             self._session.run(f"RESET VARIABLE {name}")
         for name in self._tables:
             self._session.unregister(name)
-        self._variables.clear()
-        self.assigned.clear()
-        self._tables.clear()
-        self._data.clear()
-        self._count = 0
-        self.by_position = False
-        self.has_floats = False
-        self.stamps.clear()
 
     # -- what another statement may take over ------------------------------------------------
 

@@ -316,7 +316,7 @@ class Runtime:
         self._are_calm = engines.are_calm
         self._sizes: weakref.WeakKeyDictionary[FileTable, dict[str, int | None]] = weakref.WeakKeyDictionary()
         self._closed = False
-        self.one_more = False  # whether no more than one statement is expected
+        self.one_more = False  # whether but one statement is expected, which the planner's instance may run
         self.watched = False  # whether somebody looks at the progress of statements
         self._epoch = 0
         self.works = Works()  # what goes on, and can be stopped
@@ -361,10 +361,6 @@ class Runtime:
             finally:
                 self._planning.release()
 
-    def expect_one(self) -> None:
-        """Expect that one more statement runs, so that the planner's instance may run it."""
-        self.one_more = True
-
     def sizes_of(self, tables: Iterable[FileTable]) -> dict[str, int | None]:
         """Return the sizes of all files of tables, for reports, None if one is not there; of a table asked for once.
 
@@ -373,20 +369,15 @@ class Runtime:
         found: dict[str, int | None] = {}
         for table in tables:
             if (known := self._sizes.get(table)) is None:
-                known = self._sizes[table] = self._asked_for(table.files)
+                listed: dict[str, int | None] = {}
+                for dataset in () if self.store.is_local else {key.split("/")[0] for key in table.files}:
+                    listed.update(self.store.dataset_sizes(dataset))
+                for key in table.files if self.store.is_local else ():
+                    with contextlib.suppress(KeyError):
+                        listed[key] = self.store.size(key)
+                known = self._sizes[table] = {key: listed.get(key) for key in table.files}
             found.update(known)
         return found
-
-    def _asked_for(self, keys: Sequence[str]) -> dict[str, int | None]:
-        listed: dict[str, int | None] = {}
-        if self.store.is_local:
-            for key in keys:
-                with contextlib.suppress(KeyError):
-                    listed[key] = self.store.size(key)
-        else:
-            for dataset in {key.split("/")[0] for key in keys}:
-                listed.update(self.store.dataset_sizes(dataset))
-        return {key: listed.get(key) for key in keys}
 
     # -- planning --------------------------------------------------------------------------------
 

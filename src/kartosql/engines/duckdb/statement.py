@@ -233,9 +233,7 @@ class EngineSession:
     def rows(self, sql: str, parameters: Any = None) -> list[Any]:
         """Execute our own query and return its rows."""
         with stopping.running(self.interrupt):
-            result = self._connection.execute(sql, parameters) if parameters else self._connection.execute(sql)
-            rows: list[Any] = result.fetchall()
-            return rows
+            return list(self._connection.execute(sql, parameters or None).fetchall())
 
     def table(self, sql: str) -> pa.Table:
         """Execute our own query and return its rows as a table of Arrow, in their order."""
