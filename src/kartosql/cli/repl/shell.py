@@ -236,17 +236,16 @@ class _ResultFile:
     """A file for results: replaced by one result, or with results appended to each other."""
 
     path: str
-    format: str
     appends: bool
 
     def write(self, query: Query) -> int:
         """Write a result and return the number of rows; raises ``store-failed``."""
         if not self.appends:
             with replacing(self.path) as out:
-                return write_stream(query.reader(), self.format, out)
+                return write_stream(query.reader(), format_of(self.path), out)
         try:
             with open(self.path, "ab") as out:
-                return write_stream(query.reader(), self.format, out, header=out.tell() == 0)
+                return write_stream(query.reader(), format_of(self.path), out, header=out.tell() == 0)
         except OSError as e:
             raise StoreError(f"Cannot write {self.path!r}: {e.strerror or e}") from None
 
@@ -255,38 +254,33 @@ class _OutputTarget:
     """The files of ``.once`` and ``.output``."""
 
     def __init__(self) -> None:
-        self._once: _ResultFile | None = None
-        self._all: _ResultFile | None = None
+        self._once: str | None = None
+        self.path: str | None = None  # of ``.output``
 
     def once(self, path: str) -> None:
         """Send the next result to a file; raises ``invalid-argument`` for a suffix that names no format."""
         path = os.path.expanduser(path)
-        self._once = _ResultFile(path, format_of(path), False)
+        format_of(path)
+        self._once = path
 
     def every(self, path: str | None) -> None:
         """Send all results from now on to a file, which is begun anew; None is the screen."""
-        if path is None:
-            self._all = None
-            return
-        path = os.path.expanduser(path)
-        format_ = format_of(path)
-        if format_ in BINARY_FORMATS or format_ == "json":
-            raise UsageError(
-                f"A {format_} file holds one result.", hint="Use .once FILE, or a .csv, .tsv or .jsonl file."
-            )
-        with replacing(path):
-            pass
-        self._all = _ResultFile(path, format_, True)
-
-    @property
-    def path(self) -> str | None:
-        """The file of ``.output``."""
-        return self._all.path if self._all is not None else None
+        if path is not None:
+            path = os.path.expanduser(path)
+            format_ = format_of(path)
+            if format_ in BINARY_FORMATS or format_ == "json":
+                raise UsageError(
+                    f"A {format_} file holds one result.", hint="Use .once FILE, or a .csv, .tsv or .jsonl file."
+                )
+            with replacing(path):
+                pass
+        self.path = path
 
     def take(self) -> _ResultFile | None:
         """Return the file for the result that comes, None for the screen."""
-        found, self._once = self._once or self._all, None
-        return found
+        once, self._once = self._once, None
+        path = once or self.path
+        return None if path is None else _ResultFile(path, once is None)
 
 
 # -- a statement while it runs -----------------------------------------------------------------------

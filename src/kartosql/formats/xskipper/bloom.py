@@ -109,11 +109,11 @@ class CellLayout:
 
     def __init__(self, cell: bytes) -> None:
         """Read a cell by the rules of Java's serialization; raises JavaStreamError if it is no filter."""
-        self.shape, header, data = _parsed(cell)
+        self.shape, words = words_of(cell)
         self.length = len(cell)
-        self._header = header
+        self._header = header = 12 if self.shape.version == 1 else 16
         # The object ends with the filter, so the place of its first block follows from its length.
-        full, rest = divmod(len(data), BLOCK)
+        full, rest = divmod(header + len(words), BLOCK)
         blocks = full * (BLOCK + 5) + ((rest + (2 if rest <= 0xFF else 5)) if rest else 0)
         self._start = len(cell) - 1 - blocks
         self._full, self._rest = full, rest
@@ -144,8 +144,8 @@ class CellLayout:
         return tuple((self._offset(self._header + byte), mask) for byte, mask in self.shape.places(value))
 
 
-def _parsed(cell: bytes) -> tuple[Shape, int, bytes]:
-    """Return the shape of a filter, the length of its header, and its bytes: those that its object wrote by itself."""
+def words_of(cell: bytes) -> tuple[Shape, bytes]:
+    """Return the shape and the words of the filter in a cell; raises JavaStreamError for what is no filter."""
     if len(cell) > 8 * MAX_WORDS + 64 * 1024:
         raise JavaStreamError(f"a filter of {len(cell):,} bytes is too large")
     value = parse(cell, whole=True)
@@ -165,13 +165,7 @@ def _parsed(cell: bytes) -> tuple[Shape, int, bytes]:
     seed, words, header = (0, third, 12) if version == 1 else (third, fourth, 16)
     if not 0 < hashes <= MAX_HASHES or not 0 < words <= MAX_WORDS or len(data) != header + 8 * words:
         raise JavaStreamError(f"a filter with {hashes} hashes and {words} words in {len(data):,} bytes")
-    return Shape(version, hashes, seed, 64 * words), header, data
-
-
-def words_of(cell: bytes) -> tuple[Shape, bytes]:
-    """Return the shape and the words of the filter in a cell; raises JavaStreamError for what is no filter."""
-    shape, header, data = _parsed(cell)
-    return shape, data[header:]
+    return Shape(version, hashes, seed, 64 * words), data[header:]
 
 
 # -- writing -----------------------------------------------------------------------------------
