@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +38,7 @@ from kartosql.text.secrets import harmless
 
 MAX_PAST = 8  # tables of snapshots that are remembered
 _PROPERTY = "catalog."  # storage options that begin so are properties of the catalog
+_PAUSES = (0.01, 0.02, 0.04, 0.08, 0.16)  # seconds for which a writer may not be done with a file, or remove it
 _METADATA_FILE = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 
 
@@ -159,22 +161,32 @@ class IcebergTable(Attachment):
             found = table.metadata_location, table.metadata
         else:
             assert self._folder is not None
-            folder, name = self._folder, self._only or ""
-            try:
-                if not name:
-                    names = {e.name for e in folder.list_root() if not e.is_dir}
-                    told = folder.read(documents.HINT, end=1024) if documents.HINT in names else b""
-                    name = documents.newest(names, told.decode("utf-8", "replace").strip() or None, folder.url)
-                if self._known is not None and self._known[0] == name:
-                    return self._known
-                found = name, documents.parse(folder.read_metadata(name), f"{folder.url}/{name}")
-            except KeyError:
-                raise missing_file(f"{folder.url}/{name or documents.HINT}") from None
+            found = self._in_folder(self._folder, self._only)
         self._known, named = found, location(found[1].location)
         data = self._places[1:] or ([self._place(self._data)] if self._data is not None else [])
         root = self._root or next((p for p in self._places[:1] if p.location == named), None)
         self._places = [replace(root or self._place(found[1].location), location=named), *data]
         return found
+
+    def _in_folder(self, folder: Store, only: str | None) -> tuple[str, TableMetadata]:
+        for pause in (*_PAUSES, None):
+            name = only or documents.HINT
+            try:
+                if only is None:
+                    names = {e.name for e in folder.list_root() if not e.is_dir}
+                    told = folder.read(documents.HINT, end=1024) if documents.HINT in names else b""
+                    name = documents.newest(names, told.decode("utf-8", "replace").strip() or None, folder.url)
+                if self._known is not None and self._known[0] == name:
+                    return self._known
+                return name, documents.parse(folder.read_metadata(name), f"{folder.url}/{name}")
+            except KeyError:
+                if pause is None:
+                    raise missing_file(f"{folder.url}/{name}") from None
+            except FormatError as e:
+                if pause is None or e.code != "iceberg-invalid-metadata":
+                    raise
+            time.sleep(pause)
+        raise AssertionError
 
     def _place(self, url: str) -> _Place:
         store = Store(url, self._location.options_for(url))
