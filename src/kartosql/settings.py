@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kartosql.errors import SqlError, UsageError, did_you_mean, quoted
@@ -147,6 +148,10 @@ class Setting:
     is_doubtful: Callable[[Any], bool] | None = None  # whether only the engine can tell that a value is right
 
 
+_threads = partial(_whole, least=1, most=MAX_THREADS)
+_of_duckdb = partial(Setting, of_duckdb=True)
+_limit = partial(_of_duckdb, narrows=True)
+
 SETTINGS: Mapping[str, Setting] = {
     s.name: s
     for s in (
@@ -156,42 +161,19 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         Setting("timeout", None, _seconds, "seconds after which a running query is stopped", narrows=True),
         Setting("max_bytes", None, parse_size, "refuse scans whose selected files hold more bytes", narrows=True),
-        Setting(
-            "memory_limit",
-            None,
-            _memory,
-            "memory of the engine, e.g. 4GB",
-            of_duckdb=True,
-            narrows=True,
-            most=lambda: machine_memory() * 0.8,
-        ),
-        Setting(
-            "threads",
-            None,
-            lambda value: _whole(value, 1, MAX_THREADS),
-            "threads of the engine",
-            of_duckdb=True,
-            narrows=True,
-            most=lambda: os.cpu_count() or 1,
-        ),
-        Setting("temp_directory", None, _text, "folder for spilling", of_duckdb=True, in_sql=False),
+        _limit("memory_limit", None, _memory, "memory of the engine, e.g. 4GB", most=lambda: machine_memory() * 0.8),
+        _limit("threads", None, _threads, "threads of the engine", most=lambda: os.cpu_count() or 1),
+        _of_duckdb("temp_directory", None, _text, "folder for spilling", in_sql=False),
         Setting("cache", None, _cache, "folder of what is kept for later processes, or off", in_sql=False),
         Setting("keep_answers", True, _yes_or_no, "whether small answers are kept for repeated statements"),
-        Setting("TimeZone", "UTC", _zone, "time zone of the session", of_duckdb=True, is_doubtful=_is_doubtful_zone),
+        _of_duckdb("TimeZone", "UTC", _zone, "time zone of the session", is_doubtful=_is_doubtful_zone),
         Setting("single_writer", False, _yes_or_no, "write to stores without conditional writes as well", in_sql=False),
         Setting("write_memory", 512 * 10**6, parse_size, "bytes of rows that a write holds in memory before it spills"),
         Setting("grace_period", 7 * 86_400.0, _grace, "seconds that files stay after nothing refers to them"),
         Setting("history_versions", 1000, _whole, "versions of a dataset before the present one that stay readable"),
         Setting("history_days", 30, _whole, "days that a version stays readable after another took its place"),
         Setting("attach", True, _attachable, "whether anything may be attached, or below which URLs", in_sql=False),
-        Setting(
-            "default_collation",
-            None,
-            _text,
-            "collation of text comparisons",
-            of_duckdb=True,
-            is_doubtful=lambda _: True,
-        ),
+        _of_duckdb("default_collation", None, _text, "collation of text comparisons", is_doubtful=lambda _: True),
     )
 }
 _BY_LOWER = {name.lower(): setting for name, setting in SETTINGS.items()}
