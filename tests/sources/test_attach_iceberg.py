@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gzip
 import json
@@ -164,7 +165,8 @@ def test_rows_are_those_of_pyiceberg_whatever_is_pruned(con, catalog, seed):
     table = catalog.create_table("n.t", schema, properties=told)
     with table.update_spec() as update:
         for at, (column, transform) in enumerate(choose.sample(TRANSFORMS, choose.randrange(3))):
-            update.add_field(column, transform, f"q{at}")
+            with contextlib.suppress(ValueError):  # two of one column, of which pyiceberg refuses some
+                update.add_field(column, transform, f"q{at}")
     con.attach(root_of(table), "t", type="iceberg")
     pruned = 0
     for _ in range(7):
