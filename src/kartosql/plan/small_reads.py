@@ -1,4 +1,4 @@
-"""Rows of few small files in which columns equal constants, read by Arrow: to ask an engine takes longer."""
+"""Read rows of few small files in which columns equal constants by Arrow, which is faster than an engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SmallRead(NamedTuple):
     values: Mapping[str, int | str]
 
     def run(self, store: Files) -> tuple[pa.Table, dict[str, int | None]] | None:
-        """Return the rows and what was read; None where an engine has to read it, or to tell what is wrong."""
+        """Return the rows and what was read; None where an engine has to read it, or to report an error."""
         import pyarrow.parquet as pq
 
         names, found, size, groups = self.schema.names, list[pa.Table](), 0, 0
@@ -74,7 +74,7 @@ def _equal(column: pa.ChunkedArray, value: int | str) -> pa.ChunkedArray:
 
 
 def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -> SmallRead | None:
-    """Return what a statement reads that names columns of a table WHERE columns equal constants; None for all else."""
+    """Return what a ``SELECT columns FROM table WHERE column = constant`` reads, None for any other statement."""
     tree, parts = bound.select.tree, [p for o in scan.occurrences for p in o.parts]
     from_, where = (tree.args.get("from_"), tree.args.get("where")) if isinstance(tree, exp.Select) else (None, None)
     if tree is None or from_ is None or where is None or len(parts) != 1 or len(scan.occurrences) != 1:
@@ -101,7 +101,7 @@ def small_read(bound: BoundQuery, scan: Scan, sizes: Mapping[str, int | None]) -
 
 
 def _type(node: exp.Expression, bound: BoundQuery, scan: Scan) -> pa.DataType | None:
-    """Return the type of a column that the files hold, None for all else."""
+    """Return the type of a column of the files, None for any other expression."""
     known = bound.walked.bound.get(id(node)) if isinstance(node, exp.Column) else None
     if known is None or known.source is None or known.source.real(known.column) != node.name:
         return None
@@ -113,7 +113,7 @@ def _type(node: exp.Expression, bound: BoundQuery, scan: Scan) -> pa.DataType | 
 
 
 def _constant(atom: exp.Expression, bound: BoundQuery, type_: pa.DataType) -> int | str | None:
-    """Return the constant of its type that a column has to equal, None for all else."""
+    """Return the constant that a column has to equal, in its type, None for any other expression."""
     if not isinstance(atom, exp.EQ) or not isinstance(atom.expression, exp.Literal):
         return None
     # The tree is that of a statement that may differ in constants.

@@ -1,4 +1,4 @@
-"""DELETE, UPDATE and MERGE by row: the files that hold a row to change are written anew, all others stay."""
+"""DELETE, UPDATE and MERGE by row: files with a row to change are rewritten, all other files are kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILE, _ROW, ROWS, _SOURCE = "kartosql_file", "kartosql_row", "kartosql_rows", "k
 
 
 def change_rows(request: Request, statement: ws.ChangeRows) -> pa.Table:
-    """Run DELETE, UPDATE or MERGE by row; again, where somebody else changed meanwhile what it had read."""
+    """Run DELETE, UPDATE or MERGE by row; repeat it if another commit changed the files that it had read."""
     for left in reversed(range(ATTEMPTS)):
         try:
             return _RowChange(request, statement).run()
@@ -53,7 +53,7 @@ def change_rows(request: Request, statement: ws.ChangeRows) -> pa.Table:
 
 
 def numbered(part: Part, files: Sequence[int]) -> Table:
-    """Return the table of some files with all of their columns, and FILE, the number of the file that a row is in."""
+    """Return the table of some files with all of their columns, and FILE, the number of the file of a row."""
     table: Any = part.table
     known = table.partitions
     parts = [known.part_of_file[f] for f in files]
@@ -88,7 +88,7 @@ def erased(session: Session, statement: VerifyData) -> pa.Table:
 
 
 class _RowChange:
-    """One attempt: everything is read from one snapshot, and committed if that is still what counts."""
+    """One attempt: everything is read from one snapshot, and committed if that is still the present state."""
 
     def __init__(self, request: Request, statement: ws.ChangeRows) -> None:
         self._session, self._statement, self._text = request.session, statement, statement.text
@@ -175,7 +175,7 @@ class _RowChange:
         return f"CASE {' '.join(f'WHEN {c} THEN {n}' for n, c in enumerate(found, 1))} ELSE 0 END" if found else "0"
 
     def _check(self) -> None:
-        """Raise ``not-supported``, and ``invalid-condition`` for rows that another look would not find."""
+        """Raise ``not-supported``, and ``invalid-condition`` for conditions that change between evaluations."""
         actions = (*self._statement.actions, *self._statement.inserts)
         text = ", ".join(self._sql(a.condition) for a in actions if a.condition) or "1"
         values = [self._sql(place) for a in actions for _, place in a.values or ()]
@@ -201,7 +201,7 @@ class _RowChange:
         return found
 
     def _check_cells(self, updates: Sequence[Mapping[str, str]]) -> None:
-        """Raise ``not-supported`` for changes of a cube after which a row would be another one, or hide one."""
+        """Raise ``not-supported`` for changes of a cube after which a row is in another cell, or hides one."""
         rule, keys = self._part.rows, {mine for mine, _ in self._keys}
         if not isinstance(rule, Overlay):
             return
@@ -216,7 +216,7 @@ class _RowChange:
             raise self._refused("not-supported", message)
 
     def _hits(self) -> pa.Table:
-        """Return how many rows each action is for: by file and, in a MERGE, by the row of the source."""
+        """Return the number of rows of each action by file and, in a MERGE, by the row of the source."""
         statement = self._statement
         where = "" if self._keys else f"WHERE {self._sql(statement.actions[0].condition or (0, 0))}"
         parts = self._query(f"SELECT 1 AS one{self._from()}{where}", self._target.source).scan.occurrences[0].parts
@@ -235,7 +235,7 @@ class _RowChange:
         return hits
 
     def _rewritten(self, files: set[int]) -> list[int]:
-        """Return some files of a cube with all that may have cells in common with them, which are written as one."""
+        """Return files of a cube with all files that may share cells with them, which are written together."""
         rule, table = self._part.rows, self._table
         if not isinstance(rule, Overlay):
             return sorted(files)

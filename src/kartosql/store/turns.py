@@ -1,8 +1,8 @@
-"""Turns: writers of one dataset on this machine come one after the other, first come, first served.
+"""Turns: writers of one dataset on this machine commit one after the other, first come, first served.
 
-Nothing relies on it. Each writer holds the lock of one byte, its ticket, in a file of the user, and waits for the locks
-of all bytes before it. The kernel releases those of a process that died. Whoever is first also takes the lock of the
-folder of the dataset, which other users see.
+Correctness does not depend on them. Each writer holds the lock of one byte, its ticket, in a file of the user, and
+waits for the locks of all bytes before it. The kernel releases those of a process that died. The first writer also
+takes the lock of the folder of the dataset, which other users see.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from kartosql.store import syscalls
 
-TURN_SECONDS = 5.0  # for which nobody in front of a writer comes to an end, and it goes on without a turn
+TURN_SECONDS = 5.0  # without progress of the writers in front, after which a writer goes on without a turn
 QUEUES = 512  # datasets may share one
 FARTHEST = 1 << 40  # ticket of a queue
 _LOCKS = [threading.Lock() for _ in range(64)]
@@ -26,7 +26,7 @@ _open: set[int] = set()
 
 
 def _release_all() -> None:
-    """Release in a fork of this process what threads of the parent hold, which then the parent alone has."""
+    """Drop in a fork of this process the locks of the threads of its parent, which keeps them."""
     _LOCKS[:] = [threading.Lock() for _ in _LOCKS]
     for fd in _open:
         with contextlib.suppress(OSError):
@@ -40,9 +40,9 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def turn(name: str, *, is_folder: bool) -> Iterator[None]:
-    """Wait until all who came before have had their turn at ``name``; for who hangs, some seconds.
+    """Wait until all earlier writers have had their turn at ``name``, some seconds at most for one that hangs.
 
-    A thread that has a turn does not wait for itself.
+    A thread that already has a turn does not wait.
     """
     if getattr(_held, "any", False):
         yield
@@ -78,9 +78,9 @@ def _path() -> str:
 
 
 def _draw(fd: int, queue: int) -> tuple[int, int]:
-    """Return where a queue begins, and a byte behind those of all who wait in it, locked.
+    """Return the start of a queue and a ticket: a byte behind those of all waiting writers, locked.
 
-    The file has the last ticket of each queue. Two who read the same one get different bytes.
+    The file has the last ticket of each queue. Two writers that read the same one get different bytes.
     """
     start = queue * FARTHEST
     last = int.from_bytes(os.pread(fd, 8, 8 * queue), "little")
@@ -92,11 +92,11 @@ def _draw(fd: int, queue: int) -> tuple[int, int]:
 
 
 def _wait_behind(fd: int, start: int, ticket: int) -> None:
-    """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or nothing happens with them."""
+    """Wait until the locks of all bytes from ``start`` to ``ticket`` are released, or none is for some seconds."""
     seen = [syscalls.front_of_range(fd, start, ticket - start)]
 
     def wait(fd: int) -> None:
-        # The one in front is the last of them as a rule, so that each who comes to an end wakes one other.
+        # The writer right in front is usually the last one to finish, so each writer that finishes wakes one other.
         syscalls.await_range(fd, ticket - 1, 1)
         syscalls.await_range(fd, start, ticket - start)
 
@@ -120,14 +120,14 @@ def _of_folder(path: str) -> Iterator[None]:
 
 
 def lock_within(fd: int, seconds: float) -> bool:
-    """Lock an open file; False if others hold its lock for so long."""
+    """Lock an open file; return False if others hold its lock longer than that."""
     return syscalls.try_lock(fd) or blocking(fd, syscalls.lock, seconds, lambda: False)
 
 
 def blocking(fd: int, lock: Callable[[int], None], seconds: float, goes_on: Callable[[], bool]) -> bool:
-    """Take a lock with a call that blocks; False if it was not to be had for so long, and nothing ``goes_on``.
+    """Take a lock with a call that blocks; return False after ``seconds`` without it in which nothing ``goes_on``.
 
-    The call has a thread of its own, as it knows no end and no Ctrl-C; a lock that comes too late ends with the file.
+    The call runs in a thread, as it knows no timeout and no Ctrl-C; a lock that comes too late ends with the file.
     """
     copy = os.dup(fd)
     _open.add(copy)

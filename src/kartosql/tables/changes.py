@@ -1,4 +1,4 @@
-"""What came and went between two versions of a dataset, as a table."""
+"""The rows that were added and removed between two versions of a dataset, as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLD = {CHANGE: pa.string(), "_version": pa.int64(), "_time": pa.timestamp("us"
 
 
 def changes_table(source: Table, history: History, after: int, until: int | None) -> Table:
-    """Return the rows that came and went after a version, up to another one, by default the present one.
+    """Return the rows that were added and removed after a version, up to another one, by default the present one.
 
     Raises ``no-such-version``, ``version-gone``, and ``incompatible-schema`` where columns were others in between.
     """
@@ -32,7 +32,7 @@ def changes_table(source: Table, history: History, after: int, until: int | None
         )
     every = tuple(dict.fromkeys(f for t in known for f in t.files))
     places = [at for at, key in enumerate(last.partition_keys) if key in part.join_key]
-    # Of a cell the last file counts, so others of its partition tell what it was before.
+    # The last file with a cell wins, so other files of its partition hold the value it had before.
     groups = _only(last, every).partitions.codes(places) if part.join_key else range(len(every))
     group = dict(zip(every, groups, strict=True))
     entries: list[tuple[int, int, str]] = []
@@ -44,8 +44,8 @@ def changes_table(source: Table, history: History, after: int, until: int | None
         entries += [(step, sign, file) for sign, files in sides for file in files if group[file] in touched]
         before = now
     steps, signs, files = zip(*entries, strict=True) if entries else ((), (), ())
-    told = [[v.version for v in wanted], [v.time for v in wanted]]
-    arrays = [pa.array(v, t) for v, t in zip(told, [*_TOLD.values()][1:], strict=True)]
+    values = [[v.version for v in wanted], [v.time for v in wanted]]
+    arrays = [pa.array(v, t) for v, t in zip(values, [*_TOLD.values()][1:], strict=True)]
     facts = pa.table([pa.array(range(len(wanted)), pa.int64()), *arrays], [STEP, *[*_TOLD][1:]])
     compared = tuple(c for c in source.columns if c in last.types)
     lacking = frozenset(c for t in known for c in (*t.may_lack, *{*last.schema.names}.difference(t.schema.names)))
@@ -57,6 +57,6 @@ def changes_table(source: Table, history: History, after: int, until: int | None
 
 
 def _only(table: DatasetTable, files: tuple[str, ...], may_lack: frozenset[str] = frozenset()) -> DatasetTable:
-    """Return a table of some files, of which nothing else is known."""
+    """Return a table of some files of a table, without statistics and indexes."""
     keys = table.uuid, table.table, table.schema, table.partition_keys
     return DatasetTable(*keys, files, files, {}, {}, may_lack=may_lack)

@@ -1,4 +1,4 @@
-"""What is written of the history of a dataset: an entry for each commit, packs of many, and what is no longer kept."""
+"""Write the history of a dataset: one entry for each commit, packs of many entries, and less after a retention."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACK_BYTES = 256 << 10  # a pack that is as large stays as it is
 
 @dataclass(frozen=True)
 class Retention:
-    """How many versions before the present one are kept, and for how long after something took their place."""
+    """How many versions before the present one are kept, and for how long after a newer one replaced them."""
 
     versions: int = 1000
     time: dt.timedelta = dt.timedelta(days=30)
@@ -36,7 +36,7 @@ KEPT = Retention()
 
 
 def record(store: Store, change: Change, before: Head | None, prepared: Prepared) -> None:
-    """Write what a commit did beside the dataset; silent where the store refuses, as the commit counts."""
+    """Write the entry of a commit beside the dataset; ignore refusals of the store, as the commit has succeeded."""
     identity = read_identity(prepared.document.metadata)
     if identity is None:
         return
@@ -80,7 +80,7 @@ def _entry(change: Change, head: Head | None, prepared: Prepared, identity: Iden
 
 
 def _schemas(document: DatasetDocument, after: DatasetDocument | None = None) -> Mapping[str, pa.Schema]:
-    """Return the schemas of a document: its own, else those of the one ``after`` it, else the last ones."""
+    """Return the schemas of a document: its own, else those of the document ``after`` it, else the newest ones."""
     with contextlib.suppress(FormatError):
         if (own := document.sealed_schemas) is not None:
             return own
@@ -95,7 +95,7 @@ def _changed(before: DatasetDocument | None, after: DatasetDocument, *, anew: bo
     """Return the facts that changed, each as it was and as it became."""
     if before is None:
         return {name: [None, value] for name, value in versions.facts_of(after, _schemas(after)).items()}
-    # To tell the schemas takes a look at all labels.
+    # Finding the schemas needs a pass over all labels.
     is_same = fingerprints(before.metadata) == fingerprints(after.metadata)
     new = versions.facts_of(after, None if is_same else _schemas(after))
     old = versions.facts_of(before, None if is_same else _schemas(before, None if anew else after))
@@ -103,9 +103,9 @@ def _changed(before: DatasetDocument | None, after: DatasetDocument, *, anew: bo
 
 
 def repack(store: Store, uuid: str, kept: Retention | None = None, since: dt.datetime | None = None) -> None:
-    """Put entries of many files into one; with a retention only those stay that are ``needed``, of all files.
+    """Pack the entries of many files into one file; with a retention, drop entries that no kept version needs.
 
-    Those of commits ``since`` then stay, too, as another program may have dropped them.
+    Entries of commits ``since`` are kept then, too, as another program may have dropped them.
     """
     files = listed(store, uuid)
     if kept is None:
@@ -126,7 +126,7 @@ def repack(store: Store, uuid: str, kept: Retention | None = None, since: dt.dat
 
 
 def _based(store: Store, uuid: str, entries: list[Entry]) -> list[Entry]:
-    """Return entries of which the first one holds the state before it, as those that led there go away."""
+    """Return the entries with the state before the first one in it, as the entries before it are deleted."""
     chain = versions.read(Snapshot(store), uuid)
     ids = {e.id for e in entries}
     place = next((at for at, v in enumerate(chain.entries) if v.commit in ids), 0)
@@ -138,11 +138,11 @@ def _based(store: Store, uuid: str, entries: list[Entry]) -> list[Entry]:
 
 
 def needed(entries: Iterable[Entry], kept: Retention, now: dt.datetime) -> list[Entry]:
-    """Return the entries by which versions are read that are kept, in their order."""
+    """Return the entries that are needed to read the kept versions, in their order."""
     found = [e for e in entries if now - versions.moment(e.time) < kept.time]
     return found[-kept.versions :] if kept.versions else []
 
 
 def needed_keys(store: Store, uuid: str, kept: Retention, now: dt.datetime) -> set[str]:
-    """Return the keys of the files that versions need which are kept."""
+    """Return the keys of the files that the kept versions need."""
     return {key for e in needed(versions.read_entries(store, uuid), kept, now) for key in e.named_keys()}

@@ -19,7 +19,7 @@ _Span = tuple[int, int]
 
 
 def wanted(conditions: Iterable[Condition], of: int, types: Mapping[str, pa.DataType]) -> tuple[str, list[Any]] | None:
-    """Return a column that an occurrence of a table compares with integers or texts, and these; None without one."""
+    """Return a column that an occurrence of a table compares with integers or texts, and these values, or None."""
     for leaf in map(said, conditions):
         if isinstance(leaf, Comparison) and leaf.op == "=":
             values: Sequence[Value] = (leaf.value,)
@@ -44,7 +44,7 @@ def part(
     column: str,
     values: Sequence[Any],
 ) -> Fetched | None:
-    """Return the end of a file that begins like another one, with those of its pages alone where values may stand.
+    """Return the end of a file that begins like another one, with only those of its pages that may hold the values.
 
     None where it does not pay; raises what is in ``DAMAGE``. The indexes of pages are read once, and kept with the end.
     """
@@ -56,8 +56,8 @@ def part(
     def may_hold(low: Any, high: Any) -> bool:
         return low is not None and any(low <= value <= high for value in values)
 
-    told = layout.groups(footer, column.encode(), layout.leaf(column), decode) or ()
-    chosen = [at for at, group in enumerate(told) if may_hold(group.low, group.high)]
+    bounds = layout.groups(footer, column.encode(), layout.leaf(column), decode) or ()
+    chosen = [at for at, group in enumerate(bounds) if may_hold(group.low, group.high)]
     if not 0 < len(chosen) <= MOST_GROUPS or parquet.GEO in footer:
         return None
     metas = {c: layout.chunks(footer, c.encode(), {0, *chosen}) or [] for c in types}
@@ -86,7 +86,7 @@ def part(
 
 
 class _Chunk:
-    """A column in a row group, with its pages by their first rows; raises what is in ``DAMAGE``."""
+    """A column in a row group, with its pages by their first rows; raises an error of ``DAMAGE`` if it is damaged."""
 
     def __init__(self, physical: int, meta: dict[int, Any], end: Fetched) -> None:
         self.physical, self.meta, self._end = physical, meta, end
@@ -106,7 +106,7 @@ class _Chunk:
         return parquet.Reader(self._end.data[start : start + length]).struct()
 
     def spans(self, first: int, end: int) -> list[_Span]:
-        """Return where the dictionary, if there is one, and the pages with some rows stand."""
+        """Return the places of the dictionary, if there is one, and of the pages with some of the rows."""
         pages = [page for row, page in self.pages.items() if first <= row < end]
         return [span for span in (self._dictionary, (pages[0][0], pages[-1][1])) if span[0] < span[1]]
 
@@ -117,7 +117,7 @@ _Columns = Mapping[str, tuple[_Chunk, list[_Span]]]
 def _written(
     layout: FooterLayout, groups: Sequence[tuple[int, _Columns]], fetched: Mapping[_Span, bytes], size: int
 ) -> bytes:
-    """Return pages and the footer that tells where these stand behind a file; of other columns it tells nothing."""
+    """Return pages to append to a file, and a footer that lists these pages and no other columns."""
     data, listed = b"", b""
     for rows, columns in groups:
         listed += b"\x19\xfc" + varint(len(layout.paths))  # the columns of a row group

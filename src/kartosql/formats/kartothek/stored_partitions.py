@@ -1,4 +1,4 @@
-"""Partitions of a document as bytes, for documents as the originals write them: most commits copy what stands there."""
+"""Partitions of a document as bytes, for documents as the originals write them: most commits copy most of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOUND_ONE_BY_ONE = 16
 class StoredPartitions:
     """The partitions of a document in which each has one file, of the same table.
 
-    They are ``data[start:end]``, what stands in the braces of ``partitions``, and ``more`` behind it. Labels and keys
+    They are ``data[start:end]``, the content of the braces of ``partitions``, followed by ``more``. Labels and keys
     hold neither quotes nor escapes, and no label occurs twice.
     """
 
@@ -35,7 +35,7 @@ class StoredPartitions:
 
     @classmethod
     def read(cls, table: str, data: bytes, start: int, end: int) -> StoredPartitions:
-        """Return the partitions that stand in a document; raises ValueError for those of any other form."""
+        """Return the partitions of a document; raises ValueError for partitions in any other form."""
         found = cls(table, data, start, end, b"", 0)
         if end - start <= KEPT_BYTES:
             found.count = len(found.columns[0])
@@ -176,7 +176,7 @@ def _windows(data: bytes, start: int, end: int, middle: bytes) -> Iterator[tuple
         stop = data.find(_SEPARATOR, min(start + _WINDOW, end), end)
         stop = end - 3 if stop < 0 else stop
         some = data[start + 1 : stop]
-        # Without what stands between them, labels and keys are left, with marks that no text may hold.
+        # Without the text between them, labels and keys are left, with marks that no text may hold.
         short = some.replace(middle, b"\1").replace(_SEPARATOR, b"\2")
         marks = short.translate(None, _NO_CONTROLS)
         if (

@@ -1,9 +1,9 @@
 """The history of a dataset: what each commit did, and the states that it had.
 
 Each commit leaves a file with an entry below ``.kartosql/history/<uuid>/``, out of reach of the originals' garbage
-collection; many of them are packed into one. An entry tells what came and what went, each with its place, so a state
-is found by undoing entries from the present one, or by doing them from an older one that is known. What another
-program committed without an entry shows in the next entry, which holds the state that it met (``base``).
+collection; many of them are packed into one. An entry lists the labels that were added and removed, each
+with its place, so a state is found by undoing entries from the present one, or by repeating them from an older one
+that is known. A commit of another program has no entry: the next entry holds the state that it found (``base``).
 """
 
 from __future__ import annotations
@@ -412,8 +412,8 @@ def read(snapshot: Snapshot, uuid: str) -> History:
     dataset, store = snapshot.dataset(uuid), snapshot.store
 
     def make() -> History:
-        stands = store.details(dataset.document.key).get(dataset.document.key)
-        return History(dataset, read_entries(store, uuid), stands.modified if stands is not None else store.now())
+        details = store.details(dataset.document.key).get(dataset.document.key)
+        return History(dataset, read_entries(store, uuid), details.modified if details is not None else store.now())
 
     return snapshot.made(f"history {uuid}", uuid, (dataset,), make)
 
