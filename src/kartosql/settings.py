@@ -176,6 +176,7 @@ SETTINGS: Mapping[str, Setting] = {
         _of_duckdb("default_collation", None, _text, "collation of text comparisons", is_doubtful=lambda _: True),
     )
 }
+_OF_DUCKDB = [name for name, setting in SETTINGS.items() if setting.of_duckdb]
 _BY_LOWER = {name.lower(): setting for name, setting in SETTINGS.items()}
 
 
@@ -246,7 +247,7 @@ class Settings:
 
     def engine_settings(self) -> dict[str, Any]:
         """Return the DuckDB settings that follow from the values."""
-        found = {s.name: self[s.name] for s in SETTINGS.values() if s.of_duckdb and self[s.name] is not None}
+        found = {name: value for name in _OF_DUCKDB if (value := self[name]) is not None}
         if "memory_limit" in found:
             found["memory_limit"] = f"{found['memory_limit']}B"
         return found

@@ -28,7 +28,7 @@ class Work:
 
     def __init__(self, works: Works, within: Work | None) -> None:
         self._works = works
-        self._within = within
+        self._around: list[Work] = [] if within is None else [within, *within._around]  # of which it is a part
         self._code: str | None = None
         self._guard = threading.Lock()
         self._stops: list[Callable[[], None]] = []  # of what runs in an engine at this moment
@@ -47,17 +47,16 @@ class Work:
     @property
     def is_stopped(self) -> bool:
         """Whether it was stopped, or that of which it is a part."""
-        return self._code is not None or (self._within is not None and self._within.is_stopped)
+        return any(work._code is not None for work in (self, *self._around))
 
     def check(self) -> None:
         """Raise ``interrupted`` or ``connection-closed`` if it was stopped, ``other-process`` after a fork."""
-        self._works.check_process()
-        if self._code == "interrupted":
-            raise ExecutionError("The statement was interrupted.", code="interrupted")
-        if self._code is not None:
-            raise UsageError("The connection was closed while the statement ran.", code="connection-closed")
-        if self._within is not None:
-            self._within.check()
+        for work in (self, *self._around):
+            work._works.check_process()
+            if work._code == "interrupted":
+                raise ExecutionError("The statement was interrupted.", code="interrupted")
+            if work._code is not None:
+                raise UsageError("The connection was closed while the statement ran.", code="connection-closed")
 
     def end(self) -> None:
         """Forget it, as it came to its end."""
@@ -87,20 +86,22 @@ class Work:
     @contextlib.contextmanager
     def running(self, stop: Callable[[], None]) -> Iterator[None]:
         """Let ``stop`` end what an engine does within the block."""
-        self.check()
-        with self._guard:
-            self._stops.append(stop)
+        around = [self, *self._around]
+        for work in around:
+            with work._guard:
+                work._stops.append(stop)
         try:
-            with contextlib.nullcontext() if self._within is None else self._within.running(stop):
-                yield
+            self.check()
+            yield
         except KartosqlError:
             raise
         except BaseException:
             self.check()  # which says why the engine was stopped
             raise
         finally:
-            with self._guard:
-                self._stops.remove(stop)
+            for work in around:
+                with work._guard:
+                    work._stops.remove(stop)
 
 
 class Works:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from sqlglot import exp
@@ -75,6 +75,7 @@ _OPERATORS: dict[Any, tuple[str, ...]] = {
 _MAY_TELL_TIME = re.compile("|".join(sorted(_CLOCK)), re.IGNORECASE)
 
 
+@lru_cache(64)
 def may_tell_time(text: str) -> bool:
     """Return whether the value of a statement may depend on the clock."""
     return _MAY_TELL_TIME.search(text) is not None

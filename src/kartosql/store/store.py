@@ -719,7 +719,7 @@ class Mounts:
     @property
     def is_local(self) -> bool:
         """Whether all files are on local disks."""
-        return self.main.is_local and all(s.is_local for s in list(self._mounted.values()))
+        return self.main.is_local and (not self._mounted or all(s.is_local for s in list(self._mounted.values())))
 
     def is_on_disk(self, key: str) -> bool:
         """Return whether a file is on a local disk."""
