@@ -86,6 +86,7 @@ class Work:
     @contextlib.contextmanager
     def running(self, stop: Callable[[], None]) -> Iterator[None]:
         """Let ``stop`` end what an engine does within the block."""
+        self.check()  # before any lock, which a thread held that a fork does not have
         around = [self, *self._around]
         for work in around:
             with work._guard:
