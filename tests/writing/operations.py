@@ -74,9 +74,9 @@ OTHER_COLUMNS = pa.table({"q": ["a"], "z": [1]})
 OTHER_EN = pa.table({"x": ["1"], "p": [7], "new": [1]})
 
 
-def clean_up(con: kartosql.Connection) -> None:
-    """Mark what belongs to nothing, and remove it as if a grace period had passed."""
-    con.sql("SET history_versions = 0")
+def clean_up(con: kartosql.Connection, versions: int) -> None:
+    """Mark what belongs to nothing and to no version that is kept, and remove it as if a grace period had passed."""
+    con.sql(f"SET history_versions = {versions}")
     con.garbage_collect("d")
     now = Store.now
     Store.now = lambda store: now(store) + dt.timedelta(days=8)  # type: ignore[method-assign]
@@ -109,9 +109,17 @@ OPERATIONS: dict[str, Act] = {
     "append to dataset": lambda con: con.append_to_dataset("d", plain(6)),
     "add a column": lambda con: con.sql("ALTER DATASET d ADD COLUMN z BIGINT"),
     "append other columns": lambda con: con.append_to_dataset("d", OTHER_COLUMNS, evolve=True),
+    "delete rows": lambda con: con.sql("DELETE FROM d WHERE s = 4"),
+    "update rows": lambda con: con.sql("UPDATE d SET s = s + 10 WHERE s = 4"),
+    "merge rows": lambda con: con.sql(
+        "MERGE INTO d USING (SELECT 'a' AS q, 7 AS s) AS n ON (q, s)"
+        " WHEN NOT MATCHED THEN INSERT (q, s) VALUES (n.q, n.s)"
+    ),
+    "set metadata": lambda con: con.sql("ALTER DATASET d SET METADATA (k = 'v')"),
     "delete dataset": lambda con: con.delete_dataset("d"),
     "compact dataset": lambda con: con.compact("d"),
-    "clean up": lambda con: clean_up(con),
+    "clean up": lambda con: clean_up(con, 0),
+    "forget versions": lambda con: clean_up(con, 1),
     "add dataset": lambda con: con.sql("ALTER CUBE c ADD DATASET k AS SELECT x, p, w + 1 AS u FROM c.en"),
     "create skipping index": lambda con: con.create_skipping_index("d", minmax="s", valuelist="s"),
     "drop skipping index": lambda con: con.drop_skipping_index("h"),

@@ -5,8 +5,12 @@ The sizes of the product's figures run with ``python -m tests.benchmarks.races``
 
 from __future__ import annotations
 
+import contextlib
+import random
+import threading
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -23,11 +27,43 @@ def expect_all(tally: races.Tally) -> None:
     assert (tally.outcome.errors, tally.lost, tally.doubled, tally.wrong_in_index) == ([], 0, 0, 0)
 
 
+@contextlib.contextmanager
+def read_versions(url: str) -> Iterator[Counter[int]]:
+    """Read any version that is there again and again, and check that it has what had been appended by then."""
+    over, seen, rng = threading.Event(), Counter[int](), random.Random(1)
+
+    def look() -> None:
+        with kartosql.connect(url, read_only=True) as con:
+            while True:
+                is_last = over.is_set()
+                version = rng.choice(con.history(races.DATASET).rows())[0]
+                past = f"{races.DATASET} AT (VERSION => {version})"
+                found = con.sql(
+                    f"SELECT count(*), count(DISTINCT (writer, n)), count(*) FILTER (i = 'v0') FROM {past}"
+                ).rows()
+                assert found[0][:2] == (version * races.ROWS, version)
+                assert con.sql(f"SELECT count(*) FROM {past} WHERE i = 'v0'").rows() == [found[0][2:]]
+                seen[version] += 1
+                if is_last:
+                    return
+
+    with races.ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look)
+        try:
+            yield seen
+        finally:
+            over.set()
+            looking.result()
+
+
 def test_processes_lose_and_double_nothing_on_a_local_disk(tmp_path):
     url = str(tmp_path)
     races.create(url)
-    outcome = races.race_processes(url, 8, 20)
+    with read_versions(url) as seen:
+        outcome = races.race_processes(url, 8, 20)
     expect_all(races.tally(url, 8, 20, outcome))
+    assert set(seen) <= set(range(1, 8 * 20 + 2))
+    assert seen.total() > 1
     # Nobody leaves files behind: one file and one entry of the log per commit, and no temporary ones.
     keys = Store(url).list_below("d/")
     assert sum("/table/p=" in key for key in keys) == 8 * 20 + 1

@@ -119,7 +119,8 @@ def state(con: kartosql.Connection) -> dict[str, Any]:
         shown = con.sql(f'SHOW INDEXES FROM "{uuid}"')
         found[f"{uuid} indices"] = sorted(row[shown.columns.index("column")] for row in shown.rows())
         found[f"{uuid} skipping"] = con.sql(f'SHOW SKIPPING INDEXES FROM "{uuid}"').rows()
-        found[f"{uuid} history"] = HISTORY in snapshot.dataset(uuid).document.metadata
+        metadata = snapshot.dataset(uuid).document.metadata
+        found[f"{uuid} metadata"] = HISTORY in metadata, metadata.get("k")
     target = Path(operations.exported(con))
     if (target / "refs" / "head").exists():
         chain = read_chain(reader_of(target))
@@ -156,11 +157,12 @@ def test_a_killed_operation_shows_the_old_or_the_new_state_and_leaves_little(
     folder = tmp_path / "store"
     with kartosql.connect(prepared, read_only=True) as con:
         old = state(con)
+        version = con.history("d").rows()[-1][0]
     names = server.steps_of(name, fresh(folder, prepared))
     with kartosql.connect(folder) as con:
         new = state(con)
     assert names
-    assert (new == old) == (name in ("compact", "compact dataset", "clean up"))
+    assert (new == old) == (name in ("compact", "compact dataset", "clean up", "forget versions"))
     count, most, seen = 0, 0, []
     for at, phase in kills(name, names):
         if not server.is_killed(name, fresh(folder, prepared), at, phase):
@@ -172,6 +174,9 @@ def test_a_killed_operation_shows_the_old_or_the_new_state_and_leaves_little(
             found = state(con)
             assert found in (old, new), where
             seen.append(found == new)
+            if name not in ("clean up", "delete dataset"):
+                past = con.sql(f"SELECT * FROM d AT (VERSION => {version}) ORDER BY ALL").rows()
+                assert past == old["d"][1], where
             check(con, folder, where)
             most = max(most, left_behind(con.store, folder, prepared))
             if found == old != new:

@@ -243,7 +243,10 @@ def read_raw(store: Store, uuid: str) -> Head | None:
             continue
         if known is not None and content is not None and version.content is content:
             return Head(known, version)
-        return Head(parse_document(data, key, uuid), version)
+        document = parse_document(data, key, uuid)
+        if version.content is not None and document.content is not None and document.content.pieces is not None:
+            version = Version(content=document.content)  # which the next look at it finds again, without a digest
+        return Head(document, version)
     return None
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kartosql.errors import FormatError, reraise, shorten
 from kartosql.formats.kartothek import naming
-from kartosql.formats.kartothek.stored_partitions import KEPT_BYTES, StoredPartitions, Texts
+from kartosql.formats.kartothek.stored_partitions import KEPT_BYTES, StoredPartitions, Texts, are_plain
 from kartosql.memo import memoized
 from kartosql.store.keys import SIDE_FOLDER, Content, check_key
 from kartosql.store.store import MAX_METADATA_BYTES
@@ -264,9 +264,6 @@ def _too_large(key: str, what: str) -> FormatError:
     )
 
 
-_CONTROLS = bytes(c for c in range(32) if c != ord("\n"))
-
-
 @dataclass(frozen=True)
 class DatasetDocument:
     """What the metadata document of one dataset says, checked.
@@ -407,9 +404,10 @@ def _partitions(
     partitions = document["partitions"]
     if isinstance(partitions, StoredPartitions):
         _check_table(partitions.table, key, uuid)
-        for _, keys in () if partitions.are_keys_checked else partitions.windows():
-            _check_file_keys(keys, key, uuid)
-        partitions.are_keys_checked = True
+        if partitions.safe_below != f"{uuid}/":
+            for _, keys in partitions.windows():
+                _check_file_keys(keys, key, uuid)
+            partitions.safe_below = f"{uuid}/"
         return partitions.texts[0], {partitions.table: partitions.texts[1]}
     if isinstance(partitions, PlainPartitions):
         _check_table(partitions.table, key, uuid)
@@ -457,25 +455,10 @@ def _found_files(partitions: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _check_file_keys(keys: Sequence[Any], source: str, uuid: str) -> None:
     prefix = uuid + "/"
-    if not _are_plain(keys, prefix):
+    if not are_plain(keys, prefix):
         for key in keys:
             if key is not None:
                 check_key(key, prefix, source=source)
-
-
-def _are_plain(keys: Sequence[Any], prefix: str) -> bool:
-    """Return whether a few tests over all keys at once already show that each is safe."""
-    try:
-        joined = "\n" + "\n".join(keys)
-    except TypeError:
-        return False
-    return (
-        joined.isascii()
-        and joined.count("\n") == joined.count("\n" + prefix) == len(keys)
-        and len(joined.encode().translate(None, _CONTROLS)) == len(joined)
-        and not any(bad in joined for bad in ("..", "/./", "/.\n", "://"))
-        and max(map(len, keys), default=0) < 256
-    )
 
 
 def _partition_keys(document: dict[str, Any], key: str) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from kartosql.memo import memoized
 KEPT_BYTES = 32 << 20  # of partitions, up to which labels and keys are kept beside them
 _WINDOW = 1 << 19  # bytes that are read at once: what is made of them stays in the caches of the processor
 _SEPARATOR = b'"}}, "'
+_CONTROLS = bytes(c for c in range(32) if c != ord("\n"))
 _NO_CONTROLS = bytes(range(32, 256))
 _FOUND_ONE_BY_ONE = 16
 
@@ -30,7 +31,7 @@ class StoredPartitions:
         self.table = table
         self.count = count
         self._place = (data, start, end, more)
-        self.are_keys_checked = False
+        self.safe_below: str | None = None  # where all keys lie, once it is known that each is safe
         self._hashed: list[Any] = [None, None]  # labels and keys, once their digests were asked for
 
     @classmethod
@@ -42,7 +43,11 @@ class StoredPartitions:
             different = len(set(found.columns[0]))
         else:
             hashes = array("q")
-            for texts in found.windows():
+            for number, texts in enumerate(found.windows()):
+                if not number:
+                    found.safe_below = texts[1][0].partition("/")[0] + "/"
+                if found.safe_below is not None and not are_plain(texts[1], found.safe_below):
+                    found.safe_below = None
                 found._hashed = [_hashed(some, before) for some, before in zip(texts, found._hashed, strict=True)]
                 hashes.extend(map(hash, texts[0]))
             found.count = len(hashes)
@@ -103,7 +108,8 @@ class StoredPartitions:
         if len(more) > max(_WINDOW, (end - start) // 8):
             data, start, end, more = (both := data[start:end] + more), 0, len(both), b""
         made = StoredPartitions(self.table, data, start, end, more, self.count + len(new))
-        made.are_keys_checked = self.are_keys_checked
+        if self.safe_below is not None and are_plain(keys, self.safe_below):
+            made.safe_below = self.safe_below
         if "columns" in vars(self):
             vars(made)["columns"] = (self.columns[0] + labels, self.columns[1] + keys)
         for which, texts in enumerate((labels, keys)):
@@ -120,6 +126,21 @@ class StoredPartitions:
         ):
             return False
         return not set(labels).isdisjoint(self.columns[0])
+
+
+def are_plain(keys: Sequence[Any], prefix: str) -> bool:
+    """Return whether a few tests over all keys at once already show that each is safe."""
+    try:
+        joined = "\n" + "\n".join(keys)
+    except TypeError:
+        return False
+    return (
+        joined.isascii()
+        and joined.count("\n") == joined.count("\n" + prefix) == len(keys)
+        and len(joined.encode().translate(None, _CONTROLS)) == len(joined)
+        and not any(bad in joined for bad in ("..", "/./", "/.\n", "://"))
+        and max(map(len, keys), default=0) < 256
+    )
 
 
 class Texts(Sequence[str]):
