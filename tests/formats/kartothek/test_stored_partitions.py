@@ -163,3 +163,13 @@ def test_a_file_that_still_holds_what_is_known_is_not_read_again(tmp_path):
     assert tuple(found.document.labels) == ("p=2/x",)
     (tmp_path / KEY).write_bytes(data + b" ")
     assert read_raw(store, "u").version not in (head.version, found.version)
+
+
+@pytest.mark.parametrize("at", [0, 30, 59])
+def test_a_key_outside_of_the_dataset_is_refused_wherever_it_stands(sizes, at):
+    made = json.loads(GOOD)
+    files = {f"p={n}/x": {"files": {"table": f"u/table/p={n}/x.parquet"}} for n in range(60)}
+    files[f"p={at}/x"]["files"]["table"] = f"u/table/p={at}/../../../x.parquet"
+    with pytest.raises(FormatError) as e:
+        parse_document(json.dumps(made | {"partitions": files}).encode(), KEY, "u")
+    assert e.value.code == "unsafe-key"
