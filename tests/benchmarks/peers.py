@@ -124,7 +124,9 @@ def at_scale(folder: str, size: int, turns: int) -> Iterator[Question]:
         exact = [[[file]] for file in f.read().split()]
     texts = [f"SELECT count(*) AS n, sum(v) AS v FROM {{0}} WHERE i = {key}" for key in keys]
     ask = partial(Question, dataset="t", texts=texts, files=exact, peers=False, root=root)
-    yield ask(f"point query, fresh keys, {size:,} files", 1.5)
+    yield ask(f"point query, fresh keys, count and sum, {size:,} files", 1.5)
+    rows = [f"SELECT i, v FROM {{0}} WHERE i = {key}" for key in keys]
+    yield ask(f"point query, fresh keys, {size:,} files", 1.5, texts=rows)
     yield ask(f"point query, new connection each time, {size:,} files", 6, opened=False)
 
 

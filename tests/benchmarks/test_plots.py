@@ -43,4 +43,4 @@ def test_the_numbers_of_a_curve_stand_below_its_picture():
 def test_point_queries_over_files_of_one_key_each_have_the_answer_of_the_ideal(tmp_path):
     with Ideal() as ideal:
         rows = [measure(q, Data(str(tmp_path), 1), ideal, {}, 1) for q in at_scale(str(tmp_path), 300, 3)]
-    assert [set(row.ratios) for row in rows] == [{"ideal", "kartosql"}] * 2
+    assert [set(row.ratios) for row in rows] == [{"ideal", "kartosql"}] * 3
