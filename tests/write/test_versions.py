@@ -391,6 +391,21 @@ def test_a_version_beside_the_present_in_one_statement(con):
     assert con.sql("SHOW HISTORY FROM other.d").rows() == con.sql("SHOW HISTORY FROM d").rows()
 
 
+def test_versions_are_read_and_explained_on_spark_as_on_duckdb(con, spark):
+    con.build_cube(kartosql.Cube("c", "x", "p"), {"seed": pa.table({"x": [1], "p": [0]})})
+    then = con.history("c").rows()[-1][1].isoformat()
+    con.append_to_cube("c", {"seed": pa.table({"x": [2], "p": [0]})})
+    for text in (at("d", 2), at("d", 4), at("c", then), at("c.seed", then), f"{at('d', 1)} WHERE x = 4"):
+        wanted = sorted(con.sql(text).rows(), key=repr)
+        assert sorted(con.sql(text, engine="spark").rows(), key=repr) == wanted
+        assert sorted(map(repr, map(tuple, kartosql.spark.sql(spark, con.store.url, text).collect()))) == [
+            repr(row) for row in wanted
+        ]
+        plan = con.explain(text, engine="spark").to_dict()
+        assert plan["scans"][0]["datasets"][0]["files"]
+    assert code_of(lambda: con.sql(at("d", 99), engine="spark").rows()) == "no-such-version"
+
+
 def test_show_history_tells_what_each_commit_did(con):
     found = con.sql("SHOW HISTORY FROM d").arrow().to_pylist()
     assert [(f["operation"], f["rows"], f["files_added"], f["files_removed"]) for f in found] == [
