@@ -486,14 +486,14 @@ class Connection:
         session of Spark its executors read the files; True takes the one that is active, or starts one. Raises
         ``unknown-table``, ``unknown-column`` and ``invalid-data`` for columns that cannot be indexed.
         """
-        return datasets.create_index(self._session.operation("create_index", spark=spark), table, columns)
+        return upkeep.change_index(self._session, table, columns, spark)
 
     def drop_index(self, table: str, columns: Names) -> dict[str, Any]:
         """Drop inverted indices of a dataset; raises ``unknown-table``, ``not-indexed`` and ``invalid-cube``.
 
         The indices of the seed's dimension columns belong to a cube and stay.
         """
-        return datasets.drop_index(self._session.operation("drop_index"), table, columns)
+        return upkeep.change_index(self._session, table, columns, drop=True)
 
     def cleanup_cube(self, cube: Cube | str, *, dry_run: bool = False) -> Report:
         """Remove files below the datasets of a cube that belong to nothing, and tell which per dataset.

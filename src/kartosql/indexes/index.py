@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from kartosql.memo import memoized
-from kartosql.predicate.tree import ColumnRef, Condition, Opaque, Predicate, is_evaluable, parameters_for, said
+from kartosql.predicate.tree import UNKNOWN, ColumnRef, Condition, Opaque, Predicate, is_evaluable, parameters_for, said
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import FileTable
 
@@ -194,8 +194,13 @@ class InvertedIndices(FileIndex):
         stand in one row.
         """
         columns = self.subject.columns(condition)
-        indexed = (columns or frozenset()) - self.subject.keys.keys()
-        return next(iter(indexed)) if len(indexed) == 1 and indexed <= self.subject.table.indices.keys() else None
+        indexed, known = (columns or frozenset()) - self.subject.keys.keys(), self.subject.table.indices
+        column = next(iter(indexed)) if len(indexed) == 1 and indexed <= known.keys() else None
+        if column is None or (segments := known[column].segments) is None:
+            return column
+        # Segments are asked what a condition says, not its text.
+        is_collated = segments.type.family == "string" and self.subject.evaluator.has_collation()
+        return None if is_collated or self._says(condition, column) == UNKNOWN else column
 
     def covers(self, condition: Condition) -> bool:
         """Return whether a condition is about one indexed column, and partition keys perhaps."""
@@ -205,6 +210,9 @@ class InvertedIndices(FileIndex):
         """Return the files with a value for which a condition may be TRUE."""
         subject, column = self.subject, self.group(condition)
         assert column is not None
+        if (segments := subject.table.indices[column].segments) is not None:
+            told = segments.candidates(self._says(condition, column), subject.evaluator.time_zone(), among)
+            return [] if told is None else [Candidates(*told, by=self.kind)]
         asked = ValueCondition(
             subject.table,
             column,
@@ -217,6 +225,11 @@ class InvertedIndices(FileIndex):
             among,
         )
         return [replace(subject.evaluator.index(asked), by=self.kind)]
+
+    def _says(self, condition: Condition, column: str) -> Predicate:
+        from kartosql.indexes.skipping import in_metadata_terms  # which needs this module
+
+        return in_metadata_terms(condition, self.subject.occurrence_id, {column})
 
 
 @dataclass(frozen=True)

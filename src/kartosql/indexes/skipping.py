@@ -34,7 +34,7 @@ def column_types(types: Mapping[str, pa.DataType], *, texts: bool) -> dict[Path,
     pending: list[tuple[Path, pa.DataType]] = [((name.lower(),), type_) for name, type_ in types.items()]
     while pending:
         path, type_ = pending.pop()
-        known = _column_type(type_)
+        known = column_type(type_)
         if path in seen:
             found.pop(path, None)
         elif known is not None and (texts or known.family != "string"):
@@ -45,7 +45,8 @@ def column_types(types: Mapping[str, pa.DataType], *, texts: bool) -> dict[Path,
     return found
 
 
-def _column_type(type_: pa.DataType) -> ColumnType | None:
+def column_type(type_: pa.DataType) -> ColumnType | None:
+    """Return what an index knows of a column, None for types that no index is used for."""
     if pa.types.is_timestamp(type_):
         return ColumnType("timestamp", clock=type_.tz is None)
     if pa.types.is_decimal(type_):

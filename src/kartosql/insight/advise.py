@@ -27,7 +27,7 @@ from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample, 
 from kartosql.memo import memoized
 from kartosql.parquet import column_bytes, extremes, group_bytes, may_hold_null
 from kartosql.plan.scan import OccurrenceScan, PartScan, ScanReport
-from kartosql.predicate.tree import Comparison, Condition, Contains, In, Leaf, Opaque, is_evaluable
+from kartosql.predicate.tree import UNKNOWN, Comparison, Condition, Contains, In, Leaf, Opaque, is_evaluable
 from kartosql.query import SelectQuery
 from kartosql.session import Request
 from kartosql.sql import Select, parse
@@ -267,13 +267,18 @@ def _ranges(footer: Any, column: str) -> list[tuple[Any, Any]] | None:
 def indices(d: DatasetAdvisor) -> Iterator[Recommendation]:
     """Yield the indices that would leave out files."""
     for condition, column in d.unindexed() if d.reads_several else ():
-        if not is_index_type(d.table.types[column]) or d.may_hold_for_null(condition):
+        source = d.scan.occurrence.source
+        # Indices of what is attached are asked what a condition says.
+        is_asked = not source.is_attached or in_metadata_terms(condition, d.scan.occurrence.id, {column}) != UNKNOWN
+        if not is_asked or not is_index_type(d.table.types[column]) or d.may_hold_for_null(condition):
             continue
         found = d.matches(condition, column)
         if found is None or not d.pays(saved := len(d.part.files) - found.files):
             continue
         note = "writes to the dataset then keep the index up to date"
-        if d.scan.occurrence.source.cube is not None and any(may_hold_null(f, column) for f in found.sample.footers):
+        if source.is_attached:
+            note = "files that come later are read until CREATE INDEX is run again"
+        if source.cube is not None and any(may_hold_null(f, column) for f in found.sample.footers):
             note += f"; {column} holds NULL, which the index leaves out: {ORIGINALS_REFUSE.removesuffix('.')}"
         yield Recommendation(
             "index",
@@ -588,7 +593,14 @@ def advise(request: Request, statement: Advise) -> Advised:
     for scan in report.scan.occurrences:
         datasets = [DatasetAdvisor(request, report.sql, query.parameters, scan, part) for part in scan.parts]
         is_ours = not scan.occurrence.source.is_attached
-        for recommend in (indices, skipping_indices, useless_indices, compaction) if is_ours else ():
+        made = request.session.attached and request.session.attached.find((scan.occurrence.source.name,))
+        kinds = [indices, skipping_indices, useless_indices, compaction]
+        if not is_ours:
+            has_footers, hosts = scan.parts[0].part.table.has_footers, ("file_indexes", "keeps_skipping_indexes")
+            kinds = [
+                kind for kind, host in zip(kinds, hosts, strict=False) if has_footers and getattr(made, host, None)
+            ]
+        for recommend in kinds:
             found += (r for d in datasets for r in recommend(d))
         found += (r for d in datasets for r in bare_columns(d))
         found += order(datasets[0]) if is_ours else ()

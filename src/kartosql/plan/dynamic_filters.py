@@ -19,15 +19,19 @@ from kartosql.plan.evaluate import Evaluator, Held, is_exact
 from kartosql.plan.names import Occurrence
 from kartosql.plan.scan import OccurrenceScan
 from kartosql.predicate.tree import (
+    UNKNOWN,
     ColumnRef,
     Condition,
     Constant,
     DynamicFilter,
+    In,
     Opaque,
     Parameter,
+    Predicate,
     is_evaluable,
     joined,
     substitute,
+    value_of,
 )
 
 MAX_VALUES = 100_000
@@ -132,7 +136,12 @@ class DynamicFilterPlanner:
             return Opaque(text, (column, f" IN ({values.query})"))
         name = f"kartosql_values_{len(self._parameters)}"
         self._parameters[name] = values
-        return Opaque(text, (column, " IN (SELECT unnest(", Parameter(name), "))"))
+
+        def says() -> Predicate:
+            known = [v for v in map(value_of, values) if v is not None]
+            return In((column,), tuple(known)) if len(known) == len(values) else UNKNOWN
+
+        return Opaque(text, (column, " IN (SELECT unnest(", Parameter(name), "))"), says=says)
 
     def _values(self, source: Occurrence, scan: OccurrenceScan | None, column: str) -> list[Any] | Held | None:
         """Return the values of a column in the rows that satisfy what is known of them; None if there are too many."""

@@ -80,7 +80,7 @@ class Access:
     """What may be attached to a connection, and by which options of a filesystem it is reached."""
 
     def __init__(self, store: Store, storage_options: Mapping[str, Any] | None, settings: Settings) -> None:
-        self._store = store
+        self.store = store
         self._storage_options = storage_options
         self._settings = settings
 
@@ -104,7 +104,7 @@ class Access:
 
     def options_for(self, url: str) -> Mapping[str, Any] | None:
         """Return those of the connection's store for what lies below it; its credentials are for nothing else."""
-        own = not is_local_url(url) and is_below(url, self._store.address[0])
+        own = not is_local_url(url) and is_below(url, self.store.address[0])
         return self._storage_options if own else None
 
 

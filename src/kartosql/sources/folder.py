@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +24,7 @@ from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
 from kartosql.memo import memoized
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder_metadata import FolderSkipping, metadata_of
 from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Store
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from kartosql.formats.xskipper.refreshing import Sources
     from kartosql.formats.xskipper.scans import DataFile
     from kartosql.sources.indexing import FolderIndexes
+
+# A file that is written twice within one tick of the clock of its store has the same time both times.
+TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +55,9 @@ class FolderTable:
     has_footers: bool
     keeper: Any  # what the files are reached by, as long as a statement may read them
     skipping: Any = None
-    indices: Mapping[str, InvertedIndex] = field(default_factory=dict)  # none, and nothing is noted about the table
+    indices: Mapping[str, InvertedIndex] = field(default_factory=dict)
+    # Of each file the size, a hyphen, and what else tells that it was written again; empty, if nothing does.
+    stamps: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,6 +77,7 @@ class FolderTable:
 
     may_lack: ClassVar[frozenset[str]] = frozenset()  # ``variants`` tell which columns files have
     renames: bool = False
+    identities: Mapping[str, str] = field(default_factory=dict)
     told: Any = None
 
     @memoized
@@ -81,19 +90,28 @@ class FolderTable:
         """The positions of all files."""
         return frozenset(range(len(self.files)))
 
-    def only(self, file: int) -> FolderTable:
-        """Return the table of one of the files."""
-        values = self.partitions
-        part = values.part_of_file[file]
+    def some(self, files: Sequence[int]) -> FolderTable:
+        """Return the table of some of the files, which nothing is known about but their rows."""
+        parts = [self.partitions.part_of_file[f] for f in files]
         return replace(
             self,
-            labels=(self.labels[file],),
-            files=(self.files[file],),
-            partitions=PartitionTable(values.keys, values.types, tuple((c[part],) for c in values.columns), 1, (0,)),
-            shapes=self._shapes((file,)),
+            labels=tuple(self.labels[f] for f in files),
+            files=tuple(self.files[f] for f in files),
+            partitions=replace(self.partitions, part_of_file=parts),
+            shapes=self.shapes if callable(self.shapes) else self._shapes(files),
             skipping=None,
+            indices={},
+            stamps=(),
             told=None,
         )
+
+    def only(self, file: int) -> FolderTable:
+        """Return the table of one of the files."""
+        return self.some([file])
+
+    def identity(self, column: str) -> str | None:
+        """Return what tells a column from others that had its name in other versions; None, if nothing does."""
+        return self.identities.get(column) if self.renames else ""
 
     def display_name(self, file: int) -> str:
         """Return the path of a file in the folder."""
@@ -138,6 +156,10 @@ class Folder(Attachment):
         if self._metadata is not None:
             self._metadata.is_file, self._metadata.reading = self._only is not None, self.reading
         self._skipping: MetadataStore | None = None
+        self._indexed: object = None
+        self.file_indexes = FileIndexes(
+            location, None if self._metadata is None else self._metadata.place, self._present, self._settle
+        )
         self._lock = threading.Lock()
         self._listed: list[ListedFile] = []
         self._source: Table | None = None
@@ -173,6 +195,11 @@ class Folder(Attachment):
         """Return name and kind of the table."""
         return [((self._location.name,), f"{self.kind} files")]
 
+    @property
+    def keeps_skipping_indexes(self) -> bool:
+        """Whether there is a place for skipping indexes."""
+        return self._metadata is not None
+
     def skipping_indexes(self) -> FolderIndexes:
         """Return the skipping indexes of the folder as it stands now; raises ``no-metadata-folder`` without one."""
         from kartosql.sources.indexing import FolderIndexes
@@ -184,13 +211,19 @@ class Folder(Attachment):
                 code="no-metadata-folder",
                 hint="ATTACH OR REPLACE '...' AS t (TYPE ..., METADATA 'folder') gives one.",
             )
-        source = self.find(())
-        assert source is not None
-        table = self._table(source)
+        table = self._present()
         with self._lock:
             files = self._listed
             sources = self._sources(files, table)
         return FolderIndexes(name, table, files, self._metadata, sources)
+
+    def _present(self) -> FolderTable:
+        source = self.find(())
+        assert source is not None
+        return self._table(source)
+
+    def _settle(self) -> None:
+        settle(self._listed)
 
     def _table(self, source: Table) -> FolderTable:
         table = source.parts[0].table
@@ -209,11 +242,16 @@ class Folder(Attachment):
             self._check_free(hidden)
             if self._source is None or listed != self._listed:
                 self._source = self._made(listed)
-                self._listed, self._skipping = listed, None
+                self._listed, self._skipping, self._indexed = listed, None, None
             if self._metadata is not None and (found := self._metadata.now()) is not self._skipping:
                 self._skipping, table = found, self._table(self._source)
                 known = found and FolderSkipping(self._metadata, found, listed, is_text=not table.has_footers)
                 self._source = _folder_table(self._source.name, replace(table, skipping=known))
+            if (indexed := self.file_indexes.now()) is not self._indexed and (indexed or self._indexed):
+                self._indexed, table = indexed, self._table(self._source)
+                self._source = _folder_table(
+                    self._source.name, replace(table, indices=self.file_indexes.indices(table))
+                )
             return self._source
 
     def _check_free(self, names: Iterable[str]) -> None:
@@ -240,6 +278,7 @@ class Folder(Attachment):
         values = partitions_of(names, self._store.url, typed=self._typed) if self._hive else none
         keys = {key.lower() for key in values.keys}
         types = {c: t for c, t in columns.items() if c.lower() not in keys}
+        reading = "" if self.reading is None else f"-{zlib.crc32(self.reading.encode())}"
         fields = [*types.items(), *zip(values.keys, values.types, strict=True)]
         table = FolderTable(
             uuid=self._location.name,
@@ -250,6 +289,7 @@ class Folder(Attachment):
             shapes=tuple(shapes),
             has_footers=self.kind != "csv",
             keeper=self._store,
+            stamps=tuple(f"{f.stamp}{reading}" if f.stamp else "" for f in listed),
         )
         return _folder_table(self._location.name, table)
 
@@ -290,6 +330,16 @@ def open_folder(location: AttachLocation) -> tuple[Store, str | None]:
 
 def _folder_table(name: str, table: FolderTable) -> Table:
     return file_table(name, table, name, is_attached=True, is_indexable=True)
+
+
+def settle(files: Iterable[ListedFile]) -> None:
+    """Wait until files that are written from now on have other times than those that were listed."""
+    times = [f.time for f in files if f.time is not None]
+    now = time.time()
+    fresh = [t for t in times if t > 1000 * (now - WHOLE_SECONDS)]
+    if fresh:
+        tick = WHOLE_SECONDS if any(t % 1000 == 0 for t in fresh) else TICK_SECONDS
+        time.sleep(min(max(0.0, max(fresh) / 1000 + tick - now), tick))
 
 
 _READER = (

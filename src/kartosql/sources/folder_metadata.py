@@ -44,7 +44,7 @@ class FolderMetadata:
         self, url: str, location: str, type_: str | None, keys: Any, options: Mapping[str, Any] | None
     ) -> None:
         self.url = url
-        self._location = location
+        self.place = location
         self._type = type_
         self.keys = keys
         self.options = options
@@ -83,7 +83,7 @@ class FolderMetadata:
                 self._state = state
         except Exception as e:  # noqa: BLE001 - whatever strangers' metadata make of the reader
             self._state = self._store = None
-            self.tell(f"{self._location}: {e.message if isinstance(e, KartosqlError) else e}")
+            self.tell(f"{self.place}: {e.message if isinstance(e, KartosqlError) else e}")
             return None
         if store is None and not self.is_elsewhere:
             self.tell(self._missing)
@@ -92,7 +92,7 @@ class FolderMetadata:
     def _folder(self) -> Store | None:
         """Return the folder that holds the metadata of this table."""
         if self.is_elsewhere:
-            self.tell(f"{self._location}: the metadata lie in another bucket than the files, and are not used.")
+            self.tell(f"{self.place}: the metadata lie in another bucket than the files, and are not used.")
             return None
         stores = (self._store_at(place.url) for place in self.places())
         return next((store for store in stores if store is not None), None)
@@ -100,11 +100,11 @@ class FolderMetadata:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the metadata lie in another bucket: names of files in them do not tell theirs, and look the same."""
-        return _bucket(self._location) != _bucket(self.url)
+        return _bucket(self.place) != _bucket(self.url)
 
     def places(self) -> list[MetadataPlace]:
         """Return where metadata may lie, those that are looked at first in front."""
-        location = path_of(self._location) if is_local_url(self._location) else self._location.rstrip("/")
+        location = path_of(self.place) if is_local_url(self.place) else self.place.rstrip("/")
         found = []
         if self._type != EXPLICIT:
             found = [MetadataPlace(f"{location}/{folder_name(i)}", i, True) for i in self.identifiers]
@@ -114,7 +114,7 @@ class FolderMetadata:
 
     @property
     def _missing(self) -> str:
-        return f"{self._location}: there are no metadata of {self.url}."
+        return f"{self.place}: there are no metadata of {self.url}."
 
     def forget(self) -> None:
         """Take note that the metadata were dropped: that there are none is no surprise then."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,15 +17,13 @@ from kartosql.formats.xskipper.refreshing import Sources, drop, refresh, specs_o
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.sources.folder import settle
 from kartosql.sources.folder_metadata import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
 from kartosql.write.skipping import members, merged, not_indexed, report
-
-# A file that is written twice within one tick of the clock of its store has the same time both times.
-TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ class FolderIndexes:
         identifiers = existing.table_identifiers if existing is not None else []
         own = [i for i in identifiers if self.metadata.is_about(i)]
         layout, columns = self._layout(own[0] if own else place.identifier, existing, specs)
-        self._wait()
+        settle(self.files)
         store, folder = self._store(place, create=True)
         paths = self.metadata.paths(self.files, existing.objects if existing is not None else ())
         files = [
@@ -169,15 +166,6 @@ class FolderIndexes:
         known = existing.indexes if existing is not None else ()
         layout = layout_for(identifier, specs, dict(members(self._types)), partitions, secrets, existing=known)
         return replace(layout, reading=self.metadata.reading), {k: values for k, (_, values) in kinds.items()}
-
-    def _wait(self) -> None:
-        """Wait until files that are written from now on have other times than those that were listed."""
-        times = [f.time for f in self.files if f.time is not None]
-        now = time.time()
-        fresh = [t for t in times if t > 1000 * (now - WHOLE_SECONDS)]
-        if fresh:
-            tick = WHOLE_SECONDS if any(t % 1000 == 0 for t in fresh) else TICK_SECONDS
-            time.sleep(min(max(0.0, max(fresh) / 1000 + tick - now), tick))
 
 
 def _locked(name: str, label: str | None = None) -> UsageError:

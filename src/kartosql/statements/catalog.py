@@ -222,7 +222,7 @@ def datasets(snapshot: Snapshot, attached: Iterable[tuple[str, Table | KartosqlE
             rows.append((name, None, None, None, None, source.message))
         else:
             table = source.parts[0].table
-            rows.append((name, [name], list(table.partition_keys), len(table.files), [], None))
+            rows.append((name, [name], list(table.partition_keys), len(table.files), sorted(table.indices), None))
     return _table(
         rows, dataset=_TEXT, tables=_TEXTS, partition_keys=_TEXTS, files=_COUNT, indexes=_TEXTS, problem=_TEXT
     )

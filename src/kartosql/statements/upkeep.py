@@ -17,14 +17,18 @@ from kartosql.formats.kartothek.metadata import users_metadata
 from kartosql.formats.kartothek.snapshot import Snapshot, prefix_of
 from kartosql.formats.xskipper.kinds import KINDS, IndexSpec
 from kartosql.formats.xskipper.naming import spelled
+from kartosql.query import SelectQuery
 from kartosql.result import Query
 from kartosql.schema_log import blocks_of
 from kartosql.session import Request, Session
+from kartosql.sql import parse
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select
 from kartosql.statements import targets
 from kartosql.statements.targets import COUNT, TEXT, Report, Reports, by_dataset, changes, dropped, table_of
 from kartosql.store import Store
+from kartosql.tables.names import Tables
+from kartosql.tables.table import Table
 from kartosql.text.secrets import redacted
 from kartosql.write import check as checking
 from kartosql.write import datasets, removal, skipping
@@ -45,6 +49,7 @@ _TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
 _GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
 _FINDING = {"dataset": TEXT, "check": TEXT, "severity": TEXT, "key": TEXT, "message": TEXT, "repairable": _FLAG}
 _SKIPPING = dict.fromkeys(("indexes", "added", "removed", "kept", "unindexed"), COUNT)
+MIN_SORT_MEMORY = 128 * 10**6  # with which DuckDB sorts on disk
 _RECORDED = {"dataset": TEXT, "table": TEXT, "version": COUNT, "block": TEXT, "recorded": _FLAG}
 _EXPORTED = {"target": TEXT, "id": TEXT, "head": TEXT, "blocks": COUNT, "rows": COUNT, "bytes": COUNT}
 
@@ -175,6 +180,38 @@ def _cube_of(snapshot: Snapshot, prefix: str) -> Cube | KartosqlError:
             return e
 
 
+# -- inverted indices ----------------------------------------------------------------------------
+
+
+def change_index(
+    session: Session, table: str, columns: str | Iterable[str], spark: Any = None, *, drop: bool = False
+) -> dict[str, Any]:
+    """Build or drop inverted indices of a dataset or of what is attached; see Connection.create_index."""
+    operation = session.operation("drop_index" if drop else "create_index", spark=spark)
+    hint = "Inverted indices are for datasets, and for folders and lake tables that are attached."
+    if (indexes := _part_of_attached(session, table, "file_indexes", hint, spark)) is None:
+        if drop:
+            return datasets.drop_index(operation, table, columns)
+        return datasets.create_index(operation, table, columns)
+    names = columns_of(columns, "columns")
+    if drop:
+        indexes.drop(names)
+        return {"columns": list(names)}
+    settings, memory = session.settings.copy(), session.settings["write_memory"]
+    for name in ("default_collation", "TimeZone", "max_bytes"):
+        settings.set(name, None)
+    settings.set("engine", "duckdb")
+    least = max(memory, MIN_SORT_MEMORY)
+    settings.set("memory_limit", min(least, settings["memory_limit"] or least))
+
+    def rows(sql: str, source: Table) -> pa.RecordBatchReader:
+        known, select = Tables(session.snapshot(), {source.name: source}), parse(sql)
+        assert isinstance(select, Select)
+        return SelectQuery(select, known, session.runtime, settings, None, pruned=False).reader()
+
+    return {"columns": list(names), "files": indexes.create(names, rows, memory, session.grace)}
+
+
 # -- skipping indexes of datasets, of cubes and of folders that are attached -----------------------
 
 
@@ -227,21 +264,24 @@ def _spec(index: ws.Skip, text: str) -> IndexSpec:
     return IndexSpec(kind.name, spelled(index.column), **found)
 
 
-def _indexes_of_folder(session: Session, name: str, spark: Any = None) -> FolderIndexes | None:
-    """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
+def _part_of_attached(session: Session, name: str, part: str, hint: str, spark: Any = None) -> Any:
+    """Return what an attachment has of indexes, as its attribute ``part``; None if nothing is attached as ``name``."""
     found = session.attachments.find((name,)) if session.attached is not None and isinstance(name, str) else None
     if found is None:
         return None
     if spark:
         raise UsageError(f"{name!r} is attached: Spark indexes the files of datasets only.", hint="Leave out spark=.")
-    indexes = getattr(found, "skipping_indexes", None)
-    if indexes is None:
-        raise UsageError(
-            f"{name!r} is attached, and what is attached can only be read.",
-            code="unknown-table",
-            hint="Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store.",
-        )
-    made: FolderIndexes = indexes()
+    if (indexes := getattr(found, part, None)) is None:
+        message = f"{name!r} is attached, and what is attached can only be read."
+        raise UsageError(message, code="unknown-table", hint=hint)
+    return indexes
+
+
+def _indexes_of_folder(session: Session, name: str, spark: Any = None) -> FolderIndexes | None:
+    """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
+    hint = "Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store."
+    make = _part_of_attached(session, name, "skipping_indexes", hint, spark)
+    made: FolderIndexes | None = None if make is None else make()
     return made
 
 

@@ -31,6 +31,8 @@ from kartosql.write import cubes, datasets
 from kartosql.write.inputs import converted
 from kartosql.write.removal import Removal
 
+_INDEXED = dict.fromkeys(("added", "removed", "kept", "unindexed", "bytes"), COUNT)
+
 
 def write(request: Request, statement: Write) -> Query:
     """Run a statement that writes, and return the table of what it did."""
@@ -283,10 +285,20 @@ class _Writing:
         return dropped({})
 
     def _change_index(self, statement: ws.ChangeIndex) -> pa.Table:
-        change = datasets.drop_index if statement.drop else datasets.create_index
-        target = targets.dataset_target(self._tables, statement.target, statement.text)
-        columns = targets.resolved(statement.columns, target.table.schema.names, target.source.name, statement.text)
-        done = change(self._session.operation(change.__name__), target.table.uuid, columns)
+        from kartosql.statements.upkeep import change_index
+
+        source = self._tables.find(statement.target.parts, statement.target.span, statement.text)
+        if source.is_attached and len(statement.target.parts) == 1:
+            table, known = source.name, dict.fromkeys(source.columns)
+        else:
+            target = targets.dataset_target(self._tables, statement.target, statement.text)
+            table, known = target.table.uuid, dict.fromkeys(target.table.schema.names)
+        columns = targets.resolved(statement.columns, known, source.name, statement.text)
+        done = change_index(self._session, table, columns, drop=statement.drop)
+        if "sequence" not in done:
+            rows = done.get("files") or [{"column": c} for c in columns]
+            shown = {"dataset": TEXT, "column": TEXT, **({} if statement.drop else _INDEXED)}
+            return table_of(({**row, "dataset": table} for row in rows), shown)
         values = done.get("values") or {}
         rows = [{**done, "dataset": target.dataset, "column": c, "values": values.get(c)} for c in columns]
         return table_of(rows, {"dataset": TEXT, "column": TEXT, "values": COUNT, **COMMIT})

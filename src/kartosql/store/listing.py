@@ -29,6 +29,12 @@ class ListedFile(NamedTuple):
     time: int | None
     state: object
 
+    @property
+    def stamp(self) -> str:
+        """Size and modification time, or what else tells that it was written again; empty, if nothing does."""
+        told = self.state[0] if isinstance(self.state, tuple) else None
+        return "" if self.time is None or told is None else f"{self.size}-{self.time}-{told}"
+
 
 def is_hidden(name: str) -> bool:
     """Return whether Spark does not see a file or folder of that name."""

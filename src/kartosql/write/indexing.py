@@ -118,7 +118,7 @@ class Postings:
             if self._found:
                 self._runs.add(self._taken())
             schema = pa.schema([(KEYS[0], self._type), (KEYS[1], pa.int32())])
-            table = self._runs.mapped(_distinct(self._runs.merged(self._limit)), schema)
+            table = self._runs.mapped(distinct(self._runs.merged(self._limit)), schema)
             chunks = [_labelled(files, labels) for files in table["file"].chunks]
             return pa.table({"value": table["value"], "label": pa.chunked_array(chunks)})
         by_file: dict[int, list[pa.Array]] = {}
@@ -134,7 +134,8 @@ class Postings:
             self._runs.close()
 
 
-def _distinct(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def distinct(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield sorted pairs (``KEYS``) without those that are there already."""
     last = None
     for piece in pieces:
         if last is None:

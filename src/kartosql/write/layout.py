@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kartosql.errors import StoreError, UsageError, failure_of
+from kartosql.formats.arrays import constant
 from kartosql.formats.kartothek import naming
 from kartosql.formats.kartothek.cube import Cube, invalid_cube, is_visible
 from kartosql.formats.kartothek.metadata import merge_types, normalise
@@ -336,7 +337,7 @@ def _are_before(pairs: Sequence[tuple[Any, Any]], compare: Callable[[Any, Any], 
 
 def changed(table: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
     """Return for each row but the first whether ``columns`` differ from the row before."""
-    found = pa.chunked_array([pa.repeat(False, max(0, table.num_rows - 1))])
+    found = pa.chunked_array([pa.repeat(constant(False, pa.bool_()), max(0, table.num_rows - 1))])  # no pandas
     for name in columns if table.num_rows > 1 else ():
         column = table[name]
         found = pc.or_(found, pc.not_equal(column.slice(1), column.slice(0, table.num_rows - 1)))

@@ -191,7 +191,7 @@ def read(store: Store, column: KnownColumn) -> ValueList | None:
         if column.name in table.partition_keys:
             return _of_partitions(table, column.name)
     for table in tables:
-        if (index := table.indices.get(column.name)) is not None:
+        if (index := table.indices.get(column.name)) is not None and index.segments is None:
             return _of_index(store, table, index)
     return None
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -27,18 +27,22 @@ from kartosql.formats.type_promotion import widened
 from kartosql.memo import memoized
 from kartosql.store import Store
 
+if TYPE_CHECKING:
+    from kartosql.formats.segments import SegmentedIndex
+
 Listed = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]  # labels and file keys by table
 
 
 @dataclass(frozen=True)
 class InvertedIndex:
-    """Where the inverted index of one column is: a storage key, or the document itself."""
+    """Where the inverted index of one column is: a storage key, or the document itself; or ``segments`` that answer."""
 
     column: str
     type: pa.DataType
     key: str | None
     embedded: Mapping[str, Any] | None = None
     version: str = ""  # of the document that names it
+    segments: SegmentedIndex | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -511,18 +511,22 @@ class Values:
 
     def may_pass(self, test: Test) -> pa.BooleanArray:
         """Return which files may hold a value that passes a test."""
-        if isinstance(test, Range):
-            passes = _COMPARE[test.op](self.keys, constant(test.key, self.keys.type))
-        elif isinstance(test, Containing):
-            find = pc.starts_with if test.begins else pc.match_substring
-            passes = find(self.keys, test.part) if test.part else pc.is_valid(self.keys)
-        else:
-            known = array_of(list(test.keys), self.keys.type)
-            passes = pc.is_in(self.keys, value_set=known)
-            if isinstance(test, Outside):
-                passes = pc.and_(pc.invert(passes), pc.is_valid(self.keys))
-        rows = self.rows.filter(filled(passes, False))
+        rows = self.rows.filter(passing(self.keys, test))
         return pc.or_(flags(rows, len(self.unknown)), self.unknown)
+
+
+def passing(keys: pa.Array, test: Test) -> pa.BooleanArray:
+    """Return which keys pass a test."""
+    if isinstance(test, Range):
+        passes = _COMPARE[test.op](keys, constant(test.key, keys.type))
+    elif isinstance(test, Containing):
+        find = pc.starts_with if test.begins else pc.match_substring
+        passes = find(keys, test.part) if test.part else pc.is_valid(keys)
+    else:
+        passes = pc.is_in(keys, value_set=array_of(list(test.keys), keys.type))
+        if isinstance(test, Outside):
+            passes = pc.and_(pc.invert(passes), pc.is_valid(keys))
+    return filled(passes, False)
 
 
 def flags(rows: pa.Array, count: int) -> pa.BooleanArray:

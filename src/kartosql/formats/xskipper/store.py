@@ -339,7 +339,8 @@ class MetadataStore:
 class Warned:
     """Warns of what is odd about metadata, once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "Data skipping") -> None:
+        self._what = what
         self.warned: set[str] = set()
 
     def __call__(self, *problems: str) -> None:
@@ -347,7 +348,7 @@ class Warned:
         for problem in problems:
             if problem not in self.warned:
                 self.warned.add(problem)
-                warnings.warn(f"Data skipping: {problem}", KartosqlWarning, stacklevel=2)
+                warnings.warn(f"{self._what}: {problem}", KartosqlWarning, stacklevel=2)
 
 
 class MetadataSkipping:

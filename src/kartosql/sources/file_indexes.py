@@ -1,0 +1,354 @@
+"""Inverted indices of what is attached: where they lie, how they are built file by file, and what is known of them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from kartosql.errors import FormatError, KartosqlError, SqlError, UsageError, reraise
+from kartosql.formats.kartothek.dataset import InvertedIndex
+from kartosql.formats.partition_table import PartitionTable
+from kartosql.formats.segments import FILES, Segment, SegmentedIndex, digest_of, key_type, stamps_as_bytes
+from kartosql.formats.xskipper.domain import ColumnType, OddCells, keys_of
+from kartosql.formats.xskipper.store import Warned
+from kartosql.indexes.skipping import column_type
+from kartosql.parquet import MAX_FOOTER, read_footer
+from kartosql.sources.attachments import AttachLocation
+from kartosql.store import Store
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.store.urls import is_local_url, path_of
+from kartosql.tables.names import quote_identifier
+from kartosql.tables.table import Table, file_table
+from kartosql.text.secrets import redacted
+from kartosql.write.document import attempts
+from kartosql.write.indexing import KEYS, distinct
+from kartosql.write.inputs import invalid_data
+from kartosql.write.layout import is_index_type
+
+if TYPE_CHECKING:
+    from kartosql.sources.folder import FolderTable
+
+VERSION = 1
+GROUP_ROWS = 1 << 14  # pairs in a row group, which is what a lookup reads
+BATCHES = 16  # times the memory of a write that the files of a segment have, as they are sorted on disk
+SMALL, MOST_SMALL = 1_000_000, 8  # segments of fewer pairs, of which more are made one
+ROUNDS = 5  # to index files while somebody else removes some of them
+_NAME = re.compile(r"[0-9a-f]{32}\.parquet")
+Rows = Callable[[str, Table], Iterable[pa.RecordBatch]]  # those of a query over a table
+
+
+class Listed(NamedTuple):
+    """An index as the list of a table has it."""
+
+    type: ColumnType
+    segments: tuple[Segment, ...]
+
+
+class FileIndexes:
+    """The inverted indices of one table that is attached, in a folder below ``metadata``, or in the connection's store.
+
+    ``current`` returns the table as it stands now; ``settle`` waits until files that are written from then on have
+    other stamps.
+    """
+
+    def __init__(
+        self,
+        location: AttachLocation,
+        metadata: str | None,
+        current: Callable[[], FolderTable],
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
+        url = os.path.realpath(path_of(location.url)) if is_local_url(location.url) else location.url.rstrip("/")
+        name = re.sub(r"[^A-Za-z0-9-]+", "-", url.rpartition("/")[2])[:40]
+        self._folder = f".kartosql/{name}-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        self._url, self._location, self._metadata = redacted(url), location, metadata
+        self._current, self._settle = current, settle
+        self._opened: Store | None = location.access.store if metadata is None else None
+        self._tell = Warned("Indices")
+        self._data: bytes | None = None
+        self._listed: dict[str, Listed] = {}
+
+    @property
+    def key(self) -> str:
+        """The key of the list of indices."""
+        return f"{self._folder}/indexes.json"
+
+    def _store(self, *, create: bool = False) -> Store:
+        """Return the store of the indices; raises ``store-not-found`` and its like."""
+        if self._opened is None:
+            assert self._metadata is not None
+            self._opened = Store(self._metadata, self._location.options_for(self._metadata), create=create)
+        return self._opened
+
+    # -- what is known -----------------------------------------------------------------------
+
+    def now(self) -> Mapping[str, Listed]:
+        """Return the indices by column, the same object as long as they do not change; all that is wrong only warns."""
+        data = None
+        try:
+            with contextlib.suppress(KeyError):
+                data = self._store().read_metadata(self.key)
+            if data != self._data:
+                self._data, known, self._listed = data, self._listed, {}
+                self._listed = self._parsed(data, known)
+        except KartosqlError as e:
+            if e.code != "store-not-found":
+                self._tell(e.message)
+        return self._listed
+
+    def _parsed(self, data: bytes | None, known: Mapping[str, Listed]) -> dict[str, Listed]:
+        """Return what a list of indices says; raises ``invalid-index`` and ``unsupported-version``."""
+        if data is None:
+            return {}
+        same = {s: s for listed in known.values() for s in listed.segments}  # whose footers were read
+        found = {}
+        try:
+            told = json.loads(data)
+            if told["version"] != VERSION:
+                raise FormatError(f"{self.key}: it is of a newer version", code="unsupported-version")
+            for column, (type_, segments) in told["indexes"].items():
+                own = ColumnType(*type_)
+                key_type(own)
+                made = [
+                    Segment(self._store(), self._key_of(name), int(size), str(digest), int(pairs), own)
+                    for name, size, digest, pairs in segments
+                ]
+                found[str(column)] = Listed(own, tuple(same.get(s, s) for s in made))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, pa.ArrowException) as e:
+            raise FormatError(f"{self.key}: it is no list of indices: {e}", code="invalid-index") from None
+        return found
+
+    def _key_of(self, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no segment")
+        return f"{self._folder}/{name}"
+
+    def indices(self, table: FolderTable) -> dict[str, InvertedIndex]:
+        """Return the indices that can be used for a state of the table."""
+        found = {}
+        for column, (type_, segments) in self.now().items():
+            own = table.types.get(column)
+            if own is not None and column not in table.partition_keys and column_type(own) == type_:
+                index = self._index(table, type_, segments, _stamps(table, column))
+                found[column] = InvertedIndex(column, own, self.key, segments=index)
+        return found
+
+    def _index(
+        self, table: FolderTable, type_: ColumnType, segments: Sequence[Segment], stamps: Sequence[str]
+    ) -> SegmentedIndex:
+        files = dict(zip(table.labels, enumerate(stamps), strict=False))
+        return SegmentedIndex(type_, segments, files, len(table.files), self._location.mounts.is_local, self._tell)
+
+    # -- what is built -----------------------------------------------------------------------
+
+    def create(self, columns: Sequence[str], rows: Rows, memory: int, grace: dt.timedelta) -> list[dict[str, Any]]:
+        """Index the files that indices of some columns have not seen, and return what was done by column.
+
+        What was indexed stays, whatever happens later. Segments that nothing names go after a ``grace`` period.
+        """
+        done, store = [self._create(column, rows, BATCHES * memory) for column in columns], self._store()
+        known = {s.key for listed in self.now().values() for s in listed.segments}
+        found, before = store.details(f"{self._folder}/"), store.now() - grace
+        store.delete([k for k, d in found.items() if k.endswith(".parquet") and k not in known and d.modified < before])
+        return done
+
+    def _create(self, column: str, rows: Rows, most: int) -> dict[str, Any]:
+        added = removed = 0
+        for at in range(ROUNDS):
+            table = self._current()
+            type_ = _checked_type(table, column)
+            self._settle()
+            self._store(create=True)
+            listed = self.now().get(column)
+            stamps = _stamps(table, column)
+            index = self._index(table, type_, listed.segments if listed and listed.type == type_ else (), stamps)
+            stays, seen, missing = _kept(index)
+            removed += missing
+            todo = [f for f, stamp in enumerate(stamps) if stamp and f not in seen]
+            gone = {s.key for s in listed.segments} - stays if listed else set()
+            try:
+                for some in _batches(todo, stamps, most) or [[]]:
+                    made = [self._segment(table, column, type_, {f: stamps[f] for f in some}, rows)] if some else []
+                    self._swap(column, Listed(type_, tuple(made)), gone)
+                    added += len(some)
+                break
+            except FormatError:
+                if at == ROUNDS - 1 or self._current().stamps == table.stamps:
+                    raise  # else somebody removed files meanwhile
+        kept, size = len(table.files) - len(todo), sum(s.size for s in self.now()[column].segments)
+        unindexed = len(table.files) - len(seen) - len(todo)
+        counts = {"added": added, "removed": removed, "kept": kept - unindexed, "unindexed": unindexed, "bytes": size}
+        return {"column": column, **counts}
+
+    def _segment(
+        self, table: FolderTable, column: str, type_: ColumnType, stamps: Mapping[int, str], rows: Rows
+    ) -> Segment:
+        """Write the segment of files with some stamps, which nothing names yet."""
+        import pyarrow.parquet as pq  # takes long to import
+
+        source, number = _numbered(table, [*stamps])
+        name = quote_identifier(source.exposed.get(column, column))
+        no_nan = f" AND NOT isnan({name})" if type_.family in ("float", "double") else ""
+        sql = f"SELECT {name}, {number} FROM indexed WHERE {name} IS NOT NULL{no_nan} ORDER BY 1, 2"
+        store, key, pairs = self._store(), f"{self._folder}/{uuid.uuid4().hex}.parquet", 0
+        schema = pa.schema([(KEYS[0], key_type(type_)), (KEYS[1], pa.int32())])
+        encodings = {pa.int64(): "DELTA_BINARY_PACKED", pa.binary(): "DELTA_BYTE_ARRAY"}
+        options: dict[str, Any] = {
+            "column_encoding": {KEYS[0]: encodings.get(schema.types[0], "PLAIN"), KEYS[1]: "DELTA_BINARY_PACKED"},
+            **{"compression": "zstd", "use_dictionary": False, "write_page_checksum": True, "store_schema": False},
+        }
+        with store.output(key) as sink, pq.ParquetWriter(sink, schema, **options) as writer:
+            for piece in _even(distinct(_pairs(rows(sql, source), column, type_, schema))):
+                writer.write_table(piece, row_group_size=GROUP_ROWS)
+                pairs += piece.num_rows
+            writer.add_key_value_metadata({FILES: stamps_as_bytes({table.labels[f]: s for f, s in stamps.items()})})
+        size = store.size(key) or 0
+        footer = read_footer(store, key, size, most=MAX_FOOTER)
+        if footer is None:
+            raise FormatError(f"{key}: it is of too many files", code="too-large", hint="Attach less of the folder.")
+        return Segment(store, key, size, digest_of(footer), pairs, type_)
+
+    def _swap(self, column: str, added: Listed | None, gone: Iterable[str]) -> None:
+        """Change the index of a column in the list, or drop it; of others the latest state stays."""
+        store = self._store()
+        for _ in attempts(self.key):
+            data, version, indexes = None, None, {}
+            with contextlib.suppress(KeyError):
+                data, version = store.read_versioned(self.key)
+            try:
+                indexes = self._parsed(data, {})
+            except FormatError as e:
+                if e.code == "unsupported-version":
+                    raise  # what is damaged is built again
+            former = indexes.pop(column, None)
+            if added is not None:
+                old = former.segments if former is not None and former.type == added.type else ()
+                stays = [s for s in old if s.key not in gone and s not in added.segments]
+                indexes[column] = Listed(added.type, (*stays, *added.segments))
+            listed = {
+                name: (astuple(type_), [(s.key.rpartition("/")[2], s.size, s.digest, s.pairs) for s in segments])
+                for name, (type_, segments) in indexes.items()
+            }
+            made = json.dumps({"version": VERSION, "table": self._url, "indexes": listed}).encode()
+            with contextlib.suppress(PreconditionFailed, OutcomeUnknown):  # to be looked at again
+                store.put_if(self.key, made, version)
+                return
+
+    def drop(self, columns: Sequence[str]) -> None:
+        """Drop the indices of some columns; raises ``not-indexed``."""
+        listed = self.now()
+        for column in columns:
+            if column not in listed:
+                message, known = f"{self._location.name!r}: {column!r} has no index.", ", ".join(listed) or "none"
+                raise UsageError(message, code="not-indexed", hint=f"Indices: {known}.")
+        for column in columns:
+            self._swap(column, None, ())
+            self._store().delete([s.key for s in listed[column].segments])
+
+
+def _kept(index: SegmentedIndex) -> tuple[set[str], set[int], int]:
+    """Return the segments that stay, the files that they have seen, and how many they have that are gone.
+
+    Many small ones, and those of which few files are left, do not stay: their files are indexed anew.
+    """
+    stays: set[str] = set()
+    seen: set[int] = set()
+    missing = 0
+    few = sum(s.pairs < SMALL for s, _ in index.known) <= MOST_SMALL
+    for segment, places in index.known:
+        there = set(places.to_pylist()) - {-1} - seen
+        missing += len(places) - len(there)
+        if 2 * len(there) >= len(places) and (few or segment.pairs >= SMALL):
+            seen |= there
+            stays.add(segment.key)
+    return stays, seen, missing
+
+
+def _checked_type(table: FolderTable, column: str) -> ColumnType:
+    """Return what an index knows of a column; raises ``unknown-column`` and ``invalid-data``."""
+    type_ = table.types.get(column)
+    if type_ is None:
+        message = f"{table.uuid!r} has no column {column!r}."
+        raise SqlError(message, code="unknown-column", hint=f"Columns: {', '.join(table.types)}.")
+    if column in table.partition_keys:
+        raise invalid_data(table.uuid, f"{column!r} is a partition column, which needs no index")
+    found = column_type(type_)
+    if found is None or not (is_index_type(type_) or pa.types.is_decimal(type_)):
+        raise invalid_data(table.uuid, f"{column!r} is {type_}, which cannot be indexed")
+    return found
+
+
+def _stamps(table: FolderTable, column: str) -> Sequence[str]:
+    """Return the stamps of files with what tells the column apart; empty ones, if nothing does."""
+    identity = table.identity(column)
+    if identity is None:
+        return [""] * len(table.stamps)
+    return [stamp and f"{stamp}-{identity}" for stamp in table.stamps] if identity else table.stamps
+
+
+def _batches(files: Sequence[int], stamps: Sequence[str], most: int) -> list[list[int]]:
+    """Cut files into those that are indexed at once."""
+    found: list[list[int]] = []
+    room = 0
+    for file in files:
+        size = int(stamps[file].partition("-")[0])
+        if not found or size > room:
+            found.append([])
+            room = most
+        found[-1].append(file)
+        room -= size
+    return found
+
+
+def _numbered(table: FolderTable, files: Sequence[int]) -> tuple[Table, str]:
+    """Return some files of a table with one more column, their numbers, and its name."""
+    number = "kartosql_file"
+    while any(name.lower() == number for name in table.types):
+        number += "_"
+    some, count = table.some(files), len(files)
+    values = some.partitions
+    columns = (*([c[p] for p in values.part_of_file] for c in values.columns), range(count))
+    keys, types = (*values.keys, number), (*values.types, pa.int32())
+    schema = some.schema.append(pa.field(number, pa.int32()))
+    found = replace(some, schema=schema, partitions=PartitionTable(keys, types, columns, count, range(count)))
+    return file_table("indexed", found, "indexed"), number
+
+
+def _pairs(batches: Iterable[pa.RecordBatch], column: str, type_: ColumnType, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield values as keys with the numbers of their files; raises ``invalid-data``."""
+    for batch in batches:
+        values = batch.column(0)
+        try:
+            if pa.types.is_unsigned_integer(values.type):
+                values = values.cast(schema.types[0])
+            elif pa.types.is_timestamp(values.type):
+                values = values.cast(pa.timestamp("us", values.type.tz))
+            keys = keys_of(values, type_)
+        except (OddCells, pa.ArrowException) as e:
+            reraise(e)
+            raise invalid_data(column, f"it has values that cannot be indexed: {e}") from None
+        if len(keys):
+            yield pa.table([keys, batch.column(1)], schema=schema)
+
+
+def _even(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables of whole row groups, but for the last one."""
+    rest: pa.Table | None = None
+    for table in tables:
+        rest = table if rest is None else pa.concat_tables([rest, table])
+        whole = rest.num_rows - rest.num_rows % GROUP_ROWS
+        if whole:
+            yield rest.slice(0, whole)
+            rest = rest.slice(whole)
+    if rest is not None and rest.num_rows:
+        yield rest
