@@ -114,7 +114,7 @@ MUTATIONS = [
     # -- structures
     Mutation("OR intersects", PRUNE, "left |= files", "left = files if len(found) == 1 else left & files", by="tests/plan/test_extract.py::test_where"),
     Mutation("OR ignores what cannot be evaluated", PRUNE, "files = self.all_files if files is None else files", "files = frozenset() if files is None else files", survives="an OR with such a part is not evaluated at all, see _can_prune"),
-    Mutation("two indices are evaluated as one", "indexes/index.py", "return next(iter(indexed)) if len(indexed) == 1 and", "return min(indexed) if indexed and", by="tests/plan/test_extract.py::test_where"),
+    Mutation("two indices are evaluated as one", "indexes/index.py", "column = next(iter(indexed)) if len(indexed) == 1 and", "column = min(indexed) if indexed and", by="tests/plan/test_extract.py::test_where"),
     Mutation("NULL is in indices", EVALUATOR, "absent = [] if skips_null else [self.null(type_)]", "absent = []", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("NaN is in indices", EVALUATOR, "if pa.types.is_floating(type_) and not asked.never_nan:", "if False:", by="tests/plan/test_evaluate.py::test_nan_and_null_stand_in_no_index_and_count_as_possible"),
     Mutation("indices tell the zeros apart", LOOKUPS, "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n", "def _with_zeros(query: str, files: str, type_: pa.DataType) -> str:\n    return query\n\n\ndef _unused(query: str, files: str, type_: pa.DataType) -> str:\n", by="tests/plan/test_evaluate.py::test_the_two_zeros_are_one_value_of_an_index"),
@@ -253,6 +253,9 @@ MUTATIONS = [
     Mutation("members of structs of another table", "indexes/skipping.py", "if of != occurrence or column not in columns:", "if False:", by="tests/sources/test_attach_metadata.py::test_conditions_on_other_tables_say_nothing"),
     Mutation("a column of files is the partition column of its name", "indexes/skipping.py", " if name not in table.partition_keys}", "}", by="tests/sources/test_attach_skipping.py::test_a_column_of_the_files_is_not_the_partition_column_of_its_name"),
     Mutation("texts are the same however they are read", "sources/folder_metadata.py", "elif segment.schema.reading not in (None, self.reading):", "elif False:", by="tests/sources/test_attach_skipping.py::test_csv_read_in_another_way_is_another_table"),
+    Mutation("an index tells of files that it has not seen", "formats/segments.py", "left = set(self.unseen)", "left = set()", by="tests/sources/test_attach_indexes.py::test_a_file_that_the_index_has_not_seen_is_read"),
+    Mutation("an index tells of files that changed", "formats/segments.py", "return at if now and now == stamp else -1", "return at", by="tests/sources/test_attach_indexes.py::test_a_file_that_changed_is_read"),
+    Mutation("a damaged segment has no file", "formats/segments.py", "left.update(places.to_pylist())\n        return", "pass\n        return", by="tests/sources/test_attach_indexes.py::test_what_is_damaged_is_told_and_leaves_out_nothing[page]"),
     # -- plans that are kept
     Mutation("a plan is kept for all parameters", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),
     Mutation("1, 1.0 and TRUE are one parameter", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple((n, v) for n, v in sorted(given.items()))", by="tests/plan/test_plan_cache.py"),
