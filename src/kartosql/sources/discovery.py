@@ -73,12 +73,13 @@ def offers(store: Store, datasets: Collection[str], only: str | None = None) -> 
     of many files.
     """
     entries = {entry.name: entry.is_dir for entry in store.list_root()}
-    whole = _type(store, "", entries) if _is_one_table(entries) else _format(store, "", entries)
+    whole = _type(store, "", entries, MAX_DEPTH) if _is_one_table(entries) else _format(store, "", entries)
     if whole is not None:
         name = os.path.basename(os.path.realpath(store.root) if store.is_local else store.root.rstrip("/"))
         if only is None or only.lower() == _named(name).lower():
             yield Offer(_named(name), whole, store.address[0])
         return
+    depth = 0 if _holds_datasets(entries) else MAX_DEPTH
     seen: set[str] = set()  # of a name that occurs twice the first one counts
     for entry, is_dir in entries.items():
         match = None if is_dir else _DATA.fullmatch(entry)
@@ -89,30 +90,39 @@ def offers(store: Store, datasets: Collection[str], only: str | None = None) -> 
             continue
         if store.is_local and os.path.islink(store.path(entry)):
             continue  # it may lead anywhere
-        type_ = (match and match.lastgroup) if not is_dir else _type(store, f"{entry}/", _listed(store, f"{entry}/"))
+        type_ = (
+            (match and match.lastgroup) if not is_dir else _type(store, f"{entry}/", _listed(store, f"{entry}/"), depth)
+        )
         if type_:
             seen.add(name)
             yield Offer(name, type_, f"{store.address[0].rstrip('/')}/{entry}")
 
 
 def _is_one_table(entries: dict[str, bool]) -> bool:
-    if any(name.endswith((METADATA_JSON, METADATA_MSGPACK)) for name in entries):
+    if _holds_datasets(entries):
         return False
     files = [name for name, is_dir in entries.items() if not is_dir]
     is_partitioned = any(is_dir and _KEY.match(name) and not is_hidden(name) for name, is_dir in entries.items())
     return is_partitioned or any(map(_PART.match, files)) or len(list(filter(_DATA.match, files))) > MAX_SINGLE_FILES
 
 
+def _holds_datasets(entries: dict[str, bool]) -> bool:
+    return ".kartosql" in entries or any(name.endswith((METADATA_JSON, METADATA_MSGPACK)) for name in entries)
+
+
 def _named(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _type(store: Store, folder: str, entries: dict[str, bool], depth: int = 0) -> str | None:
-    """Return the type of what lies in a folder, as the marks of a format or the first file tell; None for neither."""
+def _type(store: Store, folder: str, entries: dict[str, bool], depth: int, above: str = "") -> str | None:
+    """Return the type of what lies in a folder, as the marks of a format or the first file tell; None for neither.
+
+    Folders in it are looked into up to a ``depth``, those that partition it in any case: files of a dataset lie in the
+    folder of its table, and may be there longer than the dataset.
+    """
     if found := _format(store, folder, entries):
         return found if found in ("delta", "iceberg", "odf") else None
-    # The folder of a dataset whose document is gone; others have no such file below a folder.
-    if "_common_metadata" in entries and depth == 1:
+    if above and "_common_metadata" in entries:
         return None
     folders = []
     for name, is_dir in entries.items():
@@ -122,8 +132,9 @@ def _type(store: Store, folder: str, entries: dict[str, bool], depth: int = 0) -
             folders.append(name)
         elif match := _DATA.fullmatch(name):
             return match.lastgroup
-    if depth < MAX_DEPTH and folders:
-        return _type(store, f"{folder}{folders[0]}/", _listed(store, f"{folder}{folders[0]}/"), depth + 1)
+    if folders and (depth > 0 or _KEY.match(folders[0])) and depth > -MAX_DEPTH:
+        below = f"{folder}{folders[0]}/"
+        return _type(store, below, _listed(store, below), depth - 1, folder)
     return None
 
 
