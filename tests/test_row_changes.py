@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import kartosql
+from writing import originals
 
 SCHEMA = pa.schema([("p", pa.int64()), ("i", pa.int64()), ("v", pa.float64()), ("s", pa.string()), ("d", pa.date32())])
 TYPES = "p BIGINT, i BIGINT, v DOUBLE, s VARCHAR, d DATE"
@@ -247,15 +248,35 @@ def test_columns_whose_names_differ_in_case_keep_apart(con):
 
 def test_a_certificate_names_the_files_that_still_hold_a_row(con, tmp_path):
     (live,) = con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist()
-    assert (live["state"], live["rows"]) == ("live", 1)
+    assert (live["state"], live["rows"], live["versions"]) == ("live", 1, [1])
     con.sql("DELETE FROM d WHERE i = 2")
     assert con.sql("VERIFY ERASED d WHERE i = 2").arrow().to_pylist() == [{**live, "state": "kept version"}]
     left = "d/table/p=0/left.parquet"
     (tmp_path / left).write_bytes((tmp_path / live["file"]).read_bytes())
     found = con.sql("VERIFY ERASED d WHERE d.i = 2 OR i = 3").arrow().to_pylist()
-    assert {"file": left, "state": "unreferenced", "rows": 1} in found
+    assert {"file": left, "state": "unreferenced", "rows": 1, "versions": []} in found
     assert {row["state"] for row in found} == {"live", "kept version", "unreferenced"}
     assert con.sql("VERIFY ERASED d WHERE i = 100").rows() == []
+
+
+@pytest.mark.filterwarnings("ignore:.*another program wrote it:kartosql.KartosqlWarning")
+def test_a_certificate_names_the_versions_that_hold_a_row_also_restored_ones_and_those_beside_other_programs(con):
+    store = con.store
+    con.append_to_dataset("d", pa.table({"p": [1], "i": [4], "s": ["d"]}))
+    con.sql("DELETE FROM d WHERE i = 2")  # version 3
+    originals.append(store, originals.read(store, "d"), pa.table({"p": [1], "i": [5], "s": ["e"]}))  # 4, a foreign one
+    con.restore("d", 2)
+    con.sql("DELETE FROM d WHERE i IN (2, 5)")
+    held = {
+        i: sorted({v for row in con.sql(f"VERIFY ERASED d WHERE i = {i}").arrow().to_pylist() for v in row["versions"]})
+        for i in range(1, 6)
+    }
+    expected: dict[int, list[int]] = {i: [] for i in held}
+    for version in con.history("d").arrow()["version"].to_pylist():
+        for (i,) in con.sql(f"SELECT i FROM d AT (VERSION => {version})").rows():
+            expected[i].append(version)
+    assert held == expected
+    assert [len(versions) for versions in held.values()] == [6, 3, 6, 5, 1]
 
 
 def test_a_certificate_counts_rows_of_a_cube_that_others_hide(con):

@@ -45,6 +45,7 @@ def test_there_are_examples_and_each_has_its_output() -> None:
     assert len(EXAMPLES) >= 8
     found = {p.stem for p in EXAMPLES[0].parent.glob("*.expected")}
     assert found == {p.stem for p in EXAMPLES}
+    assert len({name.partition("_")[0] for name in found}) == len(found)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

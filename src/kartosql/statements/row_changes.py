@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from kartosql.engines.duckdb.types import sql_type
 from kartosql.errors import ConcurrentCommit, KartosqlError, Span, SqlError
+from kartosql.formats.kartothek import versions
 from kartosql.formats.kartothek.dataset import DatasetTable
-from kartosql.formats.kartothek.versions import read_entries
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
@@ -70,21 +70,24 @@ def numbered(part: Part, files: Sequence[int]) -> Table:
 
 
 def erased(session: Session, statement: VerifyData) -> pa.Table:
-    """Return the files, also those that do not count, that hold rows for which a condition holds."""
+    """Return the files that hold rows for which a condition holds, also files that do not count, with versions."""
     named = ws.Named(statement.target, statement.span)
     target = targets.dataset_target(session.tables(), named, statement.text)
     table, store = target.table, session.store
-    kept = {key for entry in read_entries(store, table.uuid) for key in entry.named_keys()}
+    kept = {key for entry in versions.read_entries(store, table.uuid) for key in entry.named_keys()}
     below = store.list_below(f"{table.uuid}/{table.table}/")
     others = [key for key in below if key.endswith(".parquet") and key not in set(table.files)]
     whole = replace(table, labels=(*table.labels, *others), files=(*table.files, *others), indices={})
     part = replace(target.source.parts[0], table=whole, rows=Plain())
     select: Any = parse(f"SELECT {FILE}, count(*) FROM {ROWS} AS {quote(named.last)} {statement.where} GROUP BY ALL")
-    known = Tables(session.snapshot(), {**session.registered, ROWS: numbered(part, range(len(whole.files)))})
-    found = SelectQuery(select, known, session.runtime, Request(session, engine="duckdb").settings).rows()
+    snapshot = session.snapshot()
+    names = Tables(snapshot, {**session.registered, ROWS: numbered(part, range(len(whole.files)))})
+    found = SelectQuery(select, names, session.runtime, Request(session, engine="duckdb").settings).rows()
     states = [*["live"] * len(table.files), *("kept version" if key in kept else "unreferenced" for key in others)]
-    rows = [{"file": whole.files[at], "state": states[at], "rows": count} for at, count in sorted(found)]
-    return table_of(rows, {"file": TEXT, "state": TEXT, "rows": COUNT})
+    known = versions.read(snapshot, table.uuid).naming(whole.files[at] for at, _ in found) if found else {}
+    holding = [(whole.files[at], states[at], count) for at, count in sorted(found)]
+    rows = [{"file": file, "state": state, "rows": n, "versions": known[file]} for file, state, n in holding]
+    return table_of(rows, {"file": TEXT, "state": TEXT, "rows": COUNT, "versions": pa.list_(COUNT)})
 
 
 class _RowChange:

@@ -51,20 +51,20 @@ def record(store: Store, change: Change, before: Head | None, prepared: Prepared
 
 def _entry(change: Change, head: Head | None, prepared: Prepared, identity: Identity) -> Entry:
     document, before = prepared.document, head.document if head is not None else None
-    rows = list(enumerate(files_of(before))) if before is not None and prepared.removed else []
-    removed = [(at, row) for at, row in rows if row[0] in prepared.removed]
+    gone = prepared.removed if before is not None else frozenset()
+    gaps = [at for at, label in enumerate(before.labels or ()) if label in gone] if before is not None and gone else []
     # Without positions, what is added comes last.
     labels = document.labels or () if change.positions else ()
     where = {label: at for at, label in enumerate(labels) if label in change.added}
     entry = Entry(
         **{name: getattr(identity, name) for name in ("id", "parent", "sequence", "operation", "time", "origin")},
         added={label: dict(files) for label, files in change.added.items()},
-        removed=dict(row for _, row in removed),
+        removed=dict(files_of(before, gone)) if before is not None and gone else {},
         rows=change.rows,
         positions=change.positions,
         repaired=change.repaired,
         places=[where[label] for label in change.added] if where else (),
-        gaps=[at for at, _ in removed],
+        gaps=gaps,
         changed=_changed(before, document, anew=change.starts_anew),
     )
     if head is None:

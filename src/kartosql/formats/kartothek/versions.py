@@ -13,7 +13,7 @@ import contextlib
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -202,12 +202,13 @@ def moment(text: str) -> dt.datetime:
 # -- states --------------------------------------------------------------------------------------------
 
 
-def files_of(document: DatasetDocument) -> Rows:
-    """Return the labels of a document with their files."""
+def files_of(document: DatasetDocument, only: Set[str] | None = None) -> Rows:
+    """Return the labels of a document, or ``only`` some of them, with their files."""
     columns = document.files.items()
     return [
         (label, {table: key for table, keys in columns if (key := keys[at]) is not None})
         for at, label in enumerate(document.labels or ())
+        if only is None or label in only
     ]
 
 
@@ -338,6 +339,36 @@ class History:
         except (ValueError, IndexError):
             raise gone(self.dataset.uuid, number, "the entries of its history do not fit together") from None
         return state
+
+    def naming(self, keys: Iterable[str]) -> dict[str, list[int]]:
+        """Return for each key the known versions that it is a file of."""
+        wanted = {*keys}
+        states: list[set[str] | None] = [None] * len(self.entries)
+        entries = [v.entry for v in self.entries]
+        now = wanted.intersection(key for files in self.dataset.document.files.values() for key in files if key)
+
+        def of(rows: Iterable[Files]) -> set[str]:
+            return wanted.intersection(key for files in rows for key in files.values())
+
+        there: set[str] | None = now
+        for place in reversed(range(len(entries))):
+            states[place] = there
+            if (entry := entries[place]) is not None and entry.base is not None:
+                there = of(files for _, files in entry.base[0])
+            elif entry is None or there is None:
+                there = None
+            else:
+                there = (there - of(entry.added.values())) | of(entry.removed.values())
+        there = None
+        for place, entry in enumerate(entries):
+            if entry is not None and entry.before is None:
+                there = set()
+            if (known := states[place]) is not None or entry is None or there is None:
+                there = known
+            else:
+                there = states[place] = (there - of(entry.removed.values())) | of(entry.added.values())
+        numbered = [(v.version, s or ()) for v, s in zip(self.entries, states, strict=True)]
+        return {key: [number for number, state in numbered if key in state] for key in wanted}
 
     def _dataset(self, place: int) -> Dataset:
         number, (rows, facts) = self.entries[place].version, self.state(place)
