@@ -70,7 +70,7 @@ def test_every_folder_of_a_table_is_refused_and_those_beside_it_are_not(con, tmp
         error = refused(con, place, type=kind, hive_partitioning=False)
         assert name in error.message, place
         assert str(table / mark.partition("/")[0]) in error.message, place
-        assert ("TYPE iceberg" if name == "Iceberg" else "con.create_dataset") in error.hint
+        assert (f"TYPE {name.lower()}" if name in ("Delta", "Iceberg") else "con.create_dataset") in error.hint
     for place in ("plain", "db/t_plain"):
         con.attach(tmp_path / "lake" / place, "u", type=kind, replace=True)
         assert con.sql("SELECT a FROM u").rows() == [(1,)]

@@ -41,7 +41,7 @@ def tag_of(member: pa.Field) -> bytes:
     return found
 
 
-def numbered(folders: Sequence[str]) -> tuple[list[str], Sequence[int]]:
+def numbered(folders: Sequence[_T]) -> tuple[list[_T], Sequence[int]]:
     """Return the different folders of files, and the number of that of each file."""
     different = list(dict.fromkeys(folders))
     if len(different) == len(folders):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from kartosql.errors import UsageError
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions, Source
 from kartosql.sources.csv import CsvFolder
+from kartosql.sources.delta import DeltaSource
 from kartosql.sources.folder import ParquetFolder
 from kartosql.sources.kartothek import AttachedStore
 from kartosql.sources.odf import OdfDataset
@@ -26,6 +27,7 @@ SOURCES: Mapping[str, Source] = {
     "parquet": ParquetFolder,
     "csv": CsvFolder,
     "odf": OdfDataset,
+    "delta": DeltaSource,
     "iceberg": _iceberg,
     "kartothek": AttachedStore,
 }

@@ -349,7 +349,7 @@ _READER = (
 _ATTACH = "ATTACH '{root}' AS name (TYPE {type}) reads the rows that count."
 # What a folder belongs to, who reads its rows where we do not, and what lies there: at the root of the table, or below.
 _FORMATS = {
-    "delta": ("a Delta table", "deltalake"),
+    "delta": ("a Delta table", ""),
     "hudi": ("a Hudi table", "hudi or Spark"),
     "iceberg": ("an Iceberg table", ""),
     "stream": ("a stream that Spark writes", "Spark"),

@@ -10,7 +10,7 @@ from kartosql.errors import Span
 from kartosql.sql.cursor import TokenCursor
 from kartosql.sql.statements import Attach, Detach
 
-TYPES = ("parquet", "csv", "odf", "iceberg", "kartothek")  # of sources
+TYPES = ("parquet", "csv", "odf", "delta", "iceberg", "kartothek")  # of sources
 FORM = f"ATTACH 'folder or URL' AS name (TYPE {' | '.join(TYPES)}, option value, ...)"
 MAX_DEPTH = 4  # of lists and maps in the value of an option
 

@@ -54,6 +54,8 @@ def converted(value: str, given: pa.DataType, wanted: pa.DataType, depth: int = 
         item = converted(f"{name}.value", given.item_type, wanted.item_type, depth + 1)
         entry = f"lambda {name}: struct_pack(key := {key}, value := {item})"
         return f"map_from_entries(list_transform(map_entries({value}), {entry}))"
+    if t.is_timestamp(given) and given.tz is None and t.is_timestamp(wanted) and wanted.tz is not None:
+        return f"timezone('UTC', {value})"  # whatever the zone of the session
     return f"CAST({value} AS {sql_type(wanted)})"
 
 

@@ -1,0 +1,1 @@
+"""Tables of Delta Lake: the log, its checkpoints, and what they tell of files."""
