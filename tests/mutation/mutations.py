@@ -262,6 +262,7 @@ MUTATIONS = [
     Mutation("an index tells of files that it has not seen", "formats/segments.py", "left = set(self.unseen)", "left = set()", by="tests/sources/test_attach_indexes.py::test_a_file_that_the_index_has_not_seen_is_read"),
     Mutation("an index tells of files that changed", "formats/segments.py", "return at if now and now == stamp else -1", "return at", by="tests/sources/test_attach_indexes.py::test_a_file_that_changed_is_read"),
     Mutation("a damaged segment has no file", "formats/segments.py", "left.update(places.to_pylist())\n        return", "pass\n        return", by="tests/sources/test_attach_indexes.py::test_what_is_damaged_is_told_and_leaves_out_nothing[page]"),
+    Mutation("an index knows columns by their names", "sources/file_indexes.py", 'return [stamp and f"{stamp}-{identity}" for stamp in table.stamps] if identity else table.stamps', "return table.stamps", by="tests/sources/test_lake_indexes.py::test_the_index_of_a_column_is_not_that_of_another_one_with_its_name"),
     # -- plans that are kept
     Mutation("a plan is kept for all parameters", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple(sorted(given))", by="tests/plan/test_plan_cache.py"),
     Mutation("1, 1.0 and TRUE are one parameter", "plan/bind.py", "tuple((n, type(v), repr(v)) for n, v in sorted(given.items()))", "tuple((n, v) for n, v in sorted(given.items()))", by="tests/plan/test_plan_cache.py"),

@@ -23,6 +23,7 @@ from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant, numbered
 from kartosql.formats.type_promotion import plain
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder import FolderTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
@@ -152,7 +153,8 @@ class DeltaSource(Attachment):
         self._log = Log(self.store)
         self._lock = threading.Lock()
         self._newest: Snapshot | None = None
-        self._made: dict[int, tuple[Table, FileStatistics]] = {}
+        self._made: dict[int, tuple[Table, FileStatistics, object]] = {}
+        self.file_indexes = FileIndexes(location, options.text("metadata"), self._present)
         self._mount()
         try:
             moment = None if as_of is None else times.of_user(as_of)
@@ -194,8 +196,21 @@ class DeltaSource(Attachment):
                 snapshot = self._log.at(version)
                 while len(self._made) > MAX_PAST:
                     del self._made[next(v for v in self._made if self._newest is None or v != self._newest.version)]
-                self._made[version] = self._table(snapshot, None)
-            return self._made[version][0]
+                self._made[version] = (*self._table(snapshot, None), None)
+            return self._indexed(version)
+
+    def _present(self) -> FolderTable:
+        found = self.find(())
+        table: Any = found and found.parts[0].table
+        assert isinstance(table, FolderTable)
+        return table
+
+    def _indexed(self, version: int) -> Table:
+        """Return a version with the indices as they are now."""
+        table, told, seen = self._made[version]
+        table, seen = self.file_indexes.applied(table, seen)
+        self._made[version] = table, told, seen
+        return table
 
     def _following(self) -> Table:
         """Return the newest version, made of the one before it as far as that goes."""
@@ -206,9 +221,9 @@ class DeltaSource(Attachment):
             if known is not None and snapshot is not known and snapshot.kept is None:
                 self._mount()  # the log was begun anew
                 self._location.runtime.forget()
-            self._made[snapshot.version] = self._table(snapshot, None if before is None else before[1])
+            self._made[snapshot.version] = (*self._table(snapshot, None if before is None else before[1]), None)
             self._newest = snapshot
-        return self._made[snapshot.version][0]
+        return self._indexed(snapshot.version)
 
     # -- one version -----------------------------------------------------------------------------
 
@@ -236,6 +251,8 @@ class DeltaSource(Attachment):
             has_footers=True,
             keeper=self,
             renames=mode != "none",
+            identities=physical,
+            stamps=tuple(map("{}-{}".format, files["size"].to_pylist(), files["modificationTime"].to_pylist())),
             told=LogStatistics(told, types),
         )
         positions = self._positions(table, files)

@@ -149,6 +149,16 @@ class FileIndexes:
         files = dict(zip(table.labels, enumerate(stamps), strict=False))
         return SegmentedIndex(type_, segments, files, len(table.files), self._location.mounts.is_local, self._tell)
 
+    def applied(self, source: Table, seen: object) -> tuple[Table, object]:
+        """Return a table with the indices as they are now, and these; the same if they are those ``seen`` before."""
+        known = self.now()
+        if known is seen or not (known or seen):
+            return source, seen
+        part, *others = source.parts
+        table: Any = part.table
+        files = replace(table, indices=self.indices(table))
+        return replace(source, parts=(replace(part, table=files), *others)), known
+
     # -- what is built -----------------------------------------------------------------------
 
     def create(self, columns: Sequence[str], rows: Rows, memory: int, grace: dt.timedelta) -> list[dict[str, Any]]:

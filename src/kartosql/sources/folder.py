@@ -247,11 +247,7 @@ class Folder(Attachment):
                 self._skipping, table = found, self._table(self._source)
                 known = found and FolderSkipping(self._metadata, found, listed, is_text=not table.has_footers)
                 self._source = _folder_table(self._source.name, replace(table, skipping=known))
-            if (indexed := self.file_indexes.now()) is not self._indexed and (indexed or self._indexed):
-                self._indexed, table = indexed, self._table(self._source)
-                self._source = _folder_table(
-                    self._source.name, replace(table, indices=self.file_indexes.indices(table))
-                )
+            self._source, self._indexed = self.file_indexes.applied(self._source, self._indexed)
             return self._source
 
     def _check_free(self, names: Iterable[str]) -> None:

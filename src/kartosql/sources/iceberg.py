@@ -27,6 +27,7 @@ from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.parquet import GroupBounds
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder import FolderTable, open_folder
 from kartosql.store import Store
 from kartosql.store.keys import check_key
@@ -71,13 +72,16 @@ class IcebergTable(Attachment):
             raise options.invalid("catalog", self._named, "an option TABLE 'namespace.name' with it")
         self._lock = threading.Lock()
         self._manifests: dict[str, list[ManifestEntry]] = {}
-        self._tables: dict[tuple[str, int | None], Table] = {}
+        self._tables: dict[tuple[str, int | None], tuple[Table, object]] = {}
         self._known: tuple[str, TableMetadata] | None = None
         self._places: list[_Place] = []
         self._root: _Place | None = None  # the folder above the metadata that were attached
         self._folder: Store | None = None  # of metadata files
         self._only: str | None = None  # the metadata file that was attached
         self._catalog: Any = None
+        named = self._identifier and f"{location.url.rstrip('/')}/{self._identifier}"
+        place = self._location if named is None else replace(self._location, url=named)
+        self.file_indexes = FileIndexes(place, options.text("metadata"), self._present)
         try:
             if self._identifier is None:
                 self._open(self._location.url.rstrip("/"))
@@ -113,8 +117,15 @@ class IcebergTable(Attachment):
                     schema = metadata.schema()
                     if snapshot is not None and is_past and snapshot.schema_id is not None:
                         schema = metadata.schema_by_id(snapshot.schema_id) or schema
-                    self._tables[key] = self._table(metadata, snapshot, schema)
-            return self._tables[key]
+                    self._tables[key] = self._table(metadata, snapshot, schema), None
+            self._tables[key] = self.file_indexes.applied(*self._tables[key])
+            return self._tables[key][0]
+
+    def _present(self) -> FolderTable:
+        found = self.find(())
+        table: Any = found and found.parts[0].table
+        assert isinstance(table, FolderTable)
+        return table
 
     def close(self) -> None:
         """Close the catalog."""
@@ -280,6 +291,8 @@ class IcebergTable(Attachment):
             has_footers=True,
             keeper=self,
             renames=True,
+            identities={c: f"{known.id}={known.default!r}" for c, known in columns.items()},
+            stamps=tuple(f"{e.data_file.file_size_in_bytes}-{e.sequence_number}" for e in entries),
             told=ManifestBounds([e.data_file for e in entries], columns),
         )
 
