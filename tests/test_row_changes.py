@@ -257,6 +257,10 @@ def test_a_certificate_names_the_files_that_still_hold_a_row(con, tmp_path):
     assert {"file": left, "state": "unreferenced", "rows": 1, "versions": []} in found
     assert {row["state"] for row in found} == {"live", "kept version", "unreferenced"}
     assert con.sql("VERIFY ERASED d WHERE i = 100").rows() == []
+    assert con.sql("VERIFY ERASED d WHERE d.i = ? OR i = ?", [2, 3]).arrow().to_pylist() == found
+    assert con.sql("VERIFY ERASED d WHERE i = :person", {"person": 100}).rows() == []
+    with pytest.raises(kartosql.KartosqlError, match="parameter"):
+        con.sql("VERIFY ERASED d WHERE i = ?", [1, 2])
 
 
 @pytest.mark.filterwarnings("ignore:.*another program wrote it:kartosql.KartosqlWarning")

@@ -34,6 +34,10 @@ def answer(request: Request, statement: Statement) -> Query:
     session = request.session
     if isinstance(statement, Describe) and statement.query is not None:
         return Query(describe_schema(request.query(statement.query).schema))
+    if isinstance(statement, VerifyData) and statement.where:
+        from kartosql.statements.row_changes import erased
+
+        return Query(erased(request, statement))
     request.refuse_parameters()
     if isinstance(statement, Set | Reset):
         return Query(_set_or_reset(session, statement))
@@ -143,10 +147,6 @@ def _detach(session: Session, statement: Detach) -> pa.Table:
 
 def _verify(session: Session, statement: VerifyData) -> pa.Table:
     """Return what was checked of what is attached: block, kind, name, check, result, note."""
-    if statement.where:
-        from kartosql.statements.row_changes import erased
-
-        return erased(session, statement)
     found = session.attachments.find(statement.target) if session.attached is not None else None
     checks = getattr(found, "verify", None)
     if checks is None:

@@ -16,7 +16,7 @@ from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.plan.reader import may_tell_time
 from kartosql.query import SelectQuery
-from kartosql.session import Request, Session
+from kartosql.session import Request
 from kartosql.sql import Select, parse
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import VerifyData
@@ -69,8 +69,9 @@ def numbered(part: Part, files: Sequence[int]) -> Table:
     return Table(table.uuid, columns, (own,), dict.fromkeys(columns, part.name), exposed=exposed(columns))
 
 
-def erased(session: Session, statement: VerifyData) -> pa.Table:
+def erased(request: Request, statement: VerifyData) -> pa.Table:
     """Return the files that hold rows for which a condition holds, also files that do not count, with versions."""
+    session = request.session
     named = ws.Named(statement.target, statement.span)
     target = targets.dataset_target(session.tables(), named, statement.text)
     table, store = target.table, session.store
@@ -82,7 +83,8 @@ def erased(session: Session, statement: VerifyData) -> pa.Table:
     select: Any = parse(f"SELECT {FILE}, count(*) FROM {ROWS} AS {quote(named.last)} {statement.where} GROUP BY ALL")
     snapshot = session.snapshot()
     names = Tables(snapshot, {**session.registered, ROWS: numbered(part, range(len(whole.files)))})
-    found = SelectQuery(select, names, session.runtime, Request(session, engine="duckdb").settings).rows()
+    settings = replace(request, engine="duckdb").settings
+    found = SelectQuery(select, names, session.runtime, settings, request.parameters).rows()
     states = [*["live"] * len(table.files), *("kept version" if key in kept else "unreferenced" for key in others)]
     known = versions.read(snapshot, table.uuid).naming(whole.files[at] for at, _ in found) if found else {}
     holding = [(whole.files[at], states[at], count) for at, count in sorted(found)]
