@@ -115,6 +115,8 @@ def test_numbers_widen_exactly_and_nothing_narrows(con):
         ("ALTER DATASET d ADD COLUMN q INT) AS y, (SELECT 1", "syntax-error", "Expected the type of 'q'"),
         ("ALTER DATASET d ADD COLUMN q NO_TYPE", "invalid-query", "NO_TYPE"),
         ("ALTER DATASET d RENAME COLUMN x TO y", "not-supported", "keep them"),
+        ("ALTER DATASET d DROP COLUMN x", "not-supported", "keep them"),
+        ("ALTER DATASET d ALTER COLUMN x TYPE BIGINT", "not-supported", "keep them"),
         ("ALTER DATASET nothing ADD COLUMN q INT", "unknown-table", "nothing"),
         ("INSERT INTO d (EVOLVE) SELECT 1 AS x", "null-in-key", "'p' holds NULL"),
         ("INSERT INTO d (EVOLVE) SELECT 'a' AS p, NULL AS q", "incompatible-schema", "has no type"),

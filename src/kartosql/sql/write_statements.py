@@ -274,6 +274,7 @@ FORMS = {
 }
 _TYPED = ("DATE", "TIMESTAMP")
 _CONDITION = {"expressions", "from_", "where"}
+_REWRITES = {"RENAME": "RENAME (a AS b)", "DROP": "EXCLUDE (a)", "ALTER": "REPLACE (CAST(a AS type) AS a)"}
 _BRACKETS = {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}
 
 
@@ -444,9 +445,9 @@ class _WriteCursor(TokenCursor):
 
     def alter_dataset(self) -> AddColumn | SetMetadata:
         target = self.named()
-        if self.keyword() == "RENAME":
-            hint = "CREATE DATASET ... AS SELECT * RENAME (a AS b) FROM d writes the files anew."
-            raise self.fail("Columns have their names in each file, and keep them.", hint, "not-supported")
+        if (change := _REWRITES.get(self.keyword())) is not None:
+            hint = f"CREATE DATASET ... AS SELECT * {change} FROM d writes the files anew."
+            raise self.fail("Columns have their names and types in each file, and keep them.", hint, "not-supported")
         if not self.phrase("ADD", "COLUMN"):
             return self.set_metadata(target)
         column = self.single()
