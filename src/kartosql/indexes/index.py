@@ -233,7 +233,7 @@ class InvertedIndices(FileIndex):
 
 
 @dataclass(frozen=True)
-class Bounds(FileIndex):
+class BoundsIndex(FileIndex):
     """Bounds of columns, asked about each predicate over one column of the files once."""
 
     _found: dict[Condition, Files | None] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Bounds(FileIndex):
         return self._found[condition]
 
 
-class MetadataBounds(Bounds):
+class MetadataBounds(BoundsIndex):
     """The bounds that the metadata of a table tell of its files: no footer has to be read for them."""
 
     kind: ClassVar[str] = "metadata statistics"  # where the table has no name for them
@@ -278,7 +278,7 @@ ROW_GROUPS = "row groups"
 MIN_FOR_STATISTICS = 32  # fewer files are read as fast as statistics are evaluated
 
 
-class RowGroups(Bounds):
+class RowGroups(BoundsIndex):
     """The bounds that footers tell of the row groups of a table."""
 
     kind: ClassVar[str] = ROW_GROUPS

@@ -154,6 +154,6 @@ def _format(store: Store, folder: str, entries: dict[str, bool]) -> str | None:
 def _listed(store: Store, folder: str) -> dict[str, bool]:
     """Return names directly below a folder, and whether they are folders; none of what cannot be listed."""
     try:
-        return {entry.name: entry.is_dir for entry in store.list_folder(folder)}
+        return {entry.name: entry.is_dir for entry in store.list_root(folder)}
     except KartosqlError:
         return {}

@@ -268,12 +268,8 @@ class Store:
 
     # -- reading -------------------------------------------------------------------------
 
-    def list_root(self) -> list[Entry]:
-        """Return files and folders directly below the root, with one listing call."""
-        return self.list_folder("")
-
-    def list_folder(self, folder: str) -> list[Entry]:
-        """Return files and folders directly below one, whose path ends with a slash, with one listing call."""
+    def list_root(self, folder: str = "") -> list[Entry]:
+        """Return files and folders directly below the root, or below a ``folder``, with one listing call."""
         self.counter.add("lists")
         path = self.path(folder.rstrip("/")) if folder else self.root or "/"
         # No listing cache: a statement must see what other processes committed before it.
