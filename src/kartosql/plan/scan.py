@@ -99,7 +99,10 @@ class PartScan:
     @property
     def rows_are_files_rows(self) -> bool:
         """Whether the rows are those of the files: counts and extremes of files are those of the table then."""
-        return len(self.whole_files) == len(self.files)
+        rows = self.part.rows
+        if isinstance(rows, Deletes):
+            return not rows.touched(self.files)
+        return not self.overlaid and not isinstance(rows, Changelog)
 
 
 @dataclass(frozen=True)
