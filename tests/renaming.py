@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 import kartosql
 from kartosql.formats.partition_table import TAG, PartitionTable, Variant
-from kartosql.sources.folder import FolderTable
+from kartosql.sources.folder_table import FolderTable
 from kartosql.tables.table import Table, file_table
 
 

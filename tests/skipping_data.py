@@ -26,7 +26,7 @@ from kartosql.formats.xskipper.refreshing import Sources, refresh
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.segment import ROW_METADATA
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.indexes.skipping import column_types
+from kartosql.indexes.metadata_terms import column_types
 from kartosql.parquet import FooterLayout, footer_of, schema_bytes
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.store import Store

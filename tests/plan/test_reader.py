@@ -12,7 +12,7 @@ import pytest
 
 import kartosql
 import kartosql.query
-from kartosql.indexes.skipping import in_metadata_terms
+from kartosql.indexes.metadata_terms import in_metadata_terms
 from kartosql.plan.prune import prune
 from kartosql.predicate.from_sql import predicate_of
 from kartosql.predicate.tree import UNKNOWN, Comparison, Constant, Group, In, Opaque, Value, group, mapped, renamed

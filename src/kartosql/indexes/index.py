@@ -227,7 +227,7 @@ class InvertedIndices(FileIndex):
         return [replace(subject.evaluator.index(asked), by=self.kind)]
 
     def _says(self, condition: Condition, column: str) -> Predicate:
-        from kartosql.indexes.skipping import in_metadata_terms  # which needs this module
+        from kartosql.indexes.metadata_terms import in_metadata_terms  # few statements need it
 
         return in_metadata_terms(condition, self.subject.occurrence_id, {column})
 

@@ -22,7 +22,7 @@ from kartosql.formats.xskipper.bloom import shape_for
 from kartosql.formats.xskipper.domain import as_tests
 from kartosql.formats.xskipper.kinds import KINDS
 from kartosql.formats.xskipper.segment import Index
-from kartosql.indexes.skipping import column_types, in_metadata_terms
+from kartosql.indexes.metadata_terms import column_types, in_metadata_terms
 from kartosql.insight.explain import MAX_FOOTERS, Sample, columns_read, sample, selected
 from kartosql.memo import memoized
 from kartosql.parquet import column_bytes, extremes, group_bytes, may_hold_null

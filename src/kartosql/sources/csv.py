@@ -19,7 +19,8 @@ from kartosql.errors import FormatError, KartosqlError
 from kartosql.formats.partition_table import Variant
 from kartosql.formats.xskipper.naming import spelled
 from kartosql.sources.attachments import AttachOptions
-from kartosql.sources.folder import Folder, FolderTable
+from kartosql.sources.folder import Folder
+from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Fetched
 from kartosql.store.listing import ListedFile
 

@@ -24,7 +24,7 @@ from kartosql.formats.partition_table import PartitionTable, Variant, numbered
 from kartosql.formats.type_promotion import plain
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
-from kartosql.sources.folder import FolderTable
+from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.store.listing import ListedFile

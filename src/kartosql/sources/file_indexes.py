@@ -21,7 +21,7 @@ from kartosql.formats.partition_table import PartitionTable
 from kartosql.formats.segments import FILES, Segment, SegmentedIndex, digest_of, key_type, stamps_as_bytes
 from kartosql.formats.xskipper.domain import ColumnType, OddCells, keys_of
 from kartosql.formats.xskipper.store import Warned
-from kartosql.indexes.skipping import column_type
+from kartosql.indexes.metadata_terms import column_type
 from kartosql.parquet import MAX_FOOTER, read_footer
 from kartosql.sources.attachments import AttachLocation
 from kartosql.store import Store
@@ -36,7 +36,7 @@ from kartosql.write.inputs import invalid_data
 from kartosql.write.layout import is_index_type
 
 if TYPE_CHECKING:
-    from kartosql.sources.folder import FolderTable
+    from kartosql.sources.folder_table import FolderTable
 
 VERSION = 1
 GROUP_ROWS = 1 << 14  # pairs in a row group, which is what a lookup reads

@@ -28,7 +28,8 @@ from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.parquet import GroupBounds
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
-from kartosql.sources.folder import FolderTable, open_folder
+from kartosql.sources.folder import open_folder
+from kartosql.sources.folder_table import FolderTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.store.listing import ListedFile

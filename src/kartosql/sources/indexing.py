@@ -17,10 +17,9 @@ from kartosql.formats.xskipper.refreshing import Sources, drop, refresh, specs_o
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.folder import settle
 from kartosql.sources.folder_metadata import FolderMetadata, MetadataPlace
 from kartosql.store import Store
-from kartosql.store.listing import ListedFile, is_hidden
+from kartosql.store.listing import ListedFile, is_hidden, settle
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
 from kartosql.write.skipping import members, merged, not_indexed, report

@@ -17,7 +17,7 @@ from kartosql.formats.odf import times
 from kartosql.formats.odf.chain import HEAD, Chain, Columns, HashCheck, Slice, read_chain
 from kartosql.formats.partition_table import PartitionTable
 from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
-from kartosql.sources.folder import FolderTable, shapes_of
+from kartosql.sources.folder_table import FolderTable, shapes_of
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile
 from kartosql.tables.names import Attached, Name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from kartosql.store.store import Store
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 FEW = 32  # files for which a listing does not pay
 _COPYING = "._COPYING_"
+# A file that is written twice within one tick of the clock of its store has the same time both times.
+TICK_SECONDS, WHOLE_SECONDS = 0.05, 1.001
 
 
 class ListedFile(NamedTuple):
@@ -153,3 +156,13 @@ def _milliseconds(value: object) -> int | None:
     if not isinstance(value, int | float):
         return None
     return int(float(value) * 1000)
+
+
+def settle(files: Iterable[ListedFile]) -> None:
+    """Wait until files that are written from now on have other times than those that were listed."""
+    times = [f.time for f in files if f.time is not None]
+    now = time.time()
+    fresh = [t for t in times if t > 1000 * (now - WHOLE_SECONDS)]
+    if fresh:
+        tick = WHOLE_SECONDS if any(t % 1000 == 0 for t in fresh) else TICK_SECONDS
+        time.sleep(min(max(0.0, max(fresh) / 1000 + tick - now), tick))
