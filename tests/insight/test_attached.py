@@ -30,9 +30,12 @@ def test_why_names_the_file_as_people_know_it(attached):
     assert verdict.file == f"{folder}/p1.parquet"
 
 
-def test_no_statement_is_advised_that_could_not_be_run(attached):
+def test_only_statements_that_can_be_run_are_advised(attached):
     con, _ = attached
-    assert con.sql("ADVISE SELECT * FROM f WHERE a = 13").content.advice == ()
+    query = "ADVISE SELECT * FROM f WHERE a = 13"
+    (advice,) = con.sql(query).content.advice
+    con.sql(advice.statement)
+    assert con.sql(query).content.advice == ()
 
 
 def test_pruned_and_unpruned_answers_are_compared(attached):

@@ -7,7 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kartosql.formats.xskipper.patterns import extracted, of_java
+from kartosql.formats.xskipper.kinds import extracted, of_java
 
 import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
