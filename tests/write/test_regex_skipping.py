@@ -7,10 +7,10 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kartosql.formats.xskipper.kinds import extracted, of_java
 
 import kartosql
 from kartosql.errors import KartosqlError, KartosqlWarning
+from kartosql.formats.xskipper.kinds import extracted, of_java
 
 PATTERNS = ["db=(.*) end", r"db=(\d+).*end", "(?i)(x|Y)?=", "^(.)", "([a-c]+)$", r"(\w{2,3}?)-"]
 
