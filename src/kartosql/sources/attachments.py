@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from kartosql.engines.duckdb.runtime import Runtime
 from kartosql.errors import SqlError, UsageError, did_you_mean, quoted, text_of
+from kartosql.formats.odf import times
 from kartosql.settings import Settings
 from kartosql.store import Mounts, Store
 from kartosql.store.urls import is_below, is_local_url
@@ -44,6 +45,21 @@ class AttachOptions:
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
             raise self.invalid(option, value, "a text")
         return value
+
+    def moment(self, option: str) -> int | None:
+        """Return the nanoseconds since 1970 of an option that is a time; raises ``invalid-option``."""
+        text = self.text(option)
+        try:
+            return None if text is None else times.of_user(text)
+        except (ValueError, OverflowError):
+            raise self.invalid(option, text, "a date or time such as '2026-01-31 12:00:00Z'") from None
+
+    def version(self, option: str, expected: str) -> tuple[int | None, int | None]:
+        """Return the number of a version and the time that AS_OF asks for, at most one of them."""
+        number, moment = self.take(option), self.moment("as_of")
+        if number is not None and (type(number) is not int or number < 0 or moment is not None):
+            raise self.invalid(option, number, f"{expected}, and no AS_OF with it")
+        return number, moment
 
     def invalid(self, option: str, value: Any, expected: str) -> UsageError:
         """Return the error about the value of an option."""

@@ -52,7 +52,8 @@ class _Sniffed:
 class CsvFolder(Folder):
     """A folder of CSV files: each is sniffed once, and those that are written alike are read together."""
 
-    kind = "csv"
+    described = "csv files"
+    has_footers = False
 
     def _begin(self, options: AttachOptions) -> None:
         self._options: dict[str, Any] = {}

@@ -22,14 +22,14 @@ from kartosql.formats.folder import ParquetSchemas, unescape
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant, numbered
 from kartosql.formats.type_promotion import plain
-from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
-from kartosql.sources.folder_table import FolderTable
+from kartosql.sources.folder_table import FolderTable, OneTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.store.listing import ListedFile
 from kartosql.store.urls import is_below
-from kartosql.tables.names import Attached, Name
+from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds
 from kartosql.tables.table import Deletes, Part, Plain, Table, exposed
 
@@ -138,16 +138,14 @@ class _Shapes:
         return self._known[id(schema)][1]
 
 
-class DeltaSource(Attachment):
+class DeltaSource(OneTable):
     """A Delta table that each statement reads as of its newest version, unless it was attached with one."""
+
+    described = "Delta table"
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
-        version, as_of, source = options.take("version"), options.text("as_of"), options.text("clone_of")
-        if version is not None and (type(version) is not int or version < 0):
-            raise options.invalid("version", version, "a number from 0")
-        if version is not None and as_of is not None:
-            raise options.invalid("as_of", as_of, "VERSION or AS_OF, not both")
+        (version, moment), source = options.version("version", "a number from 0"), options.text("clone_of")
         self.store = Store(location.url, location.storage_options)
         self._clone = None if source is None else (source, Store(source, location.options_for(source)))
         self._log = Log(self.store)
@@ -156,11 +154,7 @@ class DeltaSource(Attachment):
         self._made: dict[int, tuple[Table, FileStatistics, object]] = {}
         self.file_indexes = FileIndexes(location, options.text("metadata"), self._present)
         self._mount()
-        try:
-            moment = None if as_of is None else times.of_user(as_of)
-        except (ValueError, OverflowError):
-            raise options.invalid("as_of", as_of, "a date or time such as '2026-01-31 12:00:00Z'") from None
-        self._version = version if moment is None else self._log.version_at(moment, str(as_of))
+        self._version = version if moment is None else self._log.version_at(moment)
         self.find(())
 
     def _mount(self) -> None:
@@ -174,14 +168,6 @@ class DeltaSource(Attachment):
         self._vectors: dict[tuple[Any, ...], pa.Array] = {}
         self._made.clear()
 
-    def now(self) -> Mapping[str, Attached]:
-        """Return the table by its name."""
-        return {self._location.name: self}
-
-    def tables(self) -> Sequence[tuple[Name, str]]:
-        """Return name and kind of the table."""
-        return [((self._location.name,), "Delta table")]
-
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         """Return the table as it stands now, as a version or at a time; raises what ``Log`` raises."""
         if rest:
@@ -189,7 +175,7 @@ class DeltaSource(Attachment):
         with self._lock:
             version = self._version if as_of is None else as_of
             if isinstance(version, str):
-                version = self._log.version_at(times.asked(version), version)
+                version = self._log.version_at(times.asked(version))
             if version is None:
                 return self._following()
             if version not in self._made:
@@ -198,12 +184,6 @@ class DeltaSource(Attachment):
                     del self._made[next(v for v in self._made if self._newest is None or v != self._newest.version)]
                 self._made[version] = (*self._table(snapshot, None), None)
             return self._indexed(version)
-
-    def _present(self) -> FolderTable:
-        found = self.find(())
-        table: Any = found and found.parts[0].table
-        assert isinstance(table, FolderTable)
-        return table
 
     def _indexed(self, version: int) -> Table:
         """Return a version with the indices as they are now."""

@@ -7,7 +7,7 @@ import re
 import threading
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,14 +20,14 @@ from kartosql.formats.kartothek.naming import METADATA_JSON, METADATA_MSGPACK
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.formats.type_promotion import united
 from kartosql.formats.xskipper.store import MetadataStore
-from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder_metadata import FolderSkipping, metadata_of
-from kartosql.sources.folder_table import FolderTable, shapes_of
+from kartosql.sources.folder_table import FolderTable, OneTable, files_of, shapes_of
 from kartosql.sql.attach_parse import TYPES
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, list_files, settle, times_of
-from kartosql.tables.names import Attached, Name, no_versions
+from kartosql.tables.names import Name, no_versions
 from kartosql.tables.table import Table, file_table
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from kartosql.sources.indexing import FolderIndexes
 
 
-class Folder(Attachment):
+class Folder(OneTable):
     """A folder that each statement lists anew; what did not change is the same table as before.
 
     ``reading`` tells how the texts of files are read, None where there is but one way.
     """
 
-    kind: str
+    has_footers = True
     reading: str | None = None
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
@@ -86,14 +86,6 @@ class Folder(Attachment):
     def _times(self, files: Sequence[DataFile]) -> list[int | None]:
         return times_of(self._store, [f.key for f in files])
 
-    def now(self) -> Mapping[str, Attached]:
-        """Return the table by its name."""
-        return {self._location.name: self}
-
-    def tables(self) -> Sequence[tuple[Name, str]]:
-        """Return name and kind of the table."""
-        return [((self._location.name,), f"{self.kind} files")]
-
     @property
     def keeps_skipping_indexes(self) -> bool:
         """Whether there is a place for skipping indexes."""
@@ -116,18 +108,8 @@ class Folder(Attachment):
             sources = self._sources(files, table)
         return FolderIndexes(name, table, files, self._metadata, sources)
 
-    def _present(self) -> FolderTable:
-        source = self.find(())
-        assert source is not None
-        return self._table(source)
-
     def _settle(self) -> None:
         settle(self._listed)
-
-    def _table(self, source: Table) -> FolderTable:
-        table = source.parts[0].table
-        assert isinstance(table, FolderTable)
-        return table
 
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         """Return the table as it stands now; raises ``no-files`` and what is wrong with the files."""
@@ -143,7 +125,7 @@ class Folder(Attachment):
                 self._source = self._made(listed)
                 self._listed, self._skipping, self._indexed = listed, None, None
             if self._metadata is not None and (found := self._metadata.now()) is not self._skipping:
-                self._skipping, table = found, self._table(self._source)
+                self._skipping, table = found, files_of(self._source)
                 known = found and FolderSkipping(self._metadata, found, listed, is_text=not table.has_footers)
                 self._source = _folder_table(self._source.name, replace(table, skipping=known))
             self._source, self._indexed = self.file_indexes.applied(self._source, self._indexed)
@@ -182,7 +164,7 @@ class Folder(Attachment):
             files=tuple(self._prefix + name for name in names),
             partitions=values,
             shapes=tuple(shapes),
-            has_footers=self.kind != "csv",
+            has_footers=self.has_footers,
             keeper=self._store,
             stamps=tuple(f"{f.stamp}{reading}" if f.stamp else "" for f in listed),
         )
@@ -192,7 +174,7 @@ class Folder(Attachment):
 class ParquetFolder(Folder):
     """A folder of Parquet files, whose footers tell their columns."""
 
-    kind = "parquet"
+    described = "parquet files"
 
     def _begin(self, options: AttachOptions) -> None:
         self._schemas = ParquetSchemas(self._store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -11,6 +12,9 @@ import pyarrow as pa
 from kartosql.formats.kartothek.dataset import InvertedIndex
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.memo import memoized
+from kartosql.sources.attachments import AttachLocation, Attachment
+from kartosql.tables.names import Attached, Name
+from kartosql.tables.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +105,37 @@ class FolderTable:
         if callable(self.shapes):
             return self.shapes([self.files[f] for f in files])  # type: ignore[no-any-return]
         return [self.shapes[f] for f in files]
+
+
+class OneTable(Attachment):
+    """An attachment that is one table of files, under the name that it was attached as."""
+
+    described: ClassVar[str]  # what it is, in listings
+    _location: AttachLocation
+
+    def now(self) -> Mapping[str, Attached]:
+        """Return the table by its name."""
+        return {self._location.name: self}
+
+    def tables(self) -> Sequence[tuple[Name, str]]:
+        """Return name and kind of the table."""
+        return [((self._location.name,), self.described)]
+
+    @abstractmethod
+    def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
+        """Return the table as it stands now, as a version or at a time."""
+
+    def _present(self) -> FolderTable:
+        found = self.find(())
+        assert found is not None
+        return files_of(found)
+
+
+def files_of(source: Table) -> FolderTable:
+    """Return the files that a table is made of."""
+    table = source.parts[0].table
+    assert isinstance(table, FolderTable)
+    return table
 
 
 def shapes_of(schemas: Sequence[pa.Schema]) -> list[Variant]:

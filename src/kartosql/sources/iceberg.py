@@ -26,14 +26,14 @@ from kartosql.formats.iceberg.metadata import invalid, unsupported
 from kartosql.formats.odf import times
 from kartosql.formats.partition_table import PartitionTable, Variant
 from kartosql.parquet import GroupBounds
-from kartosql.sources.attachments import AttachLocation, Attachment, AttachOptions
+from kartosql.sources.attachments import AttachLocation, AttachOptions
 from kartosql.sources.file_indexes import FileIndexes
 from kartosql.sources.folder import open_folder
-from kartosql.sources.folder_table import FolderTable
+from kartosql.sources.folder_table import FolderTable, OneTable
 from kartosql.store import Store
 from kartosql.store.keys import check_key
 from kartosql.store.listing import ListedFile
-from kartosql.tables.names import Attached, Name
+from kartosql.tables.names import Name
 from kartosql.tables.statistics import ColumnBounds, is_told
 from kartosql.tables.table import Deletes, KeyDeletes, Part, Plain, Table, exposed
 from kartosql.text.secrets import harmless
@@ -60,14 +60,16 @@ class _Column:
     default: Any  # where files are older than it
 
 
-class IcebergTable(Attachment):
-    """A table whose newest snapshot each statement reads; manifests are read once, as they never change."""
+class IcebergTable(OneTable):
+    """A table of which each statement reads the newest snapshot; manifests are read once, as they never change."""
+
+    described = "Iceberg table"
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         given = dict(location.given or {})
         self._properties = {k.removeprefix(_PROPERTY): given.pop(k) for k in [*given] if k.startswith(_PROPERTY)}
         self._location = replace(location, given=given) if given else replace(location, given=None)
-        self._snapshot, self._moment = _version_of(options)
+        self._snapshot, self._moment = options.version("snapshot", "the number of a snapshot")
         self._named, self._identifier, self._data = map(options.text, ("catalog", "table", "data"))
         if self._named is not None and self._identifier is None:
             raise options.invalid("catalog", self._named, "an option TABLE 'namespace.name' with it")
@@ -91,14 +93,6 @@ class IcebergTable(Attachment):
             self.close()
             raise
 
-    def now(self) -> Mapping[str, Attached]:
-        """Return the table by its name."""
-        return {self._location.name: self}
-
-    def tables(self) -> Sequence[tuple[Name, str]]:
-        """Return name and kind of the table."""
-        return [((self._location.name,), "Iceberg table")]
-
     def find(self, rest: Name, as_of: str | int | None = None) -> Table | None:
         """Return the table as of its newest snapshot, a time or the number of a snapshot."""
         if rest:
@@ -121,12 +115,6 @@ class IcebergTable(Attachment):
                     self._tables[key] = self._table(metadata, snapshot, schema), None
             self._tables[key] = self.file_indexes.applied(*self._tables[key])
             return self._tables[key][0]
-
-    def _present(self) -> FolderTable:
-        found = self.find(())
-        table: Any = found and found.parts[0].table
-        assert isinstance(table, FolderTable)
-        return table
 
     def close(self) -> None:
         """Close the catalog."""
@@ -326,17 +314,6 @@ class IcebergTable(Attachment):
             keys.append(KeyDeletes(table, tuple(own), [e.sequence_number or 0 for e in entries], within))
         positions = positions_of(data, deletes, scope, scopes, self._read)
         return Deletes(positions, tuple(keys), [e.sequence_number or 0 for e in data], scope)
-
-
-def _version_of(options: AttachOptions) -> tuple[int | None, int | None]:
-    """Return the snapshot and the moment that options ask for; raises ``invalid-option``."""
-    snapshot, as_of = options.take("snapshot"), options.text("as_of")
-    if snapshot is not None and (type(snapshot) is not int or as_of is not None):
-        raise options.invalid("snapshot", snapshot, "the number of a snapshot, and no AS_OF with it")
-    try:
-        return snapshot, None if as_of is None else times.of_user(as_of)
-    except (ValueError, OverflowError):
-        raise options.invalid("as_of", as_of, "a date or time such as '2026-01-31 12:00:00Z'") from None
 
 
 def _scope(file: DataFile, numbers: dict[tuple[Any, ...], int]) -> int:

@@ -35,7 +35,7 @@ class OdfDataset(Attachment):
 
     def __init__(self, location: AttachLocation, options: AttachOptions) -> None:
         self._location = location
-        self._as_of = _moment_of(options.text("as_of"), options)
+        self._as_of = options.moment("as_of")
         self.checks = options.truth("check_hashes")
         self.store = Store(location.url, location.storage_options)
         self._schemas = ParquetSchemas(self.store)
@@ -188,11 +188,3 @@ class _View:
         if rest:
             return None
         return self.dataset.sources(self.chain(), None if as_of is None else times.asked(str(as_of)))[self.which]
-
-
-def _moment_of(text: str | None, options: AttachOptions) -> int | None:
-    """Return the nanoseconds since 1970 of the option; raises ``invalid-option``."""
-    try:
-        return None if text is None else times.of_user(text)
-    except (ValueError, OverflowError):
-        raise options.invalid("as_of", text, "a date or time such as '2026-01-31 12:00:00Z'") from None

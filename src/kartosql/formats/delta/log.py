@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from kartosql.errors import FormatError, SqlError, first_line, reraise
 from kartosql.formats.arrays import array_of, constant
+from kartosql.formats.odf.times import to_text
 from kartosql.parquet import column_sizes, footer_of
 from kartosql.store import Store
 from kartosql.store.listing import list_files, told
@@ -192,7 +194,7 @@ class Log:
         gap = next(v for v in range(version, -1, -1) if v not in commits)
         raise broken(self._path(gap), f"the commit is missing, so there is no version {version}")
 
-    def version_at(self, nanoseconds: int, text: str) -> int:
+    def version_at(self, nanoseconds: int) -> int:
         """Return the last version that stood at a time; raises ``no-such-version`` and ``version-gone``."""
         infos = self._store.infos_below(f"{LOG}/")
         found = {int(m["version"]): k for k in infos if (m := _NAME.fullmatch(k)) and m["commit"]}
@@ -201,19 +203,15 @@ class Log:
             # Of clocks that went backwards, as the format has it.
             last = max(last + 1, told(found[version], infos[found[version]]).time or 0)
             times[version] = last
-        low, high, versions = 0, len(times), sorted(times)
-        while low < high:
-            at = (low + high) // 2
-            if (self._noted_time(versions[at]) or times[versions[at]]) * 1_000_000 <= nanoseconds:
-                low = at + 1
-            else:
-                high = at
-        if low:
-            return versions[low - 1]
+        versions = sorted(times)
+        count = bisect_right(versions, nanoseconds // 1_000_000, key=lambda v: self._noted_time(v) or times[v])
+        if count:
+            return versions[count - 1]
         is_cleaned = bool(versions) and versions[0] > 0
         code = "version-gone" if is_cleaned else "no-such-version"
         why = "its log was cleaned up" if is_cleaned else "it did not exist then"
-        raise SqlError(f"There is no version of {self._store.url} as of {text}: {why}.", code=code)
+        time = to_text(nanoseconds // 1000 * 1000)
+        raise SqlError(f"There is no version of {self._store.url} as of {time}: {why}.", code=code)
 
     def _noted_time(self, version: int) -> int | None:
         """Return the time that a commit notes itself, in milliseconds since 1970, if it does so."""
