@@ -19,6 +19,7 @@ from kartosql.result import Query
 from kartosql.session import Repartition, Request, Session
 from kartosql.settings import Settings
 from kartosql.sql import Inspect, Select, Statement
+from kartosql.sql.write_statements import Named
 from kartosql.stopping import translates_errors
 from kartosql.store import Store
 from kartosql.tables.names import Tables
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kartosql.formats.kartothek.snapshot import Snapshot
     from kartosql.insight import coverage
     from kartosql.session import Tell
+    from kartosql.statements import publish as publishing
     from kartosql.statements import upkeep
     from kartosql.statements import write as write_statements
     from kartosql.tables.table import Table
@@ -41,7 +43,7 @@ else:
     query_cube, schema_log, coverage = map(Late, ("query_cube", "schema_log", "insight.coverage"))
     statements, upkeep, write_statements = map(Late, ("statements", "statements.upkeep", "statements.write"))
     compact, copy, cubes = map(Late, ("write.compact", "write.copy", "write.cubes"))
-    datasets, skipping = map(Late, ("write.datasets", "write.skipping"))
+    datasets, skipping, publishing = map(Late, ("write.datasets", "write.skipping", "statements.publish"))
 
 Report = dict[str, dict[str, Any]]
 Names = str | Iterable[str]  # one or several
@@ -645,6 +647,17 @@ class Connection:
         Raises ``unknown-table``, ``no-such-version``, ``version-gone`` and ``incompatible-schema``.
         """
         return datasets.restore(self._session.operation("restore"), table, version)
+
+    def publish(self, table: str, url: str | os.PathLike[str], type: str = "delta") -> dict[str, Any]:  # noqa: A002
+        """Make a folder a table that other engines read, over the data files of a dataset as it stands now.
+
+        ``type`` is that of the table, ``"delta"``. No data file is written or moved: the next version of the table
+        names the files that are there and what is known of them. Of a dataset of a cube, rows that later ones hide
+        are marked as deleted. The folder lies above the data files or beside the dataset; that of the dataset itself
+        may be it. Raises ``unknown-table``, ``unsupported-type``, ``target-taken`` and ``invalid-argument``.
+        """
+        named = Named(tuple(text_of(table).split(".")), (0, 0))
+        return publishing.publish(self._session, named, url, type, table)
 
     def _found(self, table: str) -> tuple[Table, Snapshot]:
         tables = self._session.tables()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,3 +75,28 @@ def _of_32_bits(reader: _Bytes, base: int) -> list[pa.Array]:
             raise ValueError(f"a container holds {len(low)} numbers, not {size + 1}")
         found.append(pc.add(low, constant(base + (key << 16), pa.int64())))
     return found
+
+
+def encoded(numbers: Sequence[int]) -> bytes:
+    """Return the bitmap of ascending numbers."""
+    by_high: dict[int, dict[int, array[int]]] = {}
+    for number in numbers:
+        by_high.setdefault(number >> 32, {}).setdefault(number >> 16 & 0xFFFF, array("H")).append(number & 0xFFFF)
+    found = struct.pack("<Q", len(by_high))
+    for high, containers in by_high.items():
+        heads = b"".join(struct.pack("<HH", key, len(low) - 1) for key, low in containers.items())
+        bodies = [_container(low) for low in containers.values()]
+        begin = 8 + len(heads) + 4 * len(bodies)
+        starts = accumulate(map(len, bodies[:-1]), initial=begin)
+        found += struct.pack("<III", high, _NO_RUNS, len(bodies)) + heads
+        found += b"".join([*(struct.pack("<I", at) for at in starts), *bodies])
+    return found
+
+
+def _container(low: array[int]) -> bytes:
+    if len(low) <= _MOST_LISTED:
+        return struct.pack(f"<{len(low)}H", *low)
+    bits = bytearray(_BITS // 8)
+    for number in low:
+        bits[number >> 3] |= 1 << (number & 7)
+    return bytes(bits)

@@ -203,6 +203,14 @@ class Restore(WriteTo):
     as_of: int | str
 
 
+@dataclass(frozen=True)
+class Publish(WriteTo):
+    """PUBLISH t TO 'url' (TYPE delta)."""
+
+    url: str
+    type: str
+
+
 class Compact(WriteTo):
     """COMPACT t."""
 
@@ -265,6 +273,7 @@ FORMS = {
     "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
     "COPY DATASET": "COPY DATASET c.d TO 'url' [AS name]",
     "RESTORE": "RESTORE c.d TO VERSION 7, or TO TIMESTAMP '2026-01-31 12:00:00'",
+    "PUBLISH": "PUBLISH c.d TO 'folder or URL' (TYPE delta)",
     "COMPACT": "COMPACT c",
     "CLEANUP": "CLEANUP c [DRY RUN]",
     "CHECK": "CHECK c [FULL] [REPAIR]",
@@ -320,6 +329,7 @@ class _WriteCursor(TokenCursor):
             "COPY CUBE": lambda: self.copy(is_cube=True),
             "COPY DATASET": lambda: self.copy(is_cube=False),
             "RESTORE": self.restore,
+            "PUBLISH": self.publish,
             "COMPACT": lambda: Compact(self.text, self.named()),
             "CLEANUP": lambda: Cleanup(self.text, self.named(), self.phrase("DRY", "RUN")),
             "CHECK": self.check,
@@ -480,6 +490,15 @@ class _WriteCursor(TokenCursor):
         if type(as_of) is not (str if is_time else int):
             raise self.fail("Expected the number of a version, or a time in single quotes.")
         return Restore(self.text, target, as_of)
+
+    def publish(self) -> Publish:
+        target = self.named()
+        self.expect("TO")
+        url = self.string("Expected a folder or URL in single quotes.")
+        self.expect("(", "TYPE")
+        type_ = self.single()
+        self.expect(")")
+        return Publish(self.text, target, url, type_.last.lower())
 
     def metadata_value(self) -> Literal | None:
         if self.phrase("=", "NULL"):

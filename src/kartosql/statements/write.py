@@ -107,6 +107,11 @@ class _Writing:
             case ws.Restore():
                 uuid = targets.need_uuid(self._snapshot, statement.target, statement.text)
                 return changes({uuid: datasets.restore(self._session.operation("restore"), uuid, statement.as_of)})
+        if isinstance(statement, ws.Publish):
+            from kartosql.statements.publish import PUBLISHED, publish
+
+            done = publish(self._session, statement.target, statement.url, statement.type, statement.text)
+            return table_of([done], PUBLISHED)
         from kartosql.statements import upkeep
 
         match statement:

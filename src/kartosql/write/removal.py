@@ -292,6 +292,8 @@ def _referenced(store: Store, head: Head | None, below: Collection[str], past: S
         # Their names are those that a later write takes, so they stay as long as there is a dataset.
         schemas = (key for key in below if key.endswith(f"/{naming.COMMON_METADATA}") and key.count("/") == 2)
         keys |= {key for key in schemas if not key.startswith(side)}
+        published = (f"{head.uuid}/_delta_log/", f"{head.uuid}/metadata/")
+        keys |= {key for key in below if key.startswith(published)}
     return keys
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from kartosql.engines.base import RowRequest
+from kartosql.engines.base import FILE, ROW, RowRequest
 from kartosql.errors import FormatError, StoreError
 from kartosql.formats.arrays import array_of
 from kartosql.indexes.index import Files
 from kartosql.plan.evaluate import RowSelection
-from kartosql.tables.table import FileTable
+from kartosql.tables.table import FileTable, Part
 
 if TYPE_CHECKING:
     from kartosql.engines.duckdb.evaluator import Planner
@@ -179,6 +179,20 @@ class DuckCells:
             f") SEMI JOIN ({cells}) USING ({using}) LIMIT 1",
         )
         return found is True or bool(found)
+
+    def hidden_rows(self, part: Part, files: Files) -> dict[int, list[int]]:
+        """Return the numbers of the rows of some files, from 0, that a later row with the same cell hides."""
+        relations, types, order = self._planner.relations, part.table.types, sorted(files)
+        names = {column: f"k{at}" for at, column in enumerate(part.join_key)}
+        cell = ", ".join(relations.as_key(name, types[column]) for column, name in names.items())
+        rows = relations.rows(
+            part.table, order, RowRequest(names, codes={FILE: range(len(part.table.files))}, numbered=True)
+        )
+        found = self._planner.rows(
+            f"SELECT {FILE}, list({ROW} ORDER BY {ROW}) FROM (SELECT *, row_number() OVER (PARTITION BY {cell} "
+            f"ORDER BY {FILE} DESC, {ROW} DESC) AS later FROM ({' UNION ALL '.join(rows)})) WHERE later > 1 GROUP BY 1"
+        )
+        return dict(found)
 
     # -- plumbing --------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from kartosql.errors import FormatError
 from kartosql.formats.roaring import numbers_of
 
-_MAGIC = 1_681_511_377
-_Z85 = str.maketrans(
+MAGIC = 1_681_511_377
+Z85 = str.maketrans(
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#",
     "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~",
 )
@@ -44,7 +44,7 @@ def positions_of(vector: Mapping[str, Any], read: Read, name: str) -> pa.Array:
                 raise ValueError("its checksum is wrong")
         else:
             raise ValueError(f"it is stored in the way {kind!r}, which is not known")
-        if data[:4] != struct.pack("<I", _MAGIC):
+        if data[:4] != struct.pack("<I", MAGIC):
             raise ValueError("it does not begin as a deletion vector")
         found = numbers_of(data[4:])
         if len(found) != vector["cardinality"]:
@@ -60,9 +60,9 @@ def positions_of(vector: Mapping[str, Any], read: Read, name: str) -> pa.Array:
 
 
 def _decoded(text: str) -> bytes:
-    if any(ord(c) not in _Z85 for c in text) or len(text) % 5:
+    if any(ord(c) not in Z85 for c in text) or len(text) % 5:
         raise ValueError("it is no Z85")
-    return base64.b85decode(text.translate(_Z85))
+    return base64.b85decode(text.translate(Z85))
 
 
 def _path(place: str) -> str:

@@ -1,0 +1,110 @@
+"""PUBLISH: a dataset as a table of another format, over the same files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.engines.duckdb.statement import FileAccess
+from kartosql.errors import ConcurrentCommit, UsageError, quoted
+from kartosql.plan.overlays import Overlays
+from kartosql.session import Session
+from kartosql.sql import write_statements as ws
+from kartosql.statements.targets import COUNT, TEXT, dataset_target
+from kartosql.store import Store
+from kartosql.store.keys import OutcomeUnknown, PreconditionFailed
+from kartosql.store.urls import is_below, is_encodable
+from kartosql.tables.statistics import is_told
+from kartosql.tables.table import Overlay, Table
+from kartosql.write.publish.delta import DeltaTarget
+from kartosql.write.publish.live import LiveFiles, encoded, locations, per_file
+
+ATTEMPTS = 20
+PUBLISHED = {"dataset": TEXT, "target": TEXT, "type": TEXT, "version": COUNT, "files": COUNT}
+PUBLISHED |= dict.fromkeys(("added", "removed", "hidden_rows"), COUNT)
+TARGETS: dict[str, Callable[[Store], Any]] = {"delta": DeltaTarget}
+
+
+def publish(session: Session, named: ws.Named, url: Any, type_: str, text: str) -> dict[str, Any]:
+    """Publish a dataset as it stands now; see Connection.publish."""
+    session.check_writable()
+    if not isinstance(type_, str) or type_.lower() not in TARGETS:
+        raise UsageError(f"type: {quoted(type_)} is none of {', '.join(TARGETS)}.", code="invalid-argument")
+    table = dataset_target(session.tables(), named, text).table
+    store = _target(session, url, table.uuid)
+    target = TARGETS[type_.lower()](store)
+    for _ in range(ATTEMPTS):
+        known = target.read(table.uuid)  # before the dataset: what others publish meanwhile is newer
+        source = dataset_target(session.tables(), named, text).source
+        name, files = source.name, source.parts[0].table.files
+        paths = encoded(locations(session.store, files, store))
+        try:
+            live = _live(session, source, paths, known)
+            done = target.write(live, paths)
+        except (PreconditionFailed, OutcomeUnknown):
+            continue
+        hidden = sum(map(len, live.deleted.values()))
+        told = {"dataset": name, "target": store.url, "type": target.type, "files": len(files)}
+        return {**told, **done, "hidden_rows": hidden}
+    raise ConcurrentCommit(
+        f"{store.url}: others publish there all the time.", hint="Nothing was published by this call. Try again."
+    )
+
+
+def _target(session: Session, url: Any, uuid: str) -> Store:
+    """Return the folder to publish to, which may be that of the dataset, but no other one below it or another one."""
+    if not isinstance(url, str | os.PathLike):
+        raise UsageError(f"url: {quoted(url)} is no path or URL.", code="invalid-argument")
+    text = os.fspath(url)
+    own, store = session.store.address[0], session.store
+    if is_encodable(text) and is_below(text, own):
+        inner = text if not store.is_local else os.path.realpath(os.path.expanduser(text.removeprefix("file://")))
+        first, _, rest = inner.removeprefix(own).strip("/").partition("/")
+        if (first in session.snapshot().keys or first == uuid) and (first != uuid or rest):
+            raise UsageError(
+                f"{text!r} lies in the folder of the dataset {first!r}, whose files are looked after.",
+                code="invalid-argument",
+                hint=f"Publish beside it, above it, or to the folder of {uuid!r} itself.",
+            )
+    options = None if "://" not in text or text.partition("://")[0] != own.partition("://")[0] else store.address[1]
+    return Store(text, options or session.storage_options if "://" in text else None, create=True)
+
+
+def _live(session: Session, source: Table, paths: Collection[str], known: Collection[str]) -> LiveFiles:
+    """Return what is known of the files of a table; what is not known of new ones is read from their footers."""
+    part = source.parts[0]
+    table, order = part.table, list(paths)
+    new = [f for f, path in enumerate(order) if path not in known]
+    stored = [f for f in pa.schema([*source.columns.items()]) if f.name not in table.partition_keys]
+    told = [f.name for f in stored if is_told(f.type)]
+    deleted: dict[int, list[int]] = {}
+    with session.runtime.planner(session.settings, FileAccess(session.runtime.store)) as planner, planner.errors(""):
+        if isinstance(part.rows, Overlay) and (overlaid := Overlays(part, planner.cells).within(table.all_files)):
+            deleted = planner.cells.hidden_rows(part, overlaid)
+            new = sorted({*new, *deleted})
+        statistics = planner.footers.statistics(planner, table, new, told) if new else None
+        rows = None if statistics is None else statistics.rows(new)
+        if new and rows is None:
+            planner.footers.statistics(planner, table, new)
+            rows = statistics.rows(new) if statistics is not None else None
+    bounds = {c: per_file(b, new) for c in told if statistics is not None and (b := statistics.column(c)) is not None}
+    if rows is None:
+        rows = []
+    schema = pa.schema([(name, type_) for name, type_ in source.columns.items()])
+    sizes = _sizes(session.store, table, new)
+    return LiveFiles(
+        source.name, schema, order, table.partitions, sizes, dict(zip(new, rows, strict=True)), bounds, deleted
+    )
+
+
+def _sizes(store: Store, table: Any, files: list[int]) -> dict[int, tuple[int, int]]:
+    """Return size and time of files, of remote ones by one listing."""
+    keys = [table.files[f] for f in files]
+    if store.is_local:
+        stamps = store.stamps(keys)
+        return {f: (stamps[k].size, stamps[k].mtime_ns // 10**6) for f, k in zip(files, keys, strict=True)}
+    found = store.details(f"{table.uuid}/{table.table}/") if keys else {}
+    return {f: (found[k].size, int(found[k].modified.timestamp() * 1000)) for f, k in zip(files, keys, strict=True)}

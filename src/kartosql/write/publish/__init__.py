@@ -1,0 +1,1 @@
+"""Tables of other formats over the files of a dataset, for other engines: metadata alone are written."""

@@ -1,0 +1,271 @@
+"""Delta tables over the files of a dataset: the next entry of a log that only kartosql writes."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from kartosql.errors import UsageError
+from kartosql.formats import roaring
+from kartosql.formats.delta.log import LOG, Log, Snapshot
+from kartosql.formats.delta.vectors import MAGIC, Z85
+from kartosql.store import Store
+from kartosql.text.version import VERSION
+from kartosql.write.publish.live import MAX_BOUND, MAX_TOLD, LiveFiles, refused
+
+# Whoever does not know a feature that writers need leaves the table alone; VACUUM would remove files of the store.
+OWN_FEATURE = "kartosqlPublished"
+_DATASET = "kartosql.dataset"
+_NAMES = {
+    **{pa.bool_(): "boolean", pa.int8(): "byte", pa.int16(): "short", pa.int32(): "integer", pa.int64(): "long"},
+    **{pa.float32(): "float", pa.float64(): "double", pa.string(): "string", pa.large_string(): "string"},
+    **{pa.binary(): "binary", pa.large_binary(): "binary", pa.date32(): "date"},
+}
+_ODD = frozenset(" ,;{}()\n\t=")  # characters that names of columns may not hold unless they are mapped
+_EXACT_DIGITS = 15  # of a number that readers may take for a DOUBLE
+_DAYS = dt.date(1970, 1, 1).toordinal()
+_EPOCH = dt.datetime(1970, 1, 1)
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class DeltaTarget:
+    """A folder that is, or becomes, a published Delta table."""
+
+    type = "delta"
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._before: Snapshot | None = None
+
+    def read(self, name: str) -> frozenset[str]:
+        """Read what stands there and return the paths of its files; raises ``target-taken``."""
+        self._before = Log(self.store).at(None) if self.store.list_below(f"{LOG}/") else None
+        if self._before is None:
+            return frozenset()
+        if OWN_FEATURE not in (self._before.protocol.get("writerFeatures") or ()):
+            raise UsageError(
+                f"{self.store.url} is a Delta table that something else writes.",
+                code="target-taken",
+                hint=f"Choose another folder for {name!r}.",
+            )
+        return frozenset(self._before.files["path"].to_pylist())
+
+    def write(self, live: LiveFiles, paths: Sequence[str]) -> dict[str, Any]:
+        """Write the next version unless nothing changed; raises what ``Store.put_if`` raises."""
+        before = self._before
+        schema = _Schema(live)
+        known = {} if before is None else _vectors_by_path(before)
+        vectors = {paths[file]: _vector(rows) for file, rows in live.deleted.items()}
+        new = [f for f, path in enumerate(paths) if path not in known or known[path] != _place(vectors.get(path))]
+        gone = set(known).difference(paths) | {paths[f] for f in new if paths[f] in known}
+        version = 0 if before is None else before.version + 1
+        lines = [] if before is None else [_remove(path, known[path], before) for path in sorted(gone)]
+        lines += _adds(live, new, paths, vectors)
+        if before is None or not schema.is_same(before):
+            lines = [*schema.actions(before, has_vectors=bool(vectors)), *lines]
+        elif vectors and "deletionVectors" not in (before.protocol.get("readerFeatures") or ()):
+            lines = [schema.protocol(has_vectors=True), *lines]
+        if lines:
+            told = {"timestamp": _now(), "operation": "PUBLISH", "engineInfo": f"kartosql/{VERSION}"}
+            told |= {"operationParameters": {"dataset": json.dumps(live.name)}, "txnId": uuid.uuid4().hex}
+            text = "\n".join([_json({"commitInfo": told}), *lines, ""])
+            self.store.put_if(f"{LOG}/{version:020}.json", text.encode(), None)
+        removed = len(set(known).difference(paths))
+        return {"version": version if lines else version - 1, "added": len(set(paths) - set(known)), "removed": removed}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _now() -> int:
+    return int(dt.datetime.now(dt.timezone.utc).timestamp() * 1000)
+
+
+class _Schema:
+    """The columns of a table as Delta has them; raises ``unsupported-type``."""
+
+    def __init__(self, live: LiveFiles) -> None:
+        self._live = live
+        self._ids = 0
+        self._features: set[str] = set()
+        self._is_mapped = any(not _ODD.isdisjoint(name) for name in _names(live.schema))
+        self._fields = [self._field(f, f.name) for f in live.schema]
+        for key, type_ in zip(live.partitions.keys, live.partitions.types, strict=True):
+            if pa.types.is_nested(type_) or pa.types.is_binary(type_):
+                raise refused(live.name, key, type_, "As a partition column Delta")
+
+    def _field(self, field: pa.Field, column: str) -> dict[str, Any]:
+        self._ids += 1
+        mapped = {"delta.columnMapping.id": self._ids, "delta.columnMapping.physicalName": field.name}
+        type_ = self._type(field.type, column)
+        return {"name": field.name, "type": type_, "nullable": True, "metadata": mapped if self._is_mapped else {}}
+
+    def _type(self, type_: pa.DataType, column: str) -> Any:
+        t = pa.types
+        if t.is_dictionary(type_):
+            return self._type(type_.value_type, column)
+        if type_ in _NAMES:
+            return _NAMES[type_]
+        if t.is_timestamp(type_):
+            if type_.tz is None:
+                self._features.add("timestampNtz")
+            return "timestamp_ntz" if type_.tz is None else "timestamp"
+        if t.is_decimal128(type_):
+            return f"decimal({type_.precision},{type_.scale})"
+        if t.is_struct(type_):
+            return {"type": "struct", "fields": [self._field(f, column) for f in type_]}
+        if t.is_list(type_) or t.is_large_list(type_):
+            inner = self._type(type_.value_type, column)
+            return {"type": "array", "elementType": inner, "containsNull": True}
+        if t.is_map(type_):
+            key, value = self._type(type_.key_type, column), self._type(type_.item_type, column)
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+        raise refused(self._live.name, column, type_, "Delta")
+
+    def _metadata(self) -> dict[str, Any]:
+        told = {_DATASET: self._live.name}
+        if self._is_mapped:
+            told |= {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(self._ids)}
+        schema = _json({"type": "struct", "fields": self._fields})
+        keys = list(self._live.partitions.keys)
+        return {"name": self._live.name, "schemaString": schema, "partitionColumns": keys, "configuration": told}
+
+    def is_same(self, before: Snapshot) -> bool:
+        """Return whether a version has these columns."""
+        return all(before.metadata.get(key) == value for key, value in self._metadata().items())
+
+    def protocol(self, *, has_vectors: bool) -> str:
+        """Return the action that says what readers and writers have to know."""
+        found = sorted(self._features | ({"columnMapping"} if self._is_mapped else set()))
+        found += ["deletionVectors"] if has_vectors else []
+        readers = {"minReaderVersion": 3, "readerFeatures": found} if found else {"minReaderVersion": 1}
+        return _json({"protocol": {**readers, "minWriterVersion": 7, "writerFeatures": [*found, OWN_FEATURE]}})
+
+    def actions(self, before: Snapshot | None, *, has_vectors: bool) -> list[str]:
+        """Return protocol and metadata as actions."""
+        had = before is not None and "deletionVectors" in (before.protocol.get("readerFeatures") or ())
+        told: Mapping[str, Any] = {} if before is None else before.metadata
+        same = {"id": told.get("id") or str(uuid.uuid4()), "createdTime": told.get("createdTime") or _now()}
+        whole = {**same, **self._metadata(), "format": {"provider": "parquet", "options": {}}}
+        return [self.protocol(has_vectors=has_vectors or had), _json({"metaData": whole})]
+
+
+def _names(fields: Any) -> Iterator[str]:
+    for field in fields:
+        yield field.name
+        if pa.types.is_struct(field.type):
+            yield from _names(field.type)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def _vector(rows: Sequence[int]) -> dict[str, Any]:
+    """Return the deletion vector of rows, which stands in the log itself."""
+    data = struct.pack("<I", MAGIC) + roaring.encoded(rows)
+    text = base64.b85encode(data + bytes(-len(data) % 4)).decode().translate({v: k for k, v in Z85.items()})
+    return {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(data), "cardinality": len(rows)}
+
+
+def _place(vector: Mapping[str, Any] | None) -> str | None:
+    return None if vector is None else vector["pathOrInlineDv"]
+
+
+def _vectors_by_path(before: Snapshot) -> dict[str, str | None]:
+    return dict(zip(before.files["path"].to_pylist(), before.files["dv.pathOrInlineDv"].to_pylist(), strict=True))
+
+
+def _remove(path: str, vector: str | None, before: Snapshot) -> str:
+    action: dict[str, Any] = {"path": path, "deletionTimestamp": _now(), "dataChange": True}
+    if vector is not None:
+        at = before.files["path"].to_pylist().index(path)
+        names = ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality")
+        action["deletionVector"] = {n: before.files[f"dv.{n}"][at].as_py() for n in names}
+    return _json({"remove": action})
+
+
+def _adds(
+    live: LiveFiles, files: Sequence[int], paths: Sequence[str], vectors: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the actions that add files; put together from pieces, as there may be many."""
+    partitions, by_part = live.partitions, dict[int, str]()
+    writers = [_partition_text(type_) for type_ in partitions.types]
+    told = [c for c in live.bounds if _stat_text(live.schema.field(c).type) is not None][:MAX_TOLD]
+    texts = [(json.dumps(c), _stat_text(live.schema.field(c).type), live.bounds[c]) for c in told]
+    counted = [(json.dumps(c), known) for c, known in [*live.bounds.items()][:MAX_TOLD]]
+    for file in files:
+        part = partitions.part_of_file[file]
+        if part not in by_part:
+            values = (column[part] for column in partitions.columns)
+            row = {k: w(v) for k, w, v in zip(partitions.keys, writers, values, strict=True)}
+            if "" in row.values():
+                raise refused(live.name, next(k for k, v in row.items() if v == ""), "an empty text there", "Delta")
+            by_part[part] = _json(row)
+        vector = vectors.get(paths[file])
+        lows, highs = [], []
+        for name, text, known in texts:
+            bounds = known.get(file)
+            if bounds is not None and bounds.low is not None and text is not None:
+                low, high = text(bounds.low, False), text(bounds.high, True)
+                if low is not None and high is not None:
+                    lows.append(f"{name}:{low}")
+                    highs.append(f"{name}:{high}")
+        nulls = [f"{n}:{b.nulls}" for n, k in counted if (b := k.get(file)) is not None and b.nulls is not None]
+        tight = ',"tightBounds":false' if vector else ""
+        stats = (
+            f'{{"numRecords":{live.rows[file]},"minValues":{{{",".join(lows)}}},"maxValues":{{{",".join(highs)}}},'
+            f'"nullCount":{{{",".join(nulls)}}}{tight}}}'
+        )
+        size, time = live.sizes[file]
+        deleted = f',"deletionVector":{_json(vector)}' if vector else ""
+        yield (
+            f'{{"add":{{"path":{json.dumps(paths[file])},"partitionValues":{by_part[part]},"size":{size},'
+            f'"modificationTime":{time},"dataChange":true,"stats":{json.dumps(stats)}{deleted}}}}}'
+        )
+
+
+def _partition_text(type_: pa.DataType) -> Callable[[Any], str | None]:
+    """Return what writes values of a partition column."""
+    t = pa.types
+    if t.is_timestamp(type_):
+        per, zone = _PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
+        return lambda v: None if v is None else f"{_EPOCH + dt.timedelta(microseconds=v * 10**6 // per)}{zone}"
+    if t.is_boolean(type_):
+        return lambda v: None if v is None else str(v).lower()
+    return lambda v: None if v is None else str(v)
+
+
+def _stat_text(type_: pa.DataType) -> Callable[[Any, bool], str | None] | None:
+    """Return what writes a bound, moved up where it is an upper one and cut; None for types of which none is told.
+
+    Of FLOAT and DOUBLE engines take NaN for the largest value, of which bounds of footers tell nothing.
+    """
+    t = pa.types
+    if t.is_integer(type_):
+        return lambda v, up: str(v)
+    if t.is_string(type_) or t.is_large_string(type_):
+        return lambda v, up: json.dumps(v) if len(v) <= MAX_BOUND else None
+    if t.is_date32(type_):
+        return lambda v, up: f'"{dt.date.fromordinal(v + _DAYS)}"' if -719162 <= v <= 2932896 else None
+    if t.is_decimal128(type_) and type_.precision <= _EXACT_DIGITS:
+        return lambda v, up: format(Decimal(v).scaleb(-type_.scale), "f")
+    if t.is_timestamp(type_):
+        per, zone = _PER_SECOND[type_.unit], "" if type_.tz is None else "Z"
+
+        def moment(value: int, up: bool) -> str | None:
+            found = -(-value * 1000 // per) if up else value * 1000 // per
+            if not -62135596800000 <= found < 253402300800000:
+                return None
+            return f'"{(_EPOCH + dt.timedelta(milliseconds=found)).isoformat(timespec="milliseconds")}{zone}"'
+
+        return moment
+    return None

@@ -1,0 +1,303 @@
+"""Tables of other formats over the files of datasets, read back by other engines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kartosql
+from kartosql.errors import ConcurrentCommit, KartosqlError
+from kartosql.formats import roaring
+from kartosql.store import Store
+from kartosql.store.keys import PreconditionFailed
+
+deltalake = pytest.importorskip("deltalake")
+polars = pytest.importorskip("polars")
+
+ROWS = """
+    SELECT i AS x, CASE WHEN i % 5 > 0 THEN i / 3 END AS f, 'v' || i AS s, repeat('z', i::INT * 3) AS long,
+        i % 2 = 0 AS b, DATE '2024-02-28' + i::INT AS d, CAST(i / 7 AS DECIMAL(10, 2)) AS m,
+        CAST(i AS DECIMAL(38, 0)) AS w,
+        CASE WHEN i % 3 > 0 THEN TIMESTAMP '1969-12-31 23:59:59.999501' + to_hours(i) END AS ts,
+        [i, NULL] AS l, {'a': i, 'b': 'c'} AS n, encode('é') AS raw, i % 3 AS p,
+        CASE WHEN i % 2 = 0 THEN 'a b' ELSE 'ä%/x=1' END AS q, DATE '2024-01-01' + (i % 2)::INT AS day
+    FROM range(40) t(i)"""
+
+
+@pytest.fixture
+def con(tmp_path: Path):
+    (tmp_path / "store").mkdir()
+    with kartosql.connect(tmp_path / "store") as con:
+        yield con
+
+
+def by_delta_rs(url: str) -> pa.Table:
+    table = deltalake.DeltaTable(url)
+    return pa.table(deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all())
+
+
+def by_polars(url: str) -> pa.Table:
+    return polars.read_delta(url).to_arrow()
+
+
+READERS: dict[str, list[Callable[[str], pa.Table]]] = {"delta": [by_delta_rs, by_polars]}
+
+
+def same_rows(con: Any, name: str, url: Path, type_: str = "delta", *, others: bool = True) -> int:
+    """Compare the rows that other engines, and we, read at a folder with those of a dataset; returns their number."""
+    columns = ", ".join(f'"{c}"' for c in con.sql(f"SELECT * FROM {name} LIMIT 0").columns)
+    con.attach(url, "published", type=type_)
+    try:
+        for read in READERS[type_] if others else []:
+            con.register("read_back", read(str(url)))
+            assert difference(con, name, "read_back", columns) == 0, read
+        assert difference(con, name, "published", columns) == 0
+    finally:
+        con.detach("published")
+    return con.sql(f"SELECT count(*) FROM {name}").rows()[0][0]
+
+
+def difference(con: Any, one: str, other: str, columns: str) -> int:
+    sides = f"SELECT {columns} FROM {one}", f"SELECT {columns} FROM {other}"
+    both = (f"SELECT count(*) FROM ({a} EXCEPT ALL {b})" for a, b in (sides, sides[::-1]))
+    return sum(con.sql(text).rows()[0][0] for text in both)
+
+
+def actions(folder: Path, version: int, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / "_delta_log" / f"{version:020}.json").read_text("utf-8").splitlines()
+    return [found[kind] for line in lines if kind in (found := json.loads(line))]
+
+
+def data_files(folder: Path) -> dict[str, tuple[int, int]]:
+    found = (p for p in folder.rglob("*.parquet") if "table" in p.parts)
+    return {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
+
+
+@pytest.mark.parametrize("place", ["store/t", "store", "."])
+def test_other_engines_read_the_rows_of_a_dataset_over_the_same_files(con, tmp_path, place):
+    con.sql(f"CREATE DATASET t PARTITION BY (p, q, day) AS {ROWS}")
+    before, target = data_files(tmp_path), tmp_path / place
+    (done,) = con.sql(f"PUBLISH t TO '{target}' (TYPE delta)").rows()
+    assert done == ("t", str(target), "delta", 0, 6, 6, 0, 0)
+    assert same_rows(con, "t", target) == 40
+    assert data_files(tmp_path) == before
+    assert con.sql("CHECK t").rows() == con.sql("CLEANUP t").rows() == []
+
+
+def test_files_beside_the_target_are_named_by_their_urls(con, tmp_path):
+    con.sql(f"CREATE DATASET t PARTITION BY (p, q) AS {ROWS}")
+    for folder in ("store/t_delta", "elsewhere/deep"):
+        con.publish("t", tmp_path / folder)
+        paths = [add["path"] for add in actions(tmp_path / folder, 0, "add")]
+        assert all(path.startswith(f"file://{tmp_path}/store/t/table/p=") for path in paths)
+        con.register("read_back", by_delta_rs(str(tmp_path / folder)))
+        assert difference(con, "t", "read_back", "x, s, p, q, day") == 0
+
+
+def test_each_publish_is_a_version_of_what_changed(con, tmp_path):
+    target = tmp_path / "store" / "t"
+    con.sql(f"CREATE DATASET t PARTITION BY (p) AS {ROWS}")
+    assert con.publish("t", target)["version"] == 0
+    assert con.publish("t", target)["version"] == 0  # nothing changed
+    con.sql("INSERT INTO t SELECT * REPLACE (x + 100 AS x) FROM t WHERE p = 1")
+    con.sql("DELETE FROM t WHERE p = 0")
+    done = con.publish("t", target)
+    assert (done["version"], done["files"], done["added"], done["removed"]) == (1, 3, 1, 1)
+    assert same_rows(con, "t", target) == 39
+    con.attach(target, "old", type="delta", version=0)
+    assert con.sql("SELECT count(*) FROM old").rows() == [(40,)]
+    con.sql("INSERT INTO t (EVOLVE) SELECT 1 AS p, 1 AS x, 7 AS new")
+    con.sql("DROP DATASET t")
+    con.sql("CREATE DATASET t PARTITION BY (d) AS SELECT 1 AS d, 'a' AS x")
+    assert con.publish("t", target)["removed"] == 3
+    assert same_rows(con, "t", target) == 1
+
+
+def test_columns_that_came_later_are_null_in_older_files(con, tmp_path):
+    con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT 1 AS p, 2 AS x")
+    con.publish("t", tmp_path / "store" / "t")
+    con.sql("INSERT INTO t (EVOLVE) SELECT 1 AS p, 3 AS x, 'new' AS y")
+    assert con.publish("t", tmp_path / "store" / "t")["version"] == 1
+    assert same_rows(con, "t", tmp_path / "store" / "t") == 2
+
+
+def test_rows_of_a_cube_that_later_files_hide_are_deleted(con, tmp_path):
+    target = tmp_path / "store" / "c++seed"
+    con.sql("CREATE CUBE c DIMENSIONS (x, y) PARTITION BY (p) AS SELECT x, y, x % 2 AS p, 0 AS v "
+            "FROM range(300) a(x), range(3) b(y)")  # fmt: skip
+    con.publish("c.seed", target)
+    hidden = []
+    for least in (290, 100, 299):
+        con.sql(f"INSERT INTO c.seed SELECT x, y, p, v + {least} AS v FROM c WHERE x >= {least} OR y = 2")
+        hidden.append(con.publish("c.seed", target)["hidden_rows"])
+        assert same_rows(con, "c.seed", target) == 900
+    assert hidden == sorted(hidden)
+    assert hidden[0] > 300
+    con.sql("COMPACT c")
+    assert con.publish("c.seed", target)["hidden_rows"] == 0
+    assert same_rows(con, "c.seed", target) == 900
+    assert con.sql("CHECK c").rows() == []
+
+
+def test_a_vector_that_is_the_same_is_no_change(con, tmp_path):
+    target = tmp_path / "store" / "c++seed"
+    con.sql("CREATE CUBE c DIMENSIONS (x) PARTITION BY (p) AS SELECT x, x % 2 AS p, 0 AS v FROM range(30) a(x)")
+    con.sql("INSERT INTO c.seed SELECT x, p, 1 AS v FROM c WHERE x < 4")
+    con.publish("c.seed", target)
+    con.sql("INSERT INTO c.seed SELECT x, p, 2 AS v FROM c WHERE x = 1")
+    con.publish("c.seed", target)
+    assert len(actions(target, 0, "add")) == 4
+    assert (
+        len(actions(target, 1, "add")) == 2
+    )  # a new file, and that of which it hides a row that was not hidden before
+    assert ["deletionVector" in a for a in actions(target, 1, "remove")] == [False]
+    con.sql("INSERT INTO c.seed SELECT x, p, 3 AS v FROM c WHERE x = 3")
+    con.publish("c.seed", target)
+    assert [a.get("deletionVector", {}).get("cardinality") for a in actions(target, 2, "remove")] == [1]
+    assert same_rows(con, "c.seed", target) == 30
+    assert con.publish("c.seed", target)["version"] == 2
+
+
+@given(st.sets(st.one_of(st.integers(0, 20_000), st.integers(65_500, 65_600), st.integers(0, 2**33)), max_size=300),
+       st.booleans())  # fmt: skip
+@settings(deadline=None, max_examples=30)
+def test_a_bitmap_is_read_as_it_was_written(numbers, dense):
+    found = sorted(numbers | set(range(70_000, 75_500) if dense else ()))
+    assert roaring.numbers_of(roaring.encoded(found)).to_pylist() == found
+
+
+def test_statistics_hold_for_the_rows_and_prune_for_others(con, tmp_path):
+    con.sql(f"CREATE DATASET t PARTITION BY (p) AS {ROWS}")
+    con.publish("t", tmp_path / "store")
+    con.attach(tmp_path / "store", "published", type="delta")
+    for add in actions(tmp_path / "store", 0, "add"):
+        told, where = json.loads(add["stats"]), f"p = {add['partitionValues']['p']}"
+        items = "count(*), min(x), max(x), min(s), max(s), min(d)::VARCHAR, count(f), min(m)::DOUBLE"
+        count, low, high, first, last, day, f, m = con.sql(f"SELECT {items} FROM t WHERE {where}").rows()[0]
+        assert (told["numRecords"], told["nullCount"]["f"]) == (count, count - f)
+        assert (told["minValues"]["x"], told["maxValues"]["x"]) == (low, high)
+        assert (told["minValues"]["s"], told["maxValues"]["s"], told["minValues"]["d"]) == (first, last, day)
+        assert told["minValues"]["m"] == m
+        # Cut to milliseconds, and outward; of FLOAT and of long numbers and texts nothing is told.
+        moments = con.sql(f"SELECT min(ts), max(ts) FROM t WHERE {where}").rows()[0]
+        if moments[0] is not None:
+            assert told["minValues"]["ts"] <= moments[0].isoformat()
+            assert told["maxValues"]["ts"] >= moments[1].isoformat()
+        assert {"f", "long", "w"}.isdisjoint(told["maxValues"])
+    plan = con.explain("SELECT * FROM published WHERE x = 0")
+    assert "log statistics" in str(plan)
+    assert len(plan.to_dict()["scans"][0]["datasets"][0]["files"]) == 1
+
+
+def test_names_that_delta_cannot_spell_are_mapped(con, tmp_path):
+    con.sql('CREATE DATASET t PARTITION BY ("p q") AS SELECT 1 AS "a b", {\'x y\': 2} AS s, 3 AS "p q"')
+    con.publish("t", tmp_path / "store" / "t")
+    assert actions(tmp_path / "store" / "t", 0, "protocol")[0]["readerFeatures"] == ["columnMapping"]
+    con.register("read_back", by_delta_rs(str(tmp_path / "store" / "t")))
+    assert difference(con, "t", "read_back", '"a b", s, "p q"') == 0
+    assert same_rows(con, "t", tmp_path / "store" / "t", others=False) == 1
+
+
+def test_other_programs_may_read_but_not_write(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    con.publish("t", tmp_path / "store" / "t")
+    with pytest.raises(deltalake.exceptions.CommitFailedError, match="kartosqlPublished"):
+        deltalake.write_deltalake(str(tmp_path / "store" / "t"), pa.table({"x": [2]}), mode="append")
+
+
+def refused(con: Any, code: str, name: str, target: object, type_: Any = "delta") -> KartosqlError:
+    with pytest.raises(KartosqlError) as e:
+        con.publish(name, target, type_)
+    assert e.value.code == code, e.value
+    assert e.value.hint or code in ("invalid-argument", "unknown-table", "read-only")
+    return e.value
+
+
+def test_what_cannot_be_published_is_refused_and_nothing_is_written(con, tmp_path):
+    con.sql("CREATE DATASET t PARTITION BY (p) AS SELECT 1 AS p, 2 AS x")
+    con.sql("CREATE DATASET u AS SELECT 1::UBIGINT AS n, 2 AS x")
+    con.sql("CREATE DATASET empty PARTITION BY (p) AS SELECT '' AS p, 2 AS x")
+    con.sql("CREATE CUBE c DIMENSIONS (x) PARTITION BY (p) SEED a AS SELECT 1 AS x, 2 AS p")
+    con.sql("ALTER CUBE c ADD DATASET b AS SELECT 1 AS x, 2 AS p, 3 AS v")
+    assert "'n', which is uint64" in refused(con, "unsupported-type", "u", tmp_path / "u").message
+    assert "'p'" in refused(con, "unsupported-type", "empty", tmp_path / "u").message
+    assert "c.a, c.b" in str(refused(con, "unknown-table", "c", tmp_path / "u").hint)
+    refused(con, "unknown-table", "missing", tmp_path / "u")
+    refused(con, "invalid-argument", "t", tmp_path / "store" / "t" / "table")
+    refused(con, "invalid-argument", "t", tmp_path / "store" / "u")
+    refused(con, "invalid-argument", "t", 7)
+    refused(con, "invalid-argument", "t", tmp_path / "u", "hudi")
+    con.attach(tmp_path / "store", "same", type="kartothek")
+    refused(con, "unknown-table", "same.t", tmp_path / "u")
+    assert not [p for p in tmp_path.rglob("*.json") if "_delta_log" in p.parts]
+    with kartosql.connect(tmp_path / "store", read_only=True) as reader:
+        refused(reader, "read-only", "t", tmp_path / "u")
+
+
+def test_a_table_of_somebody_else_is_left_alone(con, tmp_path):
+    deltalake.write_deltalake(str(tmp_path / "other"), pa.table({"x": [1]}))
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    refused(con, "target-taken", "t", tmp_path / "other")
+    assert deltalake.DeltaTable(str(tmp_path / "other")).version() == 0
+
+
+def test_who_loses_a_race_publishes_what_stands_then(con, tmp_path, monkeypatch):
+    target = tmp_path / "store" / "t"
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    put, raced = Store.put_if, []
+
+    def racing(self: Store, key: str, content: Any, expected: Any) -> Any:
+        if key.startswith("_delta_log/") and not raced:
+            raced.append(key)
+            con.sql("INSERT INTO t SELECT 2 AS x")
+            with kartosql.connect(tmp_path / "store") as other:
+                other.publish("t", target)
+            con.sql("INSERT INTO t SELECT 3 AS x")
+        return put(self, key, content, expected)
+
+    monkeypatch.setattr(Store, "put_if", racing)
+    assert con.publish("t", target)["version"] == 1
+    assert same_rows(con, "t", target) == 3
+
+    def losing(self: Store, key: str, content: Any, expected: Any) -> Any:
+        if key.startswith("_delta_log/"):
+            raise PreconditionFailed(key)
+        return put(self, key, content, expected)
+
+    monkeypatch.setattr(Store, "put_if", losing)
+    con.sql("INSERT INTO t SELECT 4 AS x")
+    with pytest.raises(ConcurrentCommit):
+        con.publish("t", target)
+
+
+def test_a_dataset_that_is_dropped_takes_what_was_published_in_its_folder_along(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    con.publish("t", tmp_path / "store" / "t")
+    con.sql("DROP DATASET t")
+    assert [row[1] for row in con.sql("CLEANUP t").rows()] == ["t/_delta_log/00000000000000000000.json"]
+
+
+def test_files_without_their_data_are_told(con, tmp_path):
+    con.sql("CREATE DATASET t AS SELECT 1 AS x")
+    os.remove(next((tmp_path / "store" / "t").rglob("*.parquet")))
+    refused(con, "missing-file", "t", tmp_path / "store" / "t")
+
+
+def test_a_dataset_of_the_original_is_published(con, tmp_path):
+    """Its files hold moments in microseconds, where the schema says nanoseconds."""
+    con.create_dataset("t", pa.table({"t": pa.array([1_000], pa.timestamp("ns")), "p": ["a"]}), partition_on=["p"])
+    assert pq.read_schema(next((tmp_path / "store" / "t").rglob("*.parquet"))).field("t").type.unit in ("us", "ns")
+    con.publish("t", tmp_path / "store" / "t")
+    assert (
+        by_delta_rs(str(tmp_path / "store" / "t"))["t"].to_pylist()
+        == con.sql("SELECT t::TIMESTAMP FROM t").arrow()[0].to_pylist()
+    )
