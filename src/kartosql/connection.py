@@ -609,7 +609,7 @@ class Connection:
         """
         self._session.check_writable()
         given = {"minmax": minmax, "valuelist": valuelist, "bloomfilter": bloomfilter, "regexvaluelist": regexvaluelist}
-        return upkeep.create_skipping_index(self._session, table, skipping.specs(given), spark)
+        return upkeep.change_skipping_index(self._session, "create", table, skipping.specs(given), spark)
 
     def refresh_skipping_index(self, table: str, *, spark: Any = None) -> dict[str, Any]:
         """Bring the skipping indexes of a table up to date, after writes of other programs.
@@ -617,14 +617,14 @@ class Connection:
         ``spark`` is a session whose executors read the files, or True, as for ``create_index``.
         Returns what ``create_skipping_index`` does; raises ``unknown-table`` and ``not-indexed``.
         """
-        return upkeep.refresh_skipping_index(self._session, table, spark)
+        return upkeep.change_skipping_index(self._session, "refresh", table, spark=spark)
 
     def drop_skipping_index(self, table: str) -> dict[str, Any]:
         """Drop all skipping indexes of a table, and return how many ``files`` these were; of a cube by dataset.
 
         Raises ``unknown-table`` and ``not-indexed``.
         """
-        return upkeep.drop_skipping_index(self._session, table)
+        return upkeep.change_skipping_index(self._session, "drop", table)
 
     def check(self, table: Cube | str, *, full: bool = False, repair: bool = False) -> list[Finding]:
         """Look for what is wrong with a cube or a dataset, and return what was found.

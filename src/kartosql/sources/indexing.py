@@ -12,21 +12,22 @@ import pyarrow as pa
 from kartosql.errors import FormatError, KartosqlError, UsageError
 from kartosql.formats.folder import spark_values
 from kartosql.formats.xskipper.kinds import IndexSpec
-from kartosql.formats.xskipper.layout import IndexLayout, Secrets, layout_for, resolved
-from kartosql.formats.xskipper.refreshing import Sources, drop, refresh, specs_of
+from kartosql.formats.xskipper.layout import IndexLayout, Secrets, layout_for
+from kartosql.formats.xskipper.refreshing import Sources, drop, refresh
 from kartosql.formats.xskipper.scans import DataFile
 from kartosql.formats.xskipper.segment import checked_keys
 from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.memo import memoized
 from kartosql.sources.folder_metadata import FolderMetadata, MetadataPlace
 from kartosql.store import Store
 from kartosql.store.listing import ListedFile, is_hidden, settle
 from kartosql.store.urls import is_local_url
 from kartosql.tables.table import FileTable
-from kartosql.write.skipping import members, merged, not_indexed, report
+from kartosql.write.skipping import SkippingIndexes, members, not_indexed, report
 
 
 @dataclass(frozen=True)
-class FolderIndexes:
+class FolderIndexes(SkippingIndexes[MetadataPlace]):
     """The skipping indexes of a folder as it stands now."""
 
     name: str
@@ -35,26 +36,15 @@ class FolderIndexes:
     metadata: FolderMetadata
     sources: Sources
 
-    def create(self, specs: Sequence[IndexSpec]) -> dict[str, Any]:
-        """Make indexes beside those that there are, and return what was done; see Connection.create_skipping_index."""
-        place, existing = self._existing()
-        found = specs_of(existing.indexes) if existing is not None else []
-        columns = (name for name, _ in members(self._types))
-        return self._refresh(place, existing, merged(found, resolved(specs, columns)))
-
-    def refresh(self) -> dict[str, Any]:
-        """Bring the indexes up to date, and return what was done; see Connection.refresh_skipping_index."""
-        place, existing = self._existing()
-        specs = specs_of(existing.indexes) if existing is not None else []
-        if existing is None or not (specs or existing.newer or existing.locked):
-            raise not_indexed(f"{self.name!r} has no skipping indexes in {place.url!r}.")
-        return self._refresh(place, existing, specs)
+    @memoized
+    def _columns(self) -> Mapping[str, pa.DataType]:
+        return dict(members({c: t for c, t in self.table.types.items() if c not in self.table.partitions.keys}))
 
     def drop(self) -> dict[str, Any]:
-        """Remove the metadata, and return how many files these were; see Connection.drop_skipping_index."""
+        """Remove the metadata; of a folder that somebody named, nothing else."""
         place, existing = self._existing()
         if existing is None:
-            raise not_indexed(f"{self.name!r} has no skipping indexes in {place.url!r}.")
+            raise not_indexed(self.name)
         store, folder = self._store(place)
         if not place.is_of_table:
             self._check_own(place, existing)
@@ -127,15 +117,9 @@ class FolderIndexes:
                 hint="Give METADATA a folder that holds nothing else, and METADATA_KEYS where they are encrypted.",
             )
 
-    @property
-    def _types(self) -> dict[str, pa.DataType]:
-        return {c: t for c, t in self.table.types.items() if c not in self.table.partitions.keys}
-
     # -- what --------------------------------------------------------------------------------
 
-    def _refresh(
-        self, place: MetadataPlace, existing: MetadataStore | None, specs: Sequence[IndexSpec]
-    ) -> dict[str, Any]:
+    def _make(self, place: MetadataPlace, existing: MetadataStore | None, specs: Sequence[IndexSpec]) -> dict[str, Any]:
         if existing is not None and not place.is_of_table:
             self._check_own(place, existing)
         identifiers = existing.table_identifiers if existing is not None else []
@@ -163,7 +147,7 @@ class FolderIndexes:
         specs, secrets = _encrypted(self.name, specs, existing, checked_keys(self.metadata.keys))
         partitions = {k: t for k, (t, _) in kinds.items()}
         known = existing.indexes if existing is not None else ()
-        layout = layout_for(identifier, specs, dict(members(self._types)), partitions, secrets, existing=known)
+        layout = layout_for(identifier, specs, self._columns, partitions, secrets, existing=known)
         return replace(layout, reading=self.metadata.reading), {k: values for k, (_, values) in kinds.items()}
 
 

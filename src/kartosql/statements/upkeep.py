@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -41,9 +41,6 @@ from kartosql.write.files import collect_stats
 from kartosql.write.history import Retention
 from kartosql.write.layout import columns_of
 from kartosql.write.odf import check_empty, write_chain, write_dataset
-
-if TYPE_CHECKING:
-    from kartosql.sources.indexing import FolderIndexes
 
 _TIME, _FLAG = pa.timestamp("us", "UTC"), pa.bool_()
 _GARBAGE = {"key": TEXT, "bytes": COUNT, "since": _TIME, "due": _TIME, "removed": _FLAG}
@@ -228,16 +225,13 @@ def run_skipping(request: Request, statement: ws.CreateSkipping | ws.RefreshSkip
         target = targets.dataset_target(tables, statement.target, statement.text)
         shown, table = target.dataset, target.table.uuid
 
-    def reports(made: Report) -> dict[str, Report]:
-        return dict(made) if is_cube else {shown: made}
-
-    if isinstance(statement, ws.DropSkipping):
-        return dropped(reports(drop_skipping_index(session, table)))
-    if isinstance(statement, ws.RefreshSkipping):
-        return by_dataset(reports(refresh_skipping_index(session, table)), _SKIPPING)
-    specs = [_spec(index, statement.text) for index in statement.indexes]
-    columns_of([f"{s.name}({s.column})" for s in specs], "indexes")  # each of them once
-    return by_dataset(reports(create_skipping_index(session, table, specs)), _SKIPPING)
+    change, specs = "drop" if isinstance(statement, ws.DropSkipping) else "refresh", None
+    if isinstance(statement, ws.CreateSkipping):
+        change, specs = "create", [_spec(index, statement.text) for index in statement.indexes]
+        columns_of([f"{s.name}({s.column})" for s in specs], "indexes")  # each of them once
+    made = change_skipping_index(session, change, table, specs)
+    reports = made if is_cube else {shown: made}
+    return dropped(reports) if change == "drop" else by_dataset(reports, _SKIPPING)
 
 
 def _spec(index: ws.Skip, text: str) -> IndexSpec:
@@ -277,47 +271,20 @@ def _part_of_attached(session: Session, name: str, part: str, hint: str, spark: 
     return indexes
 
 
-def _indexes_of_folder(session: Session, name: str, spark: Any = None) -> FolderIndexes | None:
-    """Return the skipping indexes of what is attached as ``name``, None if that is nothing."""
-    hint = "Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store."
-    make = _part_of_attached(session, name, "skipping_indexes", hint, spark)
-    made: FolderIndexes | None = None if make is None else make()
-    return made
-
-
-def create_skipping_index(
-    session: Session, table: str, indexes: Sequence[IndexSpec], spark: Any = None
+def change_skipping_index(
+    session: Session, change: str, table: str, specs: Sequence[IndexSpec] | None = None, spark: Any = None
 ) -> dict[str, Any]:
-    """Make skipping indexes; see Connection.create_skipping_index."""
-    operation = session.operation("create_skipping_index", spark=spark)
-    if (folder := _indexes_of_folder(session, table, spark)) is not None:
-        return folder.create(indexes)
-    if datasets := skipping.of_datasets(operation.snapshot, table, indexes):
+    """Create, refresh or drop skipping indexes of what is attached, of a dataset, or of the datasets of a cube."""
+    name, given = f"{change}_skipping_index", () if specs is None else (specs,)
+    operation = session.operation(name, spark=spark)
+    hint = "Skipping indexes are for folders of Parquet and CSV files, and for datasets of the store."
+    if (attached := _part_of_attached(session, table, "skipping_indexes", hint, spark)) is not None:
+        return getattr(attached(), change)(*given)  # type: ignore[no-any-return]
+    if datasets := skipping.of_datasets(operation.snapshot, table, specs):
         return {
-            name: skipping.create_skipping(session.operation("create_skipping_index", spark=spark), uuid, own)
-            for name, (uuid, own) in datasets.items()
+            n: change_skipping_index(session, change, uuid, specs and own, spark) for n, (uuid, own) in datasets.items()
         }
-    return skipping.create_skipping(operation, table, indexes)
-
-
-def refresh_skipping_index(session: Session, table: str, spark: Any = None) -> dict[str, Any]:
-    """Bring skipping indexes up to date; see Connection.refresh_skipping_index."""
-    operation = session.operation("refresh_skipping_index", spark=spark)
-    if (folder := _indexes_of_folder(session, table, spark)) is not None:
-        return folder.refresh()
-    if datasets := skipping.indexed_datasets(operation.snapshot, table):
-        return {name: refresh_skipping_index(session, uuid, spark) for name, uuid in datasets.items()}
-    return skipping.refresh_skipping(operation, table)
-
-
-def drop_skipping_index(session: Session, table: str) -> dict[str, Any]:
-    """Drop all skipping indexes; see Connection.drop_skipping_index."""
-    operation = session.operation("drop_skipping_index")
-    if (folder := _indexes_of_folder(session, table)) is not None:
-        return folder.drop()
-    if datasets := skipping.indexed_datasets(operation.snapshot, table):
-        return {name: drop_skipping_index(session, uuid) for name, uuid in datasets.items()}
-    return skipping.drop_skipping(operation, table)
+    return getattr(skipping.DatasetIndexes(operation, table), change)(*given)  # type: ignore[no-any-return]
 
 
 # -- schema histories, and rows as datasets of Open Data Fabric ------------------------------------

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from kartosql.errors import KartosqlError, KartosqlWarning, UsageError, text_of
 from kartosql.formats.folder import spark_values
-from kartosql.formats.kartothek.cube import CubeState
-from kartosql.formats.kartothek.dataset import Dataset, DatasetTable
+from kartosql.formats.kartothek.dataset import DatasetTable
 from kartosql.formats.kartothek.naming import BASE, POINTER, Place, place_for, place_in
 from kartosql.formats.kartothek.snapshot import Snapshot
 from kartosql.formats.xskipper.kinds import KINDS, MIN_MAX, IndexSpec, RegexValueList
@@ -21,6 +22,7 @@ from kartosql.formats.xskipper.naming import parts_of, spelled
 from kartosql.formats.xskipper.refreshing import Collecting, Refreshed, Sources, drop, refresh, specs_of
 from kartosql.formats.xskipper.scans import DataFile, parquet_scan
 from kartosql.formats.xskipper.store import MetadataStore
+from kartosql.memo import memoized
 from kartosql.store import Store
 from kartosql.write.change import Change
 from kartosql.write.datasets import find_dataset
@@ -29,6 +31,7 @@ from kartosql.write.operation import Operation
 from kartosql.write.removal import exists
 
 Columns = str | Iterable[str]
+_Place = TypeVar("_Place")
 
 
 def specs(given: Mapping[str, Columns | Mapping[str, Any]]) -> list[IndexSpec]:
@@ -59,75 +62,114 @@ def merged(found: Sequence[IndexSpec], wanted: Sequence[IndexSpec]) -> list[Inde
     return list({(s.name, s.column.lower()): s for s in [*found, *wanted]}.values())
 
 
-def create_skipping(operation: Operation, name: str, specs: Sequence[IndexSpec]) -> dict[str, Any]:
-    """Make skipping indexes of a dataset, beside those that it has; see Connection.create_skipping_index."""
-    table = _only_table(find_dataset(operation, name))
-    known = place_in(table.metadata, table.uuid)
-    place = known or place_for(operation.store, table.uuid, table.table)
-    existing = MetadataStore.below(operation.store, place.folder)
-    found = specs_of(existing.indexes) if known else []  # others are left of a dataset that is gone
-    wanted = merged(found, resolved(specs, _columns(table)))
-    done = _refresh(operation.store, table, place, existing, wanted, operation.spark)
-    if table.metadata.get(POINTER) != place.text():
-        operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
-    return report(done, len(wanted))
+class SkippingIndexes(ABC, Generic[_Place]):
+    """The skipping indexes of one table."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def _columns(self) -> Mapping[str, pa.DataType]:
+        """What indexes may be over, by names as ``IndexSpec`` has them."""
+
+    @abstractmethod
+    def _existing(self) -> tuple[_Place, MetadataStore | None]:
+        """Return where the metadata are, or are to be, and what is there."""
+
+    @abstractmethod
+    def _make(self, place: _Place, existing: MetadataStore | None, specs: Sequence[IndexSpec]) -> dict[str, Any]:
+        """Bring the metadata up to date, with some indexes, and return what was done."""
+
+    def create(self, specs: Sequence[IndexSpec]) -> dict[str, Any]:
+        """Make indexes beside those that there are, and return what was done; see Connection.create_skipping_index."""
+        place, existing = self._existing()
+        found = specs_of(existing.indexes) if existing is not None else []
+        return self._make(place, existing, merged(found, resolved(specs, self._columns)))
+
+    def refresh(self) -> dict[str, Any]:
+        """Bring the indexes up to date, and return what was done; see Connection.refresh_skipping_index."""
+        place, existing = self._existing()
+        if existing is None:
+            raise not_indexed(self.name)
+        return self._make(place, existing, specs_of(existing.indexes))
 
 
-def refresh_skipping(operation: Operation, name: str) -> dict[str, Any]:
-    """Bring the skipping indexes of a dataset up to date; see Connection.refresh_skipping_index."""
-    table = _only_table(find_dataset(operation, name))
-    place = _place(table)
-    existing = MetadataStore.below(operation.store, place.folder)
-    specs = specs_of(existing.indexes)
-    return report(_refresh(operation.store, table, place, existing, specs, operation.spark), len(specs))
+@dataclass(frozen=True)
+class DatasetIndexes(SkippingIndexes[Place]):
+    """The skipping indexes of a dataset, which commits keep up to date."""
+
+    operation: Operation
+    name: str
+
+    @memoized
+    def _table(self) -> DatasetTable:
+        dataset = find_dataset(self.operation, self.name)
+        if len(dataset.tables) != 1:
+            raise UsageError(
+                f"Dataset {dataset.uuid!r} has several tables: skipping indexes are for datasets of one.",
+                code="unsupported-index",
+            )
+        return next(iter(dataset.tables.values()))
+
+    @property
+    def _columns(self) -> Mapping[str, pa.DataType]:
+        return _columns(self._table)
+
+    def _existing(self) -> tuple[Place, MetadataStore | None]:
+        table, store = self._table, self.operation.store
+        place = place_in(table.metadata, table.uuid)
+        if place is None:  # what may lie there is left of a dataset that is gone
+            return place_for(store, table.uuid, table.table), None
+        return place, MetadataStore.below(store, place.folder)
+
+    def _make(self, place: Place, existing: MetadataStore | None, specs: Sequence[IndexSpec]) -> dict[str, Any]:
+        table, operation = self._table, self.operation
+        done = _refresh(operation.store, table, place, existing, specs, operation.spark)
+        if table.metadata.get(POINTER) != place.text():
+            operation.commit([Change(table.uuid, operation.name, metadata={POINTER: place.text()})])
+        return report(done, len(specs))
+
+    def drop(self) -> dict[str, Any]:
+        """Remove the metadata once nothing names them."""
+        place, uuid = place_in(self._table.metadata, self._table.uuid), self._table.uuid
+        if place is None:
+            raise not_indexed(uuid)
+        self.operation.commit([Change(uuid, self.operation.name, forgotten=frozenset({POINTER}))])
+        try:
+            return {"files": drop(self.operation.store, place.folder)}
+        except KartosqlError as e:
+            message = f"Dataset {uuid!r}: files of its skipping indexes stay behind, unused: {e.message}"
+            warnings.warn(message, KartosqlWarning, stacklevel=2)
+            return {"files": 0}
 
 
-def drop_skipping(operation: Operation, name: str) -> dict[str, Any]:
-    """Drop all skipping indexes of a dataset; see Connection.drop_skipping_index."""
-    table = _only_table(find_dataset(operation, name))
-    place = _place(table)
-    operation.commit([Change(table.uuid, operation.name, forgotten=frozenset({POINTER}))])
-    try:
-        return {"files": drop(operation.store, place.folder)}
-    except KartosqlError as e:
-        message = f"Dataset {table.uuid!r}: files of its skipping indexes stay behind, unused: {e.message}"
-        warnings.warn(message, KartosqlWarning, stacklevel=2)
-        return {"files": 0}
+def of_datasets(
+    snapshot: Snapshot, name: str, specs: Sequence[IndexSpec] | None
+) -> dict[str, tuple[str, list[IndexSpec]]]:
+    """Return the datasets of a cube that are to get indexes, with uuids: those that have the columns of some ``specs``.
 
-
-def of_datasets(snapshot: Snapshot, name: str, specs: Sequence[IndexSpec]) -> dict[str, tuple[str, list[IndexSpec]]]:
-    """Return the indexes that each dataset of a cube gets, with its uuid: those over columns that it has.
-
-    Empty unless ``name`` is that of a cube. Raises ``unknown-column`` and ``unsupported-type``.
+    Without ``specs`` they are those that have indexes already. Empty unless ``name`` is that of a cube. Raises
+    ``not-indexed``, ``unknown-column`` and ``unsupported-type``.
     """
-    cube = _cube(snapshot, name)
-    if cube is None:
+    is_cube = text_of(name) not in snapshot.keys and name in snapshot.members and snapshot.is_cube(name)
+    if not is_cube:
         return {}
-    merged((), specs)
-    found: dict[str, tuple[str, list[IndexSpec]]] = {}
-    for spec in specs:
-        having = [m for m in cube.members.values() if _may_have(m.table, spec)]
-        for member in having or [cube.seed]:
-            found.setdefault(member.name, (member.table.uuid, []))[1].append(spec)
-    for member in cube.members.values():
-        if member.name in found:
-            _layout(member.table, member.name, found[member.name][1])  # before any of them is made
-    return {name: found[name] for name in cube.members if name in found}
-
-
-def indexed_datasets(snapshot: Snapshot, name: str) -> dict[str, str]:
-    """Return the uuids of the datasets of a cube that have skipping indexes; raises ``not-indexed`` without any.
-
-    Empty unless ``name`` is that of a cube.
-    """
-    cube = _cube(snapshot, name)
-    if cube is None:
-        return {}
+    cube = snapshot.cube(name)
     tables = {member.name: member.table for member in cube.members.values()}
-    found = {n: t.uuid for n, t in tables.items() if place_in(t.metadata, t.uuid) is not None}
-    if not found:
-        raise not_indexed(f"Cube {name!r} has no skipping indexes.")
-    return found
+    found: dict[str, list[IndexSpec]] = {}
+    if specs is None:
+        found = {n: [] for n, t in tables.items() if place_in(t.metadata, t.uuid) is not None}
+        if not found:
+            raise not_indexed(name)
+    else:
+        merged((), specs)
+        for spec in specs:
+            having = [n for n, table in tables.items() if _may_have(table, spec)]
+            for member in having or [cube.seed.name]:
+                found.setdefault(member, []).append(spec)
+        for member, own in found.items():
+            _layout(tables[member], member, own)  # before any of them is made
+    return {n: (table.uuid, found[n]) for n, table in tables.items() if n in found}
 
 
 def keep_up(store: Store, uuids: Iterable[str], snapshot: Snapshot, spark: Any = None) -> None:
@@ -167,38 +209,17 @@ def drop_forgotten(store: Store, begin: str) -> int:
 # -- inside --------------------------------------------------------------------------------------
 
 
-def _cube(snapshot: Snapshot, name: str) -> CubeState | None:
-    """Return the cube of a name, None if it is that of a dataset or of nothing."""
-    is_cube = text_of(name) not in snapshot.keys and name in snapshot.members and snapshot.is_cube(name)
-    return snapshot.cube(name) if is_cube else None
-
-
-def _only_table(dataset: Dataset) -> DatasetTable:
-    if len(dataset.tables) != 1:
-        raise UsageError(
-            f"Dataset {dataset.uuid!r} has several tables: skipping indexes are for datasets of one.",
-            code="unsupported-index",
-        )
-    return next(iter(dataset.tables.values()))
-
-
-def _place(table: DatasetTable) -> Place:
-    place = place_in(table.metadata, table.uuid)
-    if place is None:
-        raise not_indexed(f"Dataset {table.uuid!r} has no skipping indexes.")
-    return place
-
-
-def not_indexed(message: str) -> UsageError:
+def not_indexed(name: str) -> UsageError:
     """Return the error about what has no skipping indexes."""
-    return UsageError(message, code="not-indexed", hint="CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one.")
+    hint = "CREATE SKIPPING INDEX ON t (MINMAX(column)) makes one."
+    return UsageError(f"{name!r} has no skipping indexes.", code="not-indexed", hint=hint)
 
 
 def _refresh(
     store: Store,
     table: DatasetTable,
     place: Place,
-    existing: MetadataStore,
+    existing: MetadataStore | None,
     specs: Sequence[IndexSpec],
     spark: Any = None,
 ) -> Refreshed:
