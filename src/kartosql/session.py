@@ -19,7 +19,7 @@ from kartosql.query import SelectQuery
 from kartosql.settings import Settings
 from kartosql.sql import Select
 from kartosql.store import Store
-from kartosql.tables.names import Tables
+from kartosql.tables.names import Tables, quote_identifier
 from kartosql.tables.table import Table, arrow_table
 from kartosql.user_cache import UserCache, cache_folder
 
@@ -100,12 +100,31 @@ class Session:
     def tables(self) -> Tables:
         """Resolve names as of now: over the store, what is attached, and registered data."""
         attached = None if self.attached is None else self.attached.now()
-        return Tables(self.snapshot(), self.registered, attached, self._discovery if self.settings["attach"] else None)
+        more = self._discovery if self.settings["attach"] else None
+        return Tables(self.snapshot(), self.registered, attached, more, self._system_table)
+
+    def _system_table(self, tables: Tables, name: str) -> Table:
+        from kartosql.sources.information_schema import system_table
+
+        attached = () if self.attached is None else self.attached.tables()
+        return system_table(name, tables, attached, lambda view: Request(self).view(view).schema)
 
     def _discovery(self, snapshot: Snapshot) -> Discovery:
         from kartosql.sources.discovery import Discovery, Offer
 
         return Discovery(snapshot, self.attachments, starmap(Offer, self.named))
+
+    def with_views(
+        self, select: Select, tables: Tables, query: Callable[[Select, Parameters], SelectQuery], parameters: Parameters
+    ) -> SelectQuery:
+        """Return the query of a SELECT with the text of views in their places; ``query`` makes one of a SELECT."""
+        if not tables.snapshot.views:
+            return query(select, parameters)
+        from kartosql.plan.views import Views, errors_of
+
+        expanded, edits = Views(tables, self.parse, lambda view: query(view, None)).expanded(select)
+        with errors_of(select, expanded, edits):
+            return query(expanded, parameters)
 
     @property
     def attachments(self) -> Attachments:
@@ -221,18 +240,29 @@ class Request:
 
         ``pruned=False`` reads all files, ``traced`` keeps what each step of the plan left.
         """
-        asked = self if on is None else Request(self.session, engine=on)
-        return SelectQuery(
-            select,
-            self.session.tables(),
-            self.session.runtime,
-            asked.settings,
-            self.parameters,
-            plans=self.session.plans,
-            parse_seconds=self.parse_seconds,
-            pruned=pruned,
-            traced=traced,
-        )
+        session, asked = self.session, self if on is None else Request(self.session, engine=on)
+        tables, settings = session.tables(), asked.settings
+
+        def query(select: Select, given: Parameters) -> SelectQuery:
+            return SelectQuery(
+                select,
+                tables,
+                session.runtime,
+                settings,
+                given,
+                plans=session.plans,
+                parse_seconds=self.parse_seconds,
+                pruned=pruned,
+                traced=traced,
+            )
+
+        return session.with_views(select, tables, query, self.parameters)
+
+    def view(self, name: str) -> SelectQuery:
+        """Return the query of a view."""
+        select = self.session.parse(f"SELECT * FROM {quote_identifier(name)}")
+        assert isinstance(select, Select)
+        return self.query(select)
 
     def refuse_parameters(self, sql: str | None = None) -> None:
         """Raise ``invalid-parameters`` if there are any."""

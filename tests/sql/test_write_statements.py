@@ -132,7 +132,7 @@ def test_drop(text, wanted):
     statement = parse(text)
     assert isinstance(statement, ws.Drop)
     named = ".".join(statement.target.parts)
-    assert ("cube" if statement.is_cube else "dataset", named, statement.if_exists) == wanted
+    assert (statement.kind, named, statement.if_exists) == wanted
     assert text[slice(*statement.target.span)].strip('"') == named
 
 

@@ -168,7 +168,7 @@ def _occurrences(
     errors: list[SqlError] = []
     for node in sorted(tree.find_all(exp.Table), key=lambda n: span_of(n) or (0, 0)):
         parts = name_parts(node)
-        if not isinstance(node.this, exp.Identifier) or (len(parts) == 1 and _is_cte(node)):
+        if not isinstance(node.this, exp.Identifier) or (len(parts) == 1 and is_cte(node)):
             continue
         span = span_of(node)
         name = tuple(p.name for p in parts)
@@ -197,7 +197,7 @@ def _unknown_names(errors: list[SqlError], walker: NameBinder, tree: exp.Express
     return found[0] if len(found) == 1 else UnknownNameError(found, sql)
 
 
-def _is_cte(table: exp.Table) -> bool:
+def is_cte(table: exp.Table) -> bool:
     """Return whether a one-part table name is that of a common table expression in scope."""
     name = table.name.lower()
     child: Any = table

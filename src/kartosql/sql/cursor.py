@@ -17,7 +17,19 @@ from kartosql.sql.tree import DIALECT, SpanParser, blank, constants_of, edited, 
 Item = TypeVar("Item")
 QUERY_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(", "PIVOT", "UNPIVOT", "SUMMARIZE", "PIVOT_WIDER")
 SHOW_WORDS = (
-    *("CUBES", "DATASETS", "TABLES", "PARTITIONS", "INDEXES", "SKIPPING", "FILES", "STATS", "METADATA", "ATTACHED"),
+    *(
+        "CUBES",
+        "DATASETS",
+        "TABLES",
+        "COLUMNS",
+        "PARTITIONS",
+        "INDEXES",
+        "SKIPPING",
+        "FILES",
+        "STATS",
+        "METADATA",
+        "ATTACHED",
+    ),
     *("SETTINGS", "COVERAGE", "HISTORY", "SCHEMA HISTORY"),
 )
 WRITE_WORDS = (

@@ -158,6 +158,10 @@ class _StatementCursor(TokenCursor):
             return coverage(self)
         if self.take("SCHEMA"):
             return self.show_history()
+        if self.take("COLUMNS"):
+            if not self.take("FROM", "IN", "OF"):
+                raise self.fail("SHOW COLUMNS needs FROM and a table.")
+            return self.describe()
         word = self.word()
         if word not in SHOW_WORDS:
             close = closest(word, SHOW_WORDS)

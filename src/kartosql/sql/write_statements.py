@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlglot import exp
@@ -35,13 +36,18 @@ Columns = tuple[Named, ...]
 
 @dataclass(frozen=True)
 class CreateCube(Write):
-    """CREATE [OR REPLACE] CUBE c DIMENSIONS (...) PARTITION BY (...) [SEED s] [INDEX (...)] AS query."""
+    """CREATE [OR REPLACE] CUBE c DIMENSIONS (...) PARTITION BY (...) AS query.
+
+    Before AS may stand SEED s, INDEX (...), SUPPRESS INDEX ON (...) and METADATA (key = 'value', ...).
+    """
 
     cube: Named
     dimensions: Columns
     partition_by: Columns
     seed: Named | None
     index: Columns
+    suppress: Columns
+    metadata: tuple[tuple[str, Literal | None], ...]
     replace: bool
     query: Select
 
@@ -67,6 +73,16 @@ class CreateDataset(Write):
     dataset: Named
     partition_by: Columns
     index: Columns
+    replace: bool
+    query: Select
+
+
+@dataclass(frozen=True)
+class CreateView(Write):
+    """CREATE [OR REPLACE] VIEW v [(a, b)] AS query."""
+
+    view: Named
+    columns: Columns
     replace: bool
     query: Select
 
@@ -133,9 +149,9 @@ class Delete(WriteTo):
 
 @dataclass(frozen=True)
 class Drop(WriteTo):
-    """DROP CUBE [IF EXISTS] c, or DROP DATASET [IF EXISTS] d."""
+    """DROP CUBE [IF EXISTS] c, or DATASET, or VIEW, which ``kind`` says in lower case."""
 
-    is_cube: bool
+    kind: str
     if_exists: bool
 
 
@@ -253,8 +269,10 @@ class ExportOdf(Write):
 
 # What each first word can begin, as it is shown in hints.
 FORMS = {
-    "CREATE CUBE": "CREATE CUBE c DIMENSIONS (a, b) PARTITION BY (p) [SEED s] [INDEX (i)] AS SELECT ...",
+    "CREATE CUBE": "CREATE CUBE c DIMENSIONS (a, b) PARTITION BY (p) [SEED s] [INDEX (i)] [SUPPRESS INDEX ON (a)] "
+    "[METADATA (key = 'value')] AS SELECT ...",
     "CREATE DATASET": "CREATE DATASET d [PARTITION BY (p)] [INDEX (i)] AS SELECT ...",
+    "CREATE VIEW": "CREATE [OR REPLACE] VIEW v [(a, b)] AS SELECT ...",
     "CREATE INDEX": "CREATE INDEX ON c.d (column)",
     "CREATE SKIPPING INDEX": "CREATE SKIPPING INDEX ON c.d (MINMAX(a), VALUELIST(b), BLOOMFILTER(c) WITH (fpp = 0.01))",
     "REFRESH SKIPPING INDEX": "REFRESH SKIPPING INDEX ON c.d",
@@ -268,6 +286,7 @@ FORMS = {
     "WHEN NOT MATCHED THEN INSERT (a, b) VALUES (s.a, 1)",
     "DROP CUBE": "DROP CUBE [IF EXISTS] c",
     "DROP DATASET": "DROP DATASET [IF EXISTS] c.d",
+    "DROP VIEW": "DROP VIEW [IF EXISTS] v",
     "DROP INDEX": "DROP INDEX ON c.d (column)",
     "DROP SKIPPING INDEX": "DROP SKIPPING INDEX ON c.d",
     "COPY CUBE": "COPY CUBE c [DATASETS (d)] TO 'url' [AS name]",
@@ -312,6 +331,7 @@ class _WriteCursor(TokenCursor):
         parse: dict[str, Callable[[], Write]] = {
             "CREATE CUBE": lambda: self.create_cube(replace),
             "CREATE DATASET": lambda: self.create_dataset(replace),
+            "CREATE VIEW": lambda: self.create_view(replace),
             "CREATE INDEX": lambda: self.change_index(drop=False),
             "CREATE SKIPPING INDEX": lambda: CreateSkipping(self.text, self.on(), self.skips()),
             "REFRESH SKIPPING INDEX": lambda: RefreshSkipping(self.text, self.on()),
@@ -323,8 +343,7 @@ class _WriteCursor(TokenCursor):
             "DELETE FROM": self.delete,
             "UPDATE": self.update,
             "MERGE INTO": self.merge,
-            "DROP CUBE": lambda: self.drop(is_cube=True),
-            "DROP DATASET": lambda: self.drop(is_cube=False),
+            **{f"DROP {kind.upper()}": partial(self.drop, kind) for kind in ("cube", "dataset", "view")},
             "DROP INDEX": lambda: self.change_index(drop=True),
             "COPY CUBE": lambda: self.copy(is_cube=True),
             "COPY DATASET": lambda: self.copy(is_cube=False),
@@ -429,13 +448,20 @@ class _WriteCursor(TokenCursor):
     def create_cube(self, replace: bool) -> CreateCube:
         cube, columns = self.single(), self.some_columns
         known = {"DIMENSIONS": columns, "PARTITION BY": columns, "SEED": self.single, "INDEX": columns}
-        found = self.clauses(known)
+        found = self.clauses({**known, "SUPPRESS INDEX ON": columns, "METADATA": self.metadata})
         for needed in ("DIMENSIONS", "PARTITION BY"):
             if needed not in found:
                 raise self.fail(f"The cube {cube.last!r} has no {needed}.", span=cube.span)
-        seed, index = found.get("SEED"), found.get("INDEX", ())
-        dimensions, partition_by = found["DIMENSIONS"], found["PARTITION BY"]
-        return CreateCube(self.text, cube, dimensions, partition_by, seed, index, replace, self.query())
+        dimensions, partition_by, seed = found["DIMENSIONS"], found["PARTITION BY"], found.get("SEED")
+        index, suppress, metadata = (found.get(name, ()) for name in ("INDEX", "SUPPRESS INDEX ON", "METADATA"))
+        query = self.query()
+        return CreateCube(self.text, cube, dimensions, partition_by, seed, index, suppress, metadata, replace, query)
+
+    def create_view(self, replace: bool) -> CreateView:
+        view = self.single()
+        columns = self.some_columns() if self.word() == "(" else ()
+        self.expect("AS")
+        return CreateView(self.text, view, columns, replace, self.query())
 
     def dataset_clauses(self) -> tuple[Columns | None, Columns]:
         found = self.clauses({"PARTITION BY": self.columns, "INDEX": self.some_columns})
@@ -476,10 +502,13 @@ class _WriteCursor(TokenCursor):
 
     def set_metadata(self, target: Named) -> SetMetadata:
         self.expect("SET", "METADATA")
+        return SetMetadata(self.text, target, self.metadata())
+
+    def metadata(self) -> tuple[tuple[str, Literal | None], ...]:
         found = self.listed(self.metadata_value)
         if not found:
             raise self.fail("At least one key is needed.")
-        return SetMetadata(self.text, target, tuple((key.last, value) for key, value in found))
+        return tuple((key.last, value) for key, value in found)
 
     def restore(self) -> Restore:
         target = self.named()
@@ -618,9 +647,9 @@ class _WriteCursor(TokenCursor):
     def change_index(self, *, drop: bool) -> ChangeIndex:
         return ChangeIndex(self.text, self.on(), self.some_columns(), drop)
 
-    def drop(self, *, is_cube: bool) -> Drop:
+    def drop(self, kind: str) -> Drop:
         if_exists = self.phrase("IF", "EXISTS")
-        return Drop(self.text, self.single() if is_cube else self.named(), is_cube, if_exists)
+        return Drop(self.text, self.named() if kind == "dataset" else self.single(), kind, if_exists)
 
     def copy(self, *, is_cube: bool) -> Copy:
         target = self.single() if is_cube else self.named()

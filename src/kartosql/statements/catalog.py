@@ -52,6 +52,8 @@ def answer(request: Request, statement: Statement) -> Query:
         return Query(_show(session, statement, known))
     assert isinstance(statement, Describe)
     assert statement.target is not None
+    if len(statement.target) == 1 and (view := known.view_name(statement.target[0])) is not None:
+        return Query(describe_schema(request.view(view).schema))
     source = known.find(statement.target, statement.span, statement.text)
     if statement.version is None and statement.as_of is None:
         return Query(describe(source))

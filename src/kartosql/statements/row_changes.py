@@ -161,7 +161,12 @@ class _RowChange:
         own = {_SOURCE: arrow_table(_SOURCE, self._given_rows if source is None else source)}
         own |= {} if table is None else {ROWS: table}
         given = {name: value for name, value in self._given.items() if name in names}
-        return SelectQuery(select, self._tables(own), self._session.runtime, self._settings, given)
+        session, tables = self._session, self._tables(own)
+
+        def query(select: Select, given: Any) -> SelectQuery:
+            return SelectQuery(select, tables, session.runtime, self._settings, given)
+
+        return session.with_views(select, tables, query, given)
 
     def _sql(self, span: Span, brackets: str = "()") -> str:
         """Return a piece of the statement, with numbers for parameters without a name."""

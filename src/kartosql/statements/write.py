@@ -21,7 +21,7 @@ from kartosql.settings import Settings
 from kartosql.sql import parse_select
 from kartosql.sql import write_statements as ws
 from kartosql.sql.statements import Select, Write
-from kartosql.statements import targets
+from kartosql.statements import targets, views
 from kartosql.statements.query_rows import QueryRows
 from kartosql.statements.row_changes import change_rows
 from kartosql.statements.targets import COMMIT, COUNT, TEXT, WriteTarget, changes, dropped, refused, table_of
@@ -29,6 +29,7 @@ from kartosql.tables.names import quote_identifier
 from kartosql.tables.table import by_case
 from kartosql.write import cubes, datasets
 from kartosql.write.inputs import converted
+from kartosql.write.operation import Operation
 from kartosql.write.removal import Removal
 
 _INDEXED = dict.fromkeys(("added", "removed", "kept", "unindexed", "bytes"), COUNT)
@@ -95,6 +96,8 @@ class _Writing:
         if (run := own.get(type(statement))) is not None:
             return run(statement)
         match statement:
+            case ws.CreateView():
+                return views.create_view(self._request, statement)
             case ws.AddColumn():
                 target = targets.dataset_target(self._tables, statement.target, statement.text)
                 rows = self._read(statement.query, statement.column.last).reader().read_all()
@@ -128,13 +131,23 @@ class _Writing:
         self._rows = QueryRows(lambda: self._request.query(query), name)
         return self._rows
 
+    def _operation(self, name: str, new: ws.Named, text: str) -> Operation:
+        """Begin to write something new; raises ``name-taken`` for the name of a view, which it would hide."""
+        if (view := self._tables.view_name(new.last)) is not None:
+            raise refused(
+                new, text, "name-taken", f"There is a view {view!r} already.", f"DROP VIEW {view} removes it."
+            )
+        return self._session.operation(name)
+
     def _create_cube(self, statement: ws.CreateCube) -> pa.Table:
         rows, text = self._read(statement.query, statement.cube.last), statement.text
         seed = statement.seed.last if statement.seed else "seed"
         keys, index = rows.named(statement.partition_by, text), rows.named(statement.index, text)
-        cube = Cube(statement.cube.last, rows.named(statement.dimensions, text), keys, seed, index)
-        operation = self._session.operation("build_cube")
-        return changes(cubes.build_cube(operation, cube, {seed: rows}, overwrite=statement.replace))
+        suppressed = rows.named(statement.suppress, text)
+        cube = Cube(statement.cube.last, rows.named(statement.dimensions, text), keys, seed, index, suppressed)
+        metadata = {seed: {key: value for key, value in statement.metadata if value is not None}}
+        operation = self._operation("build_cube", statement.cube, text)
+        return changes(cubes.build_cube(operation, cube, {seed: rows}, metadata=metadata, overwrite=statement.replace))
 
     def _add_dataset(self, statement: ws.AddDataset) -> pa.Table:
         name, dataset = targets.need_cube(self._snapshot, statement.cube, statement.text), statement.dataset.last
@@ -157,7 +170,7 @@ class _Writing:
         uuid = statement.dataset.last
         rows = self._read(statement.query, uuid)
         found = datasets.create_dataset(
-            self._session.operation("create_dataset"),
+            self._operation("create_dataset", statement.dataset, statement.text),
             uuid,
             rows,
             partition_on=rows.named(statement.partition_by, statement.text),
@@ -268,7 +281,9 @@ class _Writing:
 
     def _drop(self, statement: ws.Drop) -> pa.Table:
         snapshot, target, text = self._snapshot, statement.target, statement.text
-        if statement.is_cube:
+        if statement.kind == "view":
+            return views.drop_view(self._request, statement)
+        if statement.kind == "cube":
             if statement.if_exists and targets.cube_name(snapshot, target) is None:
                 return self._leave_to_cleanup(target)
             cube = targets.need_cube(snapshot, target, text)

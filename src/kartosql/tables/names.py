@@ -54,11 +54,13 @@ class Tables:
         registered: Mapping[str, Table],
         attached: Mapping[str, Attached] | None = None,
         more: Callable[[Snapshot], OnDemand] | None = None,
+        system: Callable[[Tables, str], Table] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.registered = registered
         self._attached = dict(attached or {})
         self._more = more
+        self._system = system  # the tables of information_schema
         # What is attached, as it was when the statement first named it.
         self._found: dict[tuple[Name, str | int | None], Table] = {}
 
@@ -66,15 +68,22 @@ class Tables:
         """Return every one-part name, for suggestions and listings."""
         cubes = [p for p in self.snapshot.members if self.snapshot.is_cube(p)]
         more = (name[0] for name, _ in self.on_demand())
-        return sorted({*self.registered, *self._attached, *cubes, *self.snapshot.keys, *more})
+        return sorted({*self.registered, *self._attached, *cubes, *self.snapshot.keys, *self.snapshot.views, *more})
 
     def on_demand(self) -> Sequence[tuple[Name, str]]:
         """Return names and kinds of what is attached on demand, but for names that are taken."""
         found = () if self._more is None else self._more(self.snapshot).tables()
         return [(name, kind) for name, kind in found if not self.is_taken(name[0])]
 
+    def view_name(self, name: str) -> str | None:
+        """Return the view that a one-part name means, None if it means none."""
+        return None if self._is_table(name) else by_case(name, self.snapshot.views)
+
     def is_taken(self, name: str) -> bool:
         """Return whether a one-part name means something, by case or not."""
+        return self._is_table(name) or self.view_name(name) is not None
+
+    def _is_table(self, name: str) -> bool:
         lower = name.lower()
         known = (*self.registered, *self._attached, *self.snapshot.keys, *self.snapshot.members)
         return any(lower == n.lower() for n in known)
@@ -93,6 +102,8 @@ class Tables:
             if first is not None and name[0] not in self.registered:
                 return self._attachment(first, name[1:])
             if len(name) == 2:
+                if name[0].lower() == "information_schema" and self._system and not self.is_taken(name[0]):
+                    return self._system(self, name[1].lower())
                 return self._two(*name)
         except SqlError as e:
             e.span, e.sql = span, sql
@@ -182,7 +193,12 @@ class Tables:
         found += [("dataset", u) for u in snapshot.keys if u.lower() == lower]
         if len(found) == 1:
             return found[0]
-        if not found and self._more is not None and (other := self._more(snapshot).find(name)):
+        if (
+            not found
+            and self._more is not None
+            and not self.view_name(name)
+            and (other := self._more(snapshot).find(name))
+        ):
             self._attached[other[0]] = other[1]
             return "attached", other[0]
         if found:
@@ -190,6 +206,9 @@ class Tables:
             raise SqlError(
                 f"{name!r} may be {listed}.", code="ambiguous-name", hint="Write the name exactly, in quotes."
             )
+        if (view := self.view_name(name)) is not None:
+            message = f"{view!r} is a view, and here a table is needed."
+            raise SqlError(message, code="unknown-table", hint="Views are read by SELECT ... FROM, and described.")
         raise SqlError(f"There is no table {name!r}.", code="unknown-table", hint=self._suggest(name))
 
     def _suggest(self, name: str) -> str:
@@ -253,7 +272,8 @@ def listed(snapshot: Snapshot) -> list[tuple[Name, str]]:
     found: list[tuple[Name, str]] = [((cube,), "cube") for cube in cubes]
     found += [((cube, d), "dataset of a cube") for cube in cubes for d in snapshot.names(cube)]
     members = {f"{cube}{naming.CUBE_SEPARATOR}{d}" for cube in cubes for d in snapshot.members[cube]}
-    return [*found, *(((uuid,), "dataset") for uuid in snapshot.uuids() if uuid not in members)]
+    found += [((uuid,), "dataset") for uuid in snapshot.uuids() if uuid not in members]
+    return [*found, *(((name,), "view") for name in sorted(snapshot.views))]
 
 
 def similar(name: str, known: Iterable[str]) -> str | None:

@@ -18,6 +18,7 @@ from kartosql.store.keys import key_problem
 METADATA_JSON = ".by-dataset-metadata.json"
 METADATA_MSGPACK = ".by-dataset-metadata.msgpack.zstd"
 INDEX_SUFFIX = ".by-dataset-index.parquet"
+VIEW_SUFFIX = ".kartosql-view.json"  # beside the documents of datasets, so that one listing tells of both
 COMMON_METADATA = "_common_metadata"
 DEFAULT_TABLE = "table"
 CUBE_SEPARATOR = "++"

@@ -21,6 +21,7 @@ from kartosql.formats.kartothek import metadata, naming
 from kartosql.formats.kartothek.cube import Cube, CubeState, cube_from_documents, cube_state, is_seed
 from kartosql.formats.kartothek.dataset import Dataset, Listed, group_listed
 from kartosql.formats.kartothek.metadata import DatasetDocument, parse_document, read_schema
+from kartosql.formats.views import View, read_view
 from kartosql.memo import memoized
 from kartosql.store import Fetched, ObjectStamp, Store
 from kartosql.store.keys import Stamp
@@ -385,6 +386,7 @@ class Snapshot:
         self._documents: dict[str, DatasetDocument | Failure] = {}
         self._datasets: dict[str, Dataset | Failure] = {}
         self._cubes: dict[str, CubeState] = {}
+        self._views: dict[str, str] = {}  # keys of the documents of views
         self._raw: _Found = {}  # documents as they stand in the store
         self._states: dict[str, object] = {}  # and what tells whether they still do
         self._settled: set[str] = set()
@@ -394,8 +396,14 @@ class Snapshot:
     def keys(self) -> dict[str, list[str]]:
         """Metadata keys by dataset uuid, JSON before msgpack."""
         found: dict[str, list[str]] = {}
+        self._views = {}
         for entry in self.store.list_root():
             uuid = None if entry.is_dir else naming.metadata_uuid(entry.name)
+            if entry.name.endswith(naming.VIEW_SUFFIX) and not entry.is_dir:
+                name = entry.name.removesuffix(naming.VIEW_SUFFIX)
+                if naming.is_dataset_uuid(name):
+                    self._views[name] = entry.name
+                    self._stamps[entry.name] = entry.stamp
             if uuid is not None and naming.is_dataset_uuid(uuid):
                 found.setdefault(uuid, []).append(entry.name)
                 self._stamps[entry.name] = entry.stamp
@@ -411,6 +419,21 @@ class Snapshot:
             if split:
                 found.setdefault(split[0], []).append(split[1])
         return found
+
+    @property
+    def views(self) -> Mapping[str, str]:
+        """Keys of the documents of views by name, but for names that are those of datasets or cubes."""
+        keys, members = self.keys, self.members
+        return {name: key for name, key in self._views.items() if name not in keys and name not in members}
+
+    def view(self, name: str) -> View:
+        """Return the view of a name; raises KeyError, and what is wrong with its document."""
+        key = self.views[name]
+        found = self._cache.load(self.store, [Wanted(f"view {name}", key, partial(read_view, name), self._stamps[key])])
+        if isinstance(found[0], Exception):
+            raise found[0]
+        view: View = found[0]
+        return view
 
     def uuids(self) -> list[str]:
         """Return the uuids of all datasets, broken ones too; a document may say that there is none."""
