@@ -235,7 +235,7 @@ def read_raw(store: Store, uuid: str) -> Head | None:
     """
     for suffix in (naming.METADATA_JSON, naming.METADATA_MSGPACK):
         key = f"{uuid}{suffix}"
-        known = newest_known(key)
+        known = newest_known(store.address[0], key)
         content = known.content if known is not None and known.uuid == uuid else None
         try:
             data, version = store.read_versioned(key, content)
@@ -243,7 +243,7 @@ def read_raw(store: Store, uuid: str) -> Head | None:
             continue
         if known is not None and content is not None and version.content is content:
             return Head(known, version)
-        document = parse_document(data, key, uuid)
+        document = parse_document(data, key, uuid, store.address[0])
         if version.content is not None and document.content is not None and document.content.pieces is not None:
             version = Version(content=document.content)  # which the next look at it finds again, without a digest
         return Head(document, version)
@@ -341,7 +341,7 @@ def swap(store: Store, document: DatasetDocument, expected: Head | None) -> Head
         tail = f'}}, "partition_keys": {json.dumps(keys)}}}' if keys is not None else "}}"
         content = Content(front.encode(), *stored.pieces, tail.encode())
         version = store.put_if(document.key, content, before)
-        document = written_document(document, content, front + tail)
+        document = written_document(document, content, front + tail, store.address[0])
     if document.key.endswith(naming.METADATA_MSGPACK):
         try:
             is_hidden = is_there(store, f"{document.uuid}{naming.METADATA_JSON}")

@@ -325,41 +325,41 @@ class DatasetDocument:
 
 LARGE_BYTES = 1 << 18
 # A write reads a document for its plan and again for its commit: what somebody still holds is not parsed twice.
-_newest: WeakValueDictionary[str, DatasetDocument] = WeakValueDictionary()  # by key, whatever the store
+_newest: WeakValueDictionary[tuple[str, str], DatasetDocument] = WeakValueDictionary()  # by store and key
 
 
-def newest_known(key: str) -> DatasetDocument | None:
-    """Return the document that was read or written last under a key of any store."""
-    return _newest.get(key)
+def newest_known(place: str, key: str) -> DatasetDocument | None:
+    """Return the document that was read or written last under a key of the store at a path or URL."""
+    return _newest.get((place, key))
 
 
-def written_document(document: DatasetDocument, content: Content, outer: str) -> DatasetDocument:
+def written_document(document: DatasetDocument, content: Content, outer: str, place: str) -> DatasetDocument:
     """Return a document with stored partitions as reading its content gives it; ``outer`` is it without these."""
     try:
         found = json.loads(outer, object_pairs_hook=_no_duplicates) | {"partitions": document.stored}
-        return _known(checked_document(found, document.key, document.uuid), content)
+        return _known(checked_document(found, document.key, document.uuid), content, place)
     except (ValueError, FormatError):
         return document
 
 
-def _known(document: DatasetDocument, content: Content) -> DatasetDocument:
+def _known(document: DatasetDocument, content: Content, place: str) -> DatasetDocument:
     object.__setattr__(document, "content", content)
-    _newest[document.key] = document
+    _newest[place, document.key] = document
     return document
 
 
 @many_objects()
-def parse_document(data: bytes, key: str, uuid: str) -> DatasetDocument:
-    """Parse and check the metadata document ``data`` stored under ``key``.
+def parse_document(data: bytes, key: str, uuid: str, place: str = "") -> DatasetDocument:
+    """Parse and check the metadata document ``data`` stored under ``key`` in the store at ``place``.
 
     Raises ``invalid-metadata``, ``unsupported-version``, ``unsafe-key`` or ``too-large``.
     Source: kartothek 5.3 storage layout, dataset_metadata_version 4.
     """
     content = Content(data)
-    known = _newest.get(key) if len(data) >= LARGE_BYTES else None
+    known = _newest.get((place, key)) if len(data) >= LARGE_BYTES else None
     if known is not None and known.uuid == uuid and known.version == content.token:
         return known
-    found = _known(checked_document(decode_document(data, key), key, uuid), content)
+    found = _known(checked_document(decode_document(data, key), key, uuid), content, place)
     if found.stored is None:
         content.drop()
     return found

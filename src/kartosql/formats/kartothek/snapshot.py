@@ -105,7 +105,7 @@ class MetadataCache:
                 else:
                     known = file.stamp if file is not None and isinstance(file.stamp, ObjectStamp) else None
                     missing.append((at, stamp, known))
-                    newest = metadata.newest_known(one.key) if file is None else None
+                    newest = metadata.newest_known(store.address[0], one.key) if file is None else None
                     held[at] = _Kept(newest, None, None) if newest is not None and newest.uuid == one.uuid else file
         rows = store.map(lambda item: _read(store, wanted[item[0]], held[item[0]], *item[1:]), missing)
         for (at, *_), row in zip(missing, rows, strict=True):
@@ -498,7 +498,9 @@ class Snapshot:
         return stamps if stamps and all(stamps) else None
 
     def _wanted(self, uuid: str, key: str) -> Wanted:
-        return Wanted(uuid, key, lambda data: parse_document(data, key, uuid), self._stamps.get(key))
+        return Wanted(
+            uuid, key, lambda data: parse_document(data, key, uuid, self.store.address[0]), self._stamps.get(key)
+        )
 
     def datasets(self, uuids: Iterable[str]) -> dict[str, Dataset | Failure]:
         """Return the dataset of each uuid, or the error that reading it gave.
