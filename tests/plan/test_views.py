@@ -16,7 +16,7 @@ NAME = "v.kartosql-view.json"
 @pytest.fixture
 def con(tmp_path):
     with kartosql.connect(tmp_path) as con:
-        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 AS p, i AS k, i * 2 AS v FROM range(40) r(i)")
+        con.sql("CREATE DATASET t PARTITION BY (p) INDEX (k) AS SELECT i % 4 p, i k, i * 2 v FROM range(40) r(i)")
         con.sql("CREATE DATASET u AS SELECT i AS k, i % 3 AS g FROM range(0, 40, 2) r(i)")
         con.sql("CREATE VIEW v AS SELECT k, v + 1 AS w, p FROM t WHERE v > 6 -- a comment ends it\n")
         con.sql("CREATE VIEW named (a, b) AS SELECT v.w, u.g, u.k FROM v JOIN u USING (k)")
@@ -25,7 +25,7 @@ def con(tmp_path):
 
 TEXTS = {
     "v": "(SELECT k, v + 1 AS w, p FROM t WHERE v > 6) AS v",
-    "named": '(SELECT * FROM (SELECT w, g, u.k FROM (SELECT k, v + 1 AS w, p FROM t WHERE v > 6) AS v JOIN u USING (k))'
+    "named": "(SELECT * FROM (SELECT w, g, u.k FROM (SELECT k, v + 1 AS w, p FROM t WHERE v > 6) AS v JOIN u USING (k))"
     " AS named(a, b)) AS named",
 }
 QUERIES = [

@@ -29,7 +29,8 @@ def test_tables_are_those_of_the_store_views_and_registered_data(con):
 
 
 def test_columns_have_the_types_of_sql(con):
-    sql = "SELECT column_name, ordinal_position, data_type FROM INFORMATION_SCHEMA.columns WHERE table_name = ? ORDER BY 2"
+    columns = "column_name, ordinal_position, data_type"
+    sql = f"SELECT {columns} FROM INFORMATION_SCHEMA.columns WHERE table_name = ? ORDER BY 2"
     assert con.sql(sql, ["c"]).rows() == [("a", 1, "BIGINT"), ("d", 2, "DECIMAL(9,2)"), ("p", 3, "VARCHAR")]
     assert con.sql(sql, ["v"]).rows() == [("b", 1, "BIGINT")]
     assert con.sql(sql, ["mine"]).rows() == [("n", 1, "INTEGER")]

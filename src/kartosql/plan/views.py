@@ -42,7 +42,9 @@ class Views:
     def expanded(self, select: Select, within: tuple[str, ...] = ()) -> tuple[Select, Sequence[Edit]]:
         """Return a query without views, and the edits of its text that made it.
 
-        ``within`` are the views that the query is part of. Raises ``view-broken`` where a view cannot be read, and ``not-supported`` where it cannot stand.
+        ``within`` are the views that the query is part of.
+
+        Raises ``view-broken`` where a view cannot be read, and ``not-supported`` where it cannot stand.
         """
         return self._expanded(select, within) if self._tables.snapshot.views else (select, ())
 
